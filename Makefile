@@ -117,13 +117,14 @@ quality: $(STAMPS)/package  ## Compare what each mode learns on real data, hours
 	$(BIN)/python bench/quality.py $(QUALITY_FLAGS)
 
 .PHONY: lint
-lint: $(STAMPS)/package  ## Check style, types and spelling
+lint: $(STAMPS)/package  ## Check style, types, spelling and links
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	$(BIN)/mypy
 	@echo clang-format --dry-run -Werror; $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/codespell
 	$(MAKE) lint-locks
+	$(MAKE) docs
 
 # Only clang checks the annotations of core/sync/thread_annotations.h.
 LOCK_SOURCES = $(shell find core bindings -name '*.cc' | grep -vE '_(test|fuzz|bench|kqueue|avx2)\.cc$$')
@@ -139,7 +140,7 @@ lint-locks: $(STAMPS)/tools  ## Check with clang that guarded members are used u
 	  echo "no $(CLANGXX): locks are not checked; install it with scripts/install_system_packages.sh clang"; \
 	fi
 
-# Apart from the other requirements: no test needs these packages.
+# Apart from the other requirements: only the site needs these packages.
 $(STAMPS)/docs: $(STAMPS)/package
 	$(BIN)/python scripts/print_requirements.py docs > $(STAMPS)/docs.txt
 	$(PIP) install -q -c constraints.txt -r $(STAMPS)/docs.txt
@@ -147,7 +148,16 @@ $(STAMPS)/docs: $(STAMPS)/package
 
 .PHONY: docs
 docs: $(STAMPS)/docs  ## Build the documentation site in build/site; broken links fail
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+.PHONY: tutorials
+tutorials: $(STAMPS)/package  ## Execute the tutorials and store what they print
+	$(BIN)/python scripts/run_tutorials.py --write
+
+.PHONY: pictures
+pictures: $(STAMPS)/package  ## Draw the pictures of the documentation, and photograph the dashboard (needs chromium)
+	$(BIN)/python scripts/draw_pictures.py
+	$(BIN)/python scripts/take_screenshots.py
 
 .PHONY: format
 format: $(STAMPS)/requirements  ## Format Python and C++ files

@@ -78,6 +78,10 @@ class SideProcess:
             if found := re.search(pattern, self._read_line(end)):
                 return found
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """Return user and system time so far; 0 if the system does not report it."""
         try:

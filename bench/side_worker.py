@@ -58,10 +58,16 @@ def timed(side: Any, batch: int, num_batches: int) -> dict[str, float]:
 
 
 def answer_lines(
-    about: str, sides: Mapping[str, Callable[[argparse.Namespace], Any]], lr: float
+    about: str,
+    sides: Mapping[str, Callable[[argparse.Namespace], Any]],
+    lr: float,
+    parser: argparse.ArgumentParser | None = None,
 ) -> None:
-    """Create the side that the command line names, then answer its input."""
-    options = side_parser(about, sides, lr).parse_args()
+    """Create the side that the command line names, then answer its input.
+
+    parser: `side_parser`'s with options of the benchmark's own.
+    """
+    options = (parser or side_parser(about, sides, lr)).parse_args()
     torch.manual_seed(0)
     side = sides[options.side](options)
     print("ready", flush=True)

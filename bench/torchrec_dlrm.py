@@ -2,43 +2,51 @@
 
     python bench/torchrec_dlrm.py [--quick] [--json FILE]
 
-Both train TorchRec's DLRM network with plain SGD, from the same batches in memory, in one process
-with one thread of torch. TorchRec's side is DistributedModelParallel with one rank on gloo, its
-fused kernel and its optimizer in backward. docs/coming_from_torchrec.md says how to install it;
-without it only ours is measured. Sides take turns, and the medians are compared.
+All sides train TorchRec's DLRM network with plain SGD from the same batches in memory: with one
+id per feature, as in Criteo's log, and with several. On one core, each has one thread. On two,
+ours has two training threads; TorchRec has two ranks on gloo or one rank with two threads of
+torch, and is judged by the better. TorchRec's tables are sharded by DistributedModelParallel, with
+its fused kernel and its optimizer in backward. docs/coming_from_torchrec.md says how to install
+it. Sides take turns, and the medians are compared.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
-import time
+import sys
+import tempfile
 import warnings
-from collections.abc import Callable
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from measure import argument_parser, console, machine, report, write_json
+from measure import argument_parser, console, machine, report, take_turns, write_json
+from side_processes import Side, SideProcess
+from side_worker import answer_lines, side_parser
 from sparsefleet import Trainer, TrainerConfig, optim, torchrec_like
 
 NUM_FEATURES, NUM_IDS, DIM, NUM_DENSE = 26, 100_000, 16, 13
 DENSE_LAYERS, OVER_LAYERS = [512, 256, DIM], [512, 512, 256, 1]
 LR = 0.05
+NUM_BATCHES = 40
+"""Different ones; they are trained on again and again."""
 NAMES = [f"C{at}" for at in range(NUM_FEATURES)]
-Side = Callable[[int], None]
-"""Trains this many batches."""
 
 
-def make_batches(kind: Any, size: int, count: int) -> list[tuple[Any, Any, torch.Tensor]]:
-    """One id per feature and example, by Zipf's law, as in Criteo's log."""
+def make_batches(kind: Any, size: int, ids_per_feature: int) -> list[tuple[Any, Any, torch.Tensor]]:
+    """Ids by Zipf's law; from 1 to nearly twice `ids_per_feature` of them per feature."""
     rng = np.random.default_rng(0)
     made = []
-    for _ in range(count):
-        ids = (rng.zipf(1.2, NUM_FEATURES * size) % NUM_IDS).astype(np.int64)
-        lengths = torch.ones(NUM_FEATURES * size, dtype=torch.int64)
-        keyed = kind.from_lengths_sync(NAMES, torch.from_numpy(ids), lengths)
+    for _ in range(NUM_BATCHES):
+        lengths = rng.integers(1, 2 * ids_per_feature, NUM_FEATURES * size)
+        ids = (rng.zipf(1.2, int(lengths.sum())) % NUM_IDS).astype(np.int64)
+        keyed = kind.from_lengths_sync(NAMES, torch.from_numpy(ids), torch.from_numpy(lengths))
         dense = torch.from_numpy(rng.standard_normal((size, NUM_DENSE), np.float32))
         made.append((dense, keyed, torch.from_numpy((ids[:size] % 2).astype(np.float32))))
     return made
@@ -51,95 +59,154 @@ def tables(kind: Any) -> list[Any]:
     ]
 
 
-def our_side(size: int, count: int) -> Side:
-    bags = torchrec_like.EmbeddingBagCollection(tables(torchrec_like.EmbeddingBagConfig))
-    model = torchrec_like.DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS)
-    batches = [
-        ((dense, ids), clicks.unsqueeze(1))
-        for dense, ids, clicks in make_batches(torchrec_like.KeyedJaggedTensor, size, count)
-    ]
-    loss = nn.functional.binary_cross_entropy_with_logits
-    trainer = Trainer(model, loss, optim.SGD(lr=LR), config=TrainerConfig(quiet=True))
+class OurSide:
+    """Training threads of one process that share rows and parameters."""
 
-    def train(number: int) -> None:
-        trainer.fit([batches[at % count] for at in range(number)])
+    def __init__(self, options: Namespace) -> None:
+        bags = torchrec_like.EmbeddingBagCollection(tables(torchrec_like.EmbeddingBagConfig))
+        model = torchrec_like.DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS)
+        self._trainer = Trainer(
+            model,
+            nn.functional.binary_cross_entropy_with_logits,
+            optim.SGD(lr=LR),
+            threads=options.threads,
+            config=TrainerConfig(quiet=True),
+        )
+        self._batches = [
+            ((dense, ids), clicks.unsqueeze(1))
+            for dense, ids, clicks in make_batches(
+                torchrec_like.KeyedJaggedTensor, options.size, options.ids
+            )
+        ]
 
-    return train
+    def run(self, batch: int, num_batches: int) -> int:
+        self._trainer.fit([self._batches[at % NUM_BATCHES] for at in range(num_batches)])
+        return batch * num_batches
 
 
-def their_side(size: int, count: int) -> Side:
-    """Raises ImportError without TorchRec."""
-    import torchrec
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
-    from torchrec.distributed import DistributedModelParallel
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.models.dlrm import DLRM
+class TorchRecSide:
+    """One rank; ranks share the tables and average the gradients of the layers."""
 
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
-    bags = torchrec.EmbeddingBagCollection(
-        tables=tables(torchrec.EmbeddingBagConfig), device=torch.device("meta")
-    )
-    fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LR}
-    model = DistributedModelParallel(
-        module=DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS),
-        device=torch.device("cpu"),
-        sharders=[EmbeddingBagCollectionSharder(fused_params=fused)],
-    )
-    dense_parameters = [p for name, p in model.named_parameters() if "embedding_bags" not in name]
-    optimizer = torch.optim.SGD(dense_parameters, lr=LR)
-    batches = make_batches(torchrec.KeyedJaggedTensor, size, count)
+    def __init__(self, options: Namespace) -> None:
+        warnings.simplefilter("ignore")
+        import torchrec
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from torchrec.distributed import DistributedModelParallel
+        from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+        from torchrec.models.dlrm import DLRM
 
-    def train(number: int) -> None:
-        for at in range(number):
-            dense, ids, clicks = batches[at % count]
-            optimizer.zero_grad(set_to_none=True)
-            logits = model(dense, ids).squeeze(1)
+        torch.set_num_threads(options.threads)
+        torch.distributed.init_process_group(
+            "gloo",
+            rank=options.rank,
+            world_size=options.processes,
+            store=torch.distributed.FileStore(str(options.meeting), options.processes),
+        )
+        bags = torchrec.EmbeddingBagCollection(
+            tables=tables(torchrec.EmbeddingBagConfig), device=torch.device("meta")
+        )
+        fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LR}
+        self._model = DistributedModelParallel(
+            module=DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS),
+            device=torch.device("cpu"),
+            sharders=[EmbeddingBagCollectionSharder(fused_params=fused)],
+        )
+        layers = [p for name, p in self._model.named_parameters() if "embedding_bags" not in name]
+        self._optimizer = torch.optim.SGD(layers, lr=LR)
+        self._batches = make_batches(torchrec.KeyedJaggedTensor, options.size, options.ids)
+
+    def run(self, batch: int, num_batches: int) -> int:
+        for at in range(num_batches):
+            dense, ids, clicks = self._batches[at % NUM_BATCHES]
+            self._optimizer.zero_grad(set_to_none=True)
+            logits = self._model(dense, ids).squeeze(1)
             nn.functional.binary_cross_entropy_with_logits(logits, clicks).backward()
-            optimizer.step()
+            self._optimizer.step()
+        return batch * num_batches
 
-    return train
+
+SIDES = {"ours": OurSide, "torchrec": TorchRecSide}
+WORKLOADS = [(1, 100), (1, 1000), (10, 100), (10, 1000)]
+"""Ids per feature and batch."""
+CORES: dict[str, list[tuple[str, int, int]]] = {
+    "one core": [("ours", 1, 1), ("torchrec", 1, 1)],
+    "two cores": [("ours", 1, 2), ("torchrec", 2, 1), ("torchrec", 1, 2)],
+}
+"""Side, processes, threads."""
 
 
-def measure(sides: dict[str, Side], size: int, count: int, repeats: int) -> dict[str, list[float]]:
-    """Examples per second, turn by turn."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for side in sides.values():
-        side(count)
-    for _ in range(repeats):
-        for name, side in sides.items():
-            begin = time.perf_counter()
-            side(count)
-            found[name].append(size * count / (time.perf_counter() - begin))
-    return found
+def start_side(
+    stack: ExitStack, name: str, processes: int, threads: int, ids: int, size: int
+) -> Side:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    words = [sys.executable, __file__, name, f"--processes={processes}", f"--threads={threads}"]
+    words += [f"--ids={ids}", f"--size={size}", f"--meeting={folder / 'ranks'}"]
+    workers = [
+        SideProcess(
+            [*words, f"--rank={rank}"], {"OMP_NUM_THREADS": str(threads)}, log=folder / "log"
+        )
+        for rank in range(processes)
+    ]
+    side = stack.enter_context(Side(workers, is_restless=name == "torchrec"))
+    side.wait_ready()
+    return side
+
+
+def measure(ids: int, size: int, shapes: Any, num_batches: int, repeats: int) -> dict[str, float]:
+    """Median examples per second by side."""
+    with ExitStack() as stack:
+        sides = {
+            f"{name}, {processes} x {threads}": start_side(
+                stack, name, processes, threads, ids, size
+            )
+            for name, processes, threads in shapes
+        }
+        calls = {
+            name: lambda side=side: side.run(size, size * num_batches).examples_per_s
+            for name, side in sides.items()
+        }
+        return {name: statistics.median(t) for name, t in take_turns(calls, repeats).items()}
 
 
 def main() -> None:
     options = argument_parser(__doc__ or "").parse_args()
-    torch.set_num_threads(1)
     console.print(f"[bold]DLRM beside TorchRec[/bold]. {machine()}")
+    if importlib.util.find_spec("torchrec") is None:
+        console.print("TorchRec is not installed; docs/coming_from_torchrec.md says how")
     figures: dict[str, Any] = {}
     rows = []
-    for size in (100, 1000):
-        count = (4 if options.quick else 40) * (5 if size == 100 else 1)
-        sides = {"ours": our_side(size, count)}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                sides["torchrec"] = their_side(size, count)
-        except ImportError as error:
-            console.print(f"  without torchrec: {error}", markup=False)
-        rates = measure(sides, size, count, 2 if options.quick else 5)
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        medians = {name: statistics.median(found) for name, found in rates.items()}
-        ratio = medians["ours"] / medians["torchrec"] if "torchrec" in medians else float("nan")
-        figures[str(size)] = {"examples_per_s": rates, "ratio": ratio}
-        shown = [f"{medians.get(name, float('nan')):,.0f}" for name in ("ours", "torchrec")]
-        rows.append([str(size), *shown, f"{ratio:.2f}x"])
-    report("examples per second, medians", ["batch", "ours", "torchrec", "ratio"], rows)
+    for ids, size in WORKLOADS:
+        for cores, shapes in CORES.items():
+            known = [
+                shape
+                for shape in shapes
+                if shape[0] == "ours" or importlib.util.find_spec(shape[0])
+            ]
+            num_batches = (8 if options.quick else 60) * (4 if size == 100 else 1)
+            rates = measure(ids, size, known, num_batches, 2 if options.quick else options.repeats)
+            ours = next(rate for name, rate in rates.items() if name.startswith("ours"))
+            theirs = max(
+                (rate for name, rate in rates.items() if not name.startswith("ours")),
+                default=float("nan"),
+            )
+            figures[f"{ids} ids, batch {size}, {cores}"] = {"rates": rates, "ratio": ours / theirs}
+            shown = [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}x"]
+            rows.append([str(ids), str(size), cores, *shown])
+    columns = ["ids per feature", "batch", "cores", "ours", "torchrec", "ratio"]
+    report("examples per second, medians", columns, rows)
     write_json(options.json, figures)
 
 
+def serve_side() -> None:
+    """Run as a process of a side."""
+    parser = side_parser(__doc__ or "", SIDES, LR)
+    parser.add_argument("--size", type=int, help="of a batch")
+    parser.add_argument("--ids", type=int, help="per feature, on average")
+    answer_lines(__doc__ or "", SIDES, LR, parser)
+
+
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1 and sys.argv[1] in SIDES:
+        serve_side()
+    else:
+        main()

@@ -13,6 +13,7 @@ namespace sparsefleet::python {
 
 void BindSpecs(nanobind::module_& m);
 void BindCommand(nanobind::module_& m);
+void BindConversions(nanobind::module_& m);
 void BindCut(nanobind::module_& m);
 void BindCsv(nanobind::module_& m);
 void BindDots(nanobind::module_& m);

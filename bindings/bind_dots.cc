@@ -1,14 +1,19 @@
-// Dot products between distinct rows of two tables, and their gradients.
+// Operators on the distinct rows of tables, and their gradients: dot products, sums of bags.
 // Every call releases the GIL. Letters: B groups of pairs, K pairs in each, D row width, U and V
 // distinct rows of the left and the right side.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "bind.h"
+#include "merge/row_bags.h"
 #include "merge/row_dots.h"
 #include "merge/unique.h"
 #include "raise.h"
@@ -27,7 +32,8 @@ std::string ShapeText(const Matrix<const float>& rows) {
   return "[" + std::to_string(rows.shape(0)) + ", " + std::to_string(rows.shape(1)) + "]";
 }
 
-Status CheckSide(const Matrix<const float>& rows, const Places& inverse) {
+template <typename Rows>
+Status CheckSide(const Rows& rows, const Places& inverse) {
   const std::size_t count = rows.shape(0);
   const auto places = SpanOf(inverse);
   const auto beyond = std::ranges::find_if(
@@ -107,6 +113,78 @@ void SumGradients(const Array<const float>& gradients, const Matrix<const float>
   Check(status);
 }
 
+// One feature of a call: rows or their sums, the place of each id, and the length of each bag.
+template <typename Rows>
+using Feature = std::tuple<Rows, Places, Array<const std::int64_t>>;
+
+template <typename Rows>
+Status CheckBags(const std::vector<Feature<Rows>>& features, std::size_t num_bags,
+                 std::size_t width) {
+  std::size_t dims = 0;
+  for (const auto& [rows, places, lengths] : features) {
+    std::size_t total = 0;
+    for (const std::int64_t length : SpanOf(lengths)) {
+      if (length < 0 || static_cast<std::size_t>(length) > places.size() - total) {
+        return {Code::kShapeMismatch, "bags do not fit " + std::to_string(places.size()) +
+                                          " ids: a length is " + std::to_string(length)};
+      }
+      total += static_cast<std::size_t>(length);
+    }
+    if (lengths.size() != num_bags || total != places.size()) {
+      return {Code::kShapeMismatch, std::to_string(lengths.size()) + " bags of " +
+                                        std::to_string(total) + " ids, expected " +
+                                        std::to_string(num_bags) + " bags of " +
+                                        std::to_string(places.size())};
+    }
+    if (Status status = CheckSide(rows, places); !status.ok()) return status;
+    dims += rows.shape(1);
+  }
+  if (dims == width) return Status::Ok();
+  return {Code::kShapeMismatch, "features of width " + std::to_string(dims) +
+                                    " in total do not fit " + std::to_string(width) + " columns"};
+}
+
+template <typename Rows>
+RowBags BagsOf(const Feature<Rows>& feature) {
+  const auto& [rows, places, lengths] = feature;
+  return {{{rows.data(), rows.size()}, SpanOf(places)}, SpanOf(lengths), rows.shape(1)};
+}
+
+void SumAllBags(const std::vector<Feature<Matrix<const float>>>& features,
+                const Matrix<float>& out) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = CheckBags(features, out.shape(0), out.shape(1));
+    float* column = out.data();
+    for (const auto& feature : features) {
+      if (!status.ok()) break;
+      const RowBags bags = BagsOf(feature);
+      SumBags(bags, out.shape(1), column);
+      column += bags.dim;
+    }
+  }
+  Check(status);
+}
+
+void AddAllBagGradients(const Matrix<const float>& gradients,
+                        const std::vector<Feature<Matrix<float>>>& features) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = CheckBags(features, gradients.shape(0), gradients.shape(1));
+    const float* column = gradients.data();
+    for (const auto& feature : features) {
+      if (!status.ok()) break;
+      const RowBags bags = BagsOf(feature);
+      const Matrix<float>& sums = std::get<0>(feature);
+      AddBagGradients(bags, gradients.shape(1), column, {sums.data(), sums.size()});
+      column += bags.dim;
+    }
+  }
+  Check(status);
+}
+
 }  // namespace
 
 void BindDots(nb::module_& m) {
@@ -119,6 +197,13 @@ void BindDots(nb::module_& m) {
       "Given gradients of dot_rows's results (float32[B * K]), sums those of the rows into arrays "
       "of their shape, which start from zero; None leaves a side out. Sides of one table may "
       "share their sums.");
+  m.def("sum_bags", &SumAllBags, "features"_a, "out"_a,
+        "Sums rows by bag, the features side by side in out (float32[B, W]). A feature is its rows "
+        "(float32[U, D]), the row of each id (uint32[N]) and the length of each bag (int64[B]). "
+        "PADDING_PLACE adds nothing.");
+  m.def("add_bag_gradients", &AddAllBagGradients, "gradients"_a, "features"_a,
+        "Given gradients of sum_bags's result, adds those of the rows. A feature is as there, but "
+        "with sums of gradients in place of rows; features of one table may share their sums.");
 }
 
 }  // namespace sparsefleet::python

@@ -238,6 +238,15 @@ void BindServer(nb::module_& m) {
             return (*h).DropClients(name);
           },
           "name"_a, "Counts the clients of this name, which have ended, as lost; returns how many.")
+      .def(
+          "expect_clients",
+          [](const ServerHandle& h, const std::string& name) {
+            nb::gil_scoped_release release;
+            return (*h).ExpectClients(name);
+          },
+          "name"_a,
+          "Waits longer for clients of this name, which are being restarted; returns how many are "
+          "awaited.")
       .def("stats", [](const ServerHandle& h) { return (*h).Stats(); })
       .def(
           "begin_profile",

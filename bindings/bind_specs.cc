@@ -28,7 +28,12 @@ void BindEnums(nb::module_& m) {
       .value("adam", OptimizerKind::kAdam)
       .value("adamax", OptimizerKind::kAdamax)
       .value("ftrl", OptimizerKind::kFtrl)
-      .value("adamw", OptimizerKind::kAdamw);
+      .value("adamw", OptimizerKind::kAdamw)
+      .value("adadelta", OptimizerKind::kAdadelta)
+      .value("fluid_adadelta", OptimizerKind::kFluidAdadelta)
+      .value("fluid_rmsprop", OptimizerKind::kFluidRmsprop)
+      .value("lars", OptimizerKind::kLars)
+      .value("lamb", OptimizerKind::kLamb);
   nb::enum_<AdmissionKind>(m, "AdmissionKind")
       .value("always", AdmissionKind::kAlways)
       .value("count", AdmissionKind::kCount)

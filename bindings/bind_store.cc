@@ -84,7 +84,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
                      const std::string& transport, std::string name, double connect_timeout_s,
                      double try_timeout_s, double heartbeat_interval_s, double peer_timeout_s,
                      std::uint64_t max_frame_bytes, nb::object log, double failover_wait_s,
-                     std::string session) {
+                     std::string session, std::string restart_notes) {
   ClientOptions options;
   options.endpoints = std::move(endpoints);
   options.security.job_key = std::string(job_key.c_str(), job_key.size());
@@ -96,6 +96,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   options.peer_timeout_s = peer_timeout_s;
   options.max_frame_bytes = max_frame_bytes;
   options.failover_wait_s = failover_wait_s;
+  options.restart_notes = std::move(restart_notes);
   options.session = std::move(session);
   options.log = LogCallback(std::move(log)).function();
   Result<std::unique_ptr<Client>> client = Status(Code::kInternal, "not connected");
@@ -203,6 +204,20 @@ void BindMeeting(nb::class_<StoreHandle>& store) {
           },
           "key"_a, "wait"_a, "timeout_s"_a)
       .def(
+          "get_notes",
+          [](const StoreHandle& h, const std::vector<std::string>& keys, double timeout_s) {
+            const std::vector<std::string_view> views(keys.begin(), keys.end());
+            const auto values =
+                Check(Call(h, [&](Store& s) { return s.GetNotes(views, timeout_s); }));
+            std::vector<std::optional<nb::bytes>> found;
+            for (const auto& value : values) {
+              found.push_back(value ? std::optional(nb::bytes(value->data(), value->size()))
+                                    : std::nullopt);
+            }
+            return found;
+          },
+          "keys"_a, "timeout_s"_a)
+      .def(
           "delete_note",
           [](const StoreHandle& h, const std::string& key, double timeout_s) {
             Check(Call(h, [&](Store& s) { return s.DeleteNote(key, timeout_s); }));
@@ -251,7 +266,8 @@ void BindStore(nb::module_& m) {
       .def_static("connect", &Connect, "endpoints"_a, nb::kw_only(), "job_key"_a, "transport"_a,
                   "name"_a, "connect_timeout_s"_a, "try_timeout_s"_a, "heartbeat_interval_s"_a,
                   "peer_timeout_s"_a, "max_frame_bytes"_a, "log"_a.none(),
-                  "failover_wait_s"_a = 0.0, "session"_a = "", "Tables on servers.")
+                  "failover_wait_s"_a = 0.0, "session"_a = "", "restart_notes"_a = "",
+                  "Tables on servers.")
       .def(
           "applied_data",
           [](const StoreHandle& h, double timeout_s) {
@@ -266,6 +282,23 @@ void BindStore(nb::module_& m) {
             return tuples;
           },
           "timeout_s"_a, "By server: the data (stream, epoch, begin, end) that it has applied.")
+      .def(
+          "adopt_data",
+          [](const StoreHandle& h, const std::vector<std::vector<DataTuple>>& by_server,
+             double timeout_s) {
+            std::vector<std::vector<DataMark>> marks;
+            marks.reserve(by_server.size());
+            for (const auto& one : by_server) marks.push_back(MarksOf(one));
+            Check(Call(h, [&](Store& s) { return s.AdoptData(marks, timeout_s); }));
+          },
+          "by_server"_a, "timeout_s"_a,
+          "Account for data (stream, epoch, begin, end) that was applied in other sessions.")
+      .def(
+          "keep_session",
+          [](const StoreHandle& h, bool keeps) {
+            Call(h, [&](Store& s) { s.KeepSession(keeps); });
+          },
+          "keeps"_a, "Whether a named session outlives this store.")
       .def_prop_ro(
           "num_servers",
           [](const StoreHandle& h) { return Call(h, [](Store& s) { return s.num_servers(); }); })

@@ -30,6 +30,7 @@ NB_MODULE(_core, m) {
         "The server, of `num_servers`, that owns the row of `key`.");
   sparsefleet::python::BindSpecs(m);
   sparsefleet::python::BindCommand(m);
+  sparsefleet::python::BindConversions(m);
   sparsefleet::python::BindCut(m);
   sparsefleet::python::BindDots(m);
   sparsefleet::python::BindMerge(m);

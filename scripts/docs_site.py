@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository"
+NOTEBOOK_LINK = re.compile(r'href="([^":]+)\.(?:md|ipynb)(#[^"]*)?"')
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 
 
@@ -44,6 +45,14 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     if page.file.src_uri == "index.md" or page.file.src_uri.startswith(OUTSIDE):
         return markdown
     return relink(markdown, ROOT / "docs")
+
+
+def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
+    """Point links of notebooks at pages: MkDocs only does so in Markdown."""
+    del config, files
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return NOTEBOOK_LINK.sub(r'href="\1.html\2"', html)
 
 
 def outside_links(markdown: str, folder: Path) -> list[str]:

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what PyPI does not have: OpenSSL's headers and a compiler for the build,
 # redis-server for tests and `make bench`, a browser for tests of web pages, Prometheus for tests of metrics, clang for
-# `make fuzz` and the lock check of `make lint`. Debian and Ubuntu. With arguments: only the packages they name.
+# `make fuzz` and the lock check of `make lint`, Slurm for tests of its jobs. Debian and Ubuntu. With arguments: only the packages they name.
 set -euo pipefail
 
-packages=(g++ make libssl-dev python3-dev python3-venv redis-server chromium chromium-driver clang prometheus)
+packages=(g++ make libssl-dev python3-dev python3-venv redis-server chromium chromium-driver clang prometheus
+  munge slurmctld slurmd slurm-client)
 if [[ $# -gt 0 ]]; then
   packages=("$@")
 fi

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <optional>
 
+#include "client/restart_note.h"
 #include "client/seconds.h"
 #include "key/key.h"
 #include "store/interrupt.h"
@@ -22,10 +24,17 @@ constexpr auto kLostCheckInterval = std::chrono::milliseconds(200);
 // A long call that hears nothing for this many try_timeout_s is sent again over a new connection:
 // the old one may have died silently, and the server sends the reply to the newest.
 constexpr double kTriesToRenew = 2.0;
+// A call that runs out of time while a launcher restarts its server waits on, a pause at a time.
+constexpr auto kRestartPause = std::chrono::seconds(1);
+constexpr auto kMostRestartWait = std::chrono::minutes(10);
 constexpr auto kReplyMargin = std::chrono::milliseconds(200);
 // A server that shuts down closes connections just like one with another key: ask again.
 constexpr int kMaxAuthFailures = 4;
 constexpr auto kQuietStart = std::chrono::seconds(5);
+// A cause that repeats is logged this often.
+constexpr auto kLogInterval = std::chrono::seconds(5);
+
+thread_local SteadyClock::duration away_time{0};
 
 // The state of one server's part.
 struct PartState {
@@ -39,17 +48,18 @@ struct PartState {
   int auth_failures = 0;
   std::uint64_t session = 0;  // that a recorded request may have reached
   TimePoint next_try;
-  TimePoint began;  // when this try started or was renewed
+  TimePoint began;                      // when this try started or was renewed
+  std::optional<TimePoint> away_since;  // the server is unreachable, or its disk is full
+  SteadyClock::duration away_before{0};
+  bool may_have_run = false;  // it was sent, and the server did not reject it
+  TimePoint logged;
   Status last;
 };
 
 class Call {
  public:
   Call(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts)
-      : core_(core),
-        spec_(spec),
-        begun_(SteadyClock::now()),
-        deadline_(begun_ + ToDuration(spec.timeout_s)) {
+      : core_(core), spec_(spec), begun_(SteadyClock::now()) {
     for (auto& part : parts) {
       PartState state;
       state.part = &part;
@@ -59,6 +69,7 @@ class Call {
     if (IsRecorded(spec.type)) sequence_ = core.SequencesOf(spec.type).Open();
   }
   ~Call() {
+    away_time += Away(SteadyClock::now());
     if (sequence_ > 0) core_.SequencesOf(spec_.type).Close(sequence_);
   }
   Call(const Call&) = delete;
@@ -71,16 +82,22 @@ class Call {
   void Renew(PartState& state, TimePoint now);
   void BeginTry(PartState& state, TimePoint now);
   void Send(PartState& state, TimePoint now);
-  void Finish(PartState& state);
+  void Finish(PartState& state, TimePoint now);
   void Retry(PartState& state, const Status& cause, TimePoint now);
   void GiveUp(PartState& state, Status status);
   bool MayRetry(const PartState& state, Code code) const;
   bool Await();
+  void NoteAway(PartState& state, TimePoint since) const;
+  void NoteBack(PartState& state, TimePoint now) const;
+  SteadyClock::duration Away(TimePoint now) const;
+  TimePoint Deadline(TimePoint now) const;
   TimePoint TryDeadline(const PartState& state) const;
 
   std::string Where(const PartState& state) const {
     return spec_.subject + spec_.action + " " + state.link->Describe();
   }
+  bool WaitsForRestart();
+  std::string Restart(const PartState& state) const;
   Status TimedOut(const PartState& state) const;
   Status Lost(const PartState& state) const;
   Status Forgotten(const PartState& state) const;
@@ -89,11 +106,11 @@ class Call {
   ClientCore& core_;
   const CallSpec& spec_;
   const TimePoint begun_;
-  const TimePoint deadline_;
   std::uint64_t sequence_ = 0;
   std::vector<PartState> states_;
   std::vector<pollfd> polled_;
   Status failure_;  // the first one
+  SteadyClock::duration restart_wait_{0};
 };
 
 Status Call::CheckSizes() const {
@@ -130,6 +147,7 @@ Status Call::Run() {
       return {Code::kDeadlineExceeded, Where(*open) + ": the call was interrupted"};
     }
     if (!failure_.ok()) return failure_;
+    if (WaitsForRestart()) continue;
     const auto late = std::ranges::find(states_, false, &PartState::is_done);
     return TimedOut(*late);
   }
@@ -154,12 +172,15 @@ void Call::Advance(PartState& state, TimePoint now) {
     if (sequence_ > 0 && state.connection->is_greeted()) {
       state.session = state.connection->session();
     }
+    if (state.connection->is_greeted() && state.last.code() != Code::kDiskFull) {
+      NoteBack(state, now);
+    }
     if (!whole.ok()) {
       Retry(state, whole.status(), now);
       return;
     }
     if (whole.value()) {
-      Finish(state);
+      Finish(state, now);
       return;
     }
   }
@@ -207,19 +228,66 @@ void Call::Send(PartState& state, TimePoint now) {
 }
 
 TimePoint Call::ReplyBy(TimePoint now) const {
-  if (!spec_.is_long) return deadline_;
+  const TimePoint deadline = Deadline(now);
+  if (!spec_.is_long) return deadline;
   // A server whose wait times out reports who is missing; leave time for that reply to arrive.
-  return deadline_ - std::min<SteadyClock::duration>((deadline_ - now) / 10, kReplyMargin);
+  return deadline - std::min<SteadyClock::duration>((deadline - now) / 10, kReplyMargin);
 }
 
-void Call::Finish(PartState& state) {
-  state.is_done = true;
+void Call::NoteAway(PartState& state, TimePoint since) const {
+  // A server that was never there is not away: connecting has its own time limit.
+  const bool counts = core_.options.failover_wait_s > 0 && state.link->was_greeted();
+  if (counts && !state.away_since) state.away_since = since;
+}
+
+void Call::NoteBack(PartState& state, TimePoint now) const {
+  if (!state.away_since) return;
+  state.away_before += now - *state.away_since;
+  state.away_since.reset();
+}
+
+SteadyClock::duration Call::Away(TimePoint now) const {
+  SteadyClock::duration away{0};
+  for (const auto& state : states_) {
+    const auto current = state.away_since ? now - *state.away_since : SteadyClock::duration{0};
+    away = std::max(away, state.away_before + current);
+  }
+  return std::min(away, ToDuration(core_.options.failover_wait_s));
+}
+
+TimePoint Call::Deadline(TimePoint now) const {
+  return begun_ + ToDuration(spec_.timeout_s) + Away(now) + restart_wait_;
+}
+
+void Call::Finish(PartState& state, TimePoint now) {
   state.link->Heard();
   const Status outcome = state.connection->outcome();
+  if (outcome.code() == Code::kDiskFull) {
+    state.link->GiveBack(std::move(state.connection));
+    NoteAway(state, now);
+    const double wait_s = core_.options.failover_wait_s;
+    if (state.away_since && now - *state.away_since < ToDuration(wait_s)) {
+      Retry(state, outcome, now);
+      return;
+    }
+    // The server executes what it had begun when its disk filled up, but answers only once that is
+    // in the log.
+    std::string text = Where(state) + ": " + outcome.message();
+    if (wait_s > 0) text += "; waited for failover_wait_s = " + ShowSeconds(wait_s);
+    text += state.may_have_run ? "; the request may or may not have run" : "; nothing was changed";
+    GiveUp(state, {state.may_have_run ? Code::kDeadlineExceeded : Code::kDiskFull, text});
+    return;
+  }
+  state.is_done = true;
   // The server closes the connection after these.
   const bool hangs_up = outcome.code() == Code::kProtocol || outcome.code() == Code::kTooLarge;
   if (!hangs_up) state.link->GiveBack(std::move(state.connection));
   state.connection.reset();
+  if (outcome.code() == Code::kAnswerLost && spec_.may_lose_answers) {
+    state.part->is_answer_lost = true;
+    core_.Log(1, Where(state) + ": " + outcome.message());
+    return;
+  }
   if (!outcome.ok()) GiveUp(state, outcome.WithPrefix(Where(state) + ": "));
 }
 
@@ -228,7 +296,8 @@ bool Call::MayRetry(const PartState& state, Code code) const {
   if (code == Code::kAuthFailed) {
     return state.link->was_greeted() || state.auth_failures < kMaxAuthFailures;
   }
-  return code == Code::kPeerLost || code == Code::kDeadlineExceeded || code == Code::kIo;
+  return code == Code::kPeerLost || code == Code::kDeadlineExceeded || code == Code::kIo ||
+         code == Code::kDiskFull;
 }
 
 void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
@@ -240,8 +309,13 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
     state.next_try = now;
     return;
   }
+  const bool is_new = state.last.code() != cause.code();
   state.last = cause;
-  state.link->LookUpAgain();
+  if (cause.code() != Code::kDiskFull) {
+    state.may_have_run = state.may_have_run || state.session != 0;
+    state.link->LookUpAgain();
+    NoteAway(state, cause.code() == Code::kDeadlineExceeded ? state.began : now);
+  }
   if (cause.code() == Code::kAuthFailed) ++state.auth_failures;
   if (!MayRetry(state, cause.code())) {
     GiveUp(state, cause.WithPrefix(Where(state) + ": "));
@@ -258,6 +332,8 @@ void Call::Retry(PartState& state, const Status& cause, TimePoint now) {
   state.next_try = now + ToDuration(pause);
   // A server that has never answered is most likely still starting, which is no reason for alarm.
   const bool is_starting = !state.link->was_greeted() && now - begun_ < kQuietStart;
+  if (!is_new && now - state.logged < kLogInterval) return;
+  state.logged = now;
   core_.Log(is_starting ? 0 : 1, Where(state) + ": try " + std::to_string(state.tries) +
                                      " failed: " + cause.message() + "; retrying in " +
                                      ShowSeconds(pause));
@@ -272,8 +348,9 @@ void Call::GiveUp(PartState& state, Status status) {
 // Waits until a part can proceed; false once the call has timed out.
 bool Call::Await() {
   const TimePoint now = SteadyClock::now();
-  if (now >= deadline_) return false;
-  TimePoint until = std::min(deadline_, now + kLostCheckInterval);
+  const TimePoint deadline = Deadline(now);
+  if (now >= deadline) return false;
+  TimePoint until = std::min(deadline, now + kLostCheckInterval);
   if (ScopedInterrupt::is_set()) until = std::min(until, now + kInterruptInterval);
   polled_.clear();
   for (const auto& state : states_) {
@@ -293,12 +370,37 @@ bool Call::Await() {
   return true;
 }
 
+// Out of time: whether a launcher is restarting a server that has not answered, so that there is
+// more time.
+bool Call::WaitsForRestart() {
+  if (core_.options.failover_wait_s <= 0 || restart_wait_ >= kMostRestartWait) return false;
+  const bool waits = std::ranges::any_of(states_, [&](const PartState& state) {
+    return !state.is_done &&
+           ReadRestartNote(core_.options.restart_notes, state.link->index()).is_current;
+  });
+  if (waits) restart_wait_ += kRestartPause;
+  return waits;
+}
+
+// What the launcher does about a server that does not answer.
+std::string Call::Restart(const PartState& state) const {
+  const std::string& notes = core_.options.restart_notes;
+  if (notes.empty() || core_.options.failover_wait_s <= 0) return "";
+  const RestartNote note = ReadRestartNote(notes, state.link->index());
+  if (note.text.empty()) return "; no launcher on this machine is restarting it";
+  return "; " + note.text + (note.is_current ? "" : ", but it has not said so for some time");
+}
+
 Status Call::TimedOut(const PartState& state) const {
   std::string cause = state.last.message();
   if (cause.empty()) cause = "no answer yet";
-  return {Code::kDeadlineExceeded,
-          Where(state) + " timed out after " + ShowSeconds(spec_.timeout_s) + ", " +
-              std::to_string(state.tries) + (state.tries == 1 ? " try: " : " tries: ") + cause};
+  const auto away = Away(SteadyClock::now());
+  std::string after = ShowSeconds(spec_.timeout_s);
+  if (away > SteadyClock::duration{0}) after += " and " + ShowSeconds(ToSeconds(away)) + " away";
+  return {Code::kDeadlineExceeded, Where(state) + " timed out after " + after + ", " +
+                                       std::to_string(state.tries) +
+                                       (state.tries == 1 ? " try: " : " tries: ") + cause +
+                                       (state.last.ok() ? "" : Restart(state))};
 }
 
 Status Call::Lost(const PartState& state) const {
@@ -306,7 +408,7 @@ Status Call::Lost(const PartState& state) const {
                      ShowSeconds(ToSeconds(state.link->Silence())) + " (peer_timeout_s is " +
                      ShowSeconds(core_.options.peer_timeout_s) + ")";
   if (!state.last.ok()) text += ": " + state.last.message();
-  return {Code::kPeerLost, std::move(text)};
+  return {Code::kPeerLost, text + Restart(state)};
 }
 
 Status Call::Forgotten(const PartState& state) const {
@@ -317,6 +419,8 @@ Status Call::Forgotten(const PartState& state) const {
 }
 
 }  // namespace
+
+SteadyClock::duration AwayTime() { return away_time; }
 
 Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts) {
   if (parts.empty()) return Status::Ok();

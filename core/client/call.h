@@ -24,6 +24,8 @@ struct CallSpec {
   double timeout_s = 0;
   // The server may take all of timeout_s to answer: a try has no deadline of its own.
   bool is_long = false;
+  // A part that was applied but whose answer is gone (kAnswerLost) counts as done.
+  bool may_lose_answers = false;
 };
 
 // One server's share of a call. Must not move while the call runs.
@@ -40,12 +42,18 @@ struct ServerPart {
   GatheredBody request;
   ReplyBuffer reply;
   std::uint64_t reply_bytes = 0;  // the expected size, if known
+  bool is_answer_lost = false;    // see CallSpec::may_lose_answers
 };
 
 // Sends every part and collects the replies. A lost connection or an unanswered try is retried
-// under the same sequence until the deadline; a request that the server rejects is not. Errors name
-// the server. After an error, a part may or may not have run. Thread-safe.
+// under the same sequence until the deadline; a request that the server rejects is not, unless its
+// disk is full. Time in which a server is unreachable or has a full disk does not count, for up to
+// failover_wait_s. Errors name the server. After an error, a part may or may not have run.
+// Thread-safe.
 Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts);
+
+// How long the calls of this thread have waited for servers that were away, in all.
+SteadyClock::duration AwayTime();
 
 // Sends the same request to all servers.
 Result<std::vector<Body>> CallAll(ClientCore& core, const CallSpec& spec, const Body& body);

@@ -7,6 +7,7 @@
 #include "client/call.h"
 #include "client/client_core.h"
 #include "client/resolve.h"
+#include "client/restart_note.h"
 #include "client/table_lookup.h"
 #include "key/key.h"
 #include "transport/channel_kinds.h"
@@ -111,9 +112,9 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
     if (!lane_channels.ok()) return lane_channels.status();
     link_options.lane_channels = std::move(lane_channels).value();
   }
-  const CallClock clock(options.connect_timeout_s);
-  link_options.resolve = options.resolve;
-  auto servers = ResolveAll(endpoints, options.connect_timeout_s, options.resolve);
+  const double wait_s = std::max(options.connect_timeout_s, options.failover_wait_s);
+  const CallClock clock(wait_s);
+  auto servers = ResolveAll(endpoints, wait_s);
   if (!servers.ok()) return servers.status();
   auto core = std::make_shared<ClientCore>(std::move(options), std::move(servers).value(),
                                            std::move(link_options));
@@ -131,6 +132,11 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   beats.acked_below = [raw = core.get()] {
     return raw->SequencesOf(MessageType::kHeartbeat).AckedBelow();
   };
+  if (core->options.failover_wait_s > 0) {
+    beats.is_restarting = [raw = core.get()](std::uint32_t server) {
+      return ReadRestartNote(raw->options.restart_notes, server).is_current;
+    };
+  }
   auto log = LogQueue::Start(core->options.log);
   if (!log.ok()) return log.status();
   core->log_queue = std::move(log).value();
@@ -176,6 +182,10 @@ Result<std::vector<std::byte>> Client::Ask(MessageType type, GatheredBody body, 
   const CallSpec spec{type, "", std::string(MessageName(type)) + " at", timeout_s};
   if (Status s = RunCall(*core_, spec, {&part, 1}); !s.ok()) return s;
   return std::move(part.reply.body);
+}
+
+void Client::KeepSession(bool keeps) {
+  core_->heartbeat->KeepSession(keeps && !core_->options.session.empty());
 }
 
 Status Client::Shutdown(double timeout_s) {

@@ -23,7 +23,8 @@ struct GatheredBody;
 enum class MessageType : std::uint8_t;
 
 struct ClientOptions {
-  std::vector<std::string> endpoints;  // "host:port" or "[v6]:port", in server order
+  // "host:port", "[v6]:port" or "/path" of a file with one of these, in server order.
+  std::vector<std::string> endpoints;
   SecurityOptions security;
   std::string name = "client";  // this client's name in server messages, e.g. "worker-0"
 
@@ -32,18 +33,21 @@ struct ClientOptions {
   std::string session;
 
   // Behaviour.
-  double connect_timeout_s = 30.0;    // Connect(): servers may still be starting
+  // Connect(): servers may still be starting. failover_wait_s, if that is longer.
+  double connect_timeout_s = 30.0;
   double try_timeout_s = 10.0;        // per try of a call; a lost connection is noticed sooner
   double heartbeat_interval_s = 2.0;  // to each server, on a separate connection
   double peer_timeout_s = 10.0;       // a server silent for this long is considered lost
-  // How long an unreachable server may take to return with its tables. Until then it is not lost,
-  // and calls to it are retried until their own deadline. 0: it is lost at once.
+  // How long an unreachable server may take to return with its tables, and one with a full disk to
+  // get space. Until then it is not lost, and calls to it are retried: this time does not count
+  // against their timeout_s. 0: it is lost at once.
   double failover_wait_s = 0;
+  // Where a launcher on this machine leaves notes of servers that it restarts: as long as it does,
+  // the wait for such a server does not end, for up to ten minutes more. Empty: nowhere.
+  std::string restart_notes;
   double first_backoff_s = 0.05;  // doubles with every try
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
-
-  ResolveName resolve;  // null: the system's; for tests
 
   // Receives retries and lost or returned servers, on any thread; it may block. Severity as in
   // ServerOptions.
@@ -83,6 +87,8 @@ class Client final : public Store {
   Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) override;
   Status PutNote(std::string_view key, std::string_view value, double timeout_s) override;
   Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) override;
+  Result<std::vector<std::optional<std::string>>> GetNotes(std::span<const std::string_view> keys,
+                                                           double timeout_s) override;
   Status DeleteNote(std::string_view key, double timeout_s) override;
   Result<std::vector<StatMap>> Stats(double timeout_s) override;
   Result<std::uint64_t> Shrink(std::string_view table, std::uint64_t step,
@@ -97,6 +103,7 @@ class Client final : public Store {
   Result<std::vector<std::byte>> Command(std::uint32_t server, std::string_view name,
                                          std::span<const std::byte> body,
                                          double timeout_s) override;
+  void KeepSession(bool keeps) override;
   Status Shutdown(double timeout_s) override;
 
   // Sends a request of this type, which must not be a recorded one, to the first server; returns
@@ -105,6 +112,8 @@ class Client final : public Store {
 
   // By server: the data of the pushes applied in this session, in order of stream.
   Result<std::vector<std::vector<DataMark>>> AppliedData(double timeout_s) override;
+  // Sent as pushes without gradients.
+  Status AdoptData(std::span<const std::vector<DataMark>> by_server, double timeout_s) override;
 
  private:
   explicit Client(std::shared_ptr<ClientCore> core);

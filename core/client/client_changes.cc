@@ -1,4 +1,4 @@
-// Changes of a table on all servers: watched, and taken server by server.
+// Changes of a table on all servers: watched, and taken from all of them at once.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,51 +20,66 @@ class ClientChanges final : public StoreCut {
       : core_(std::move(core)),
         table_(std::move(table)),
         watched_(std::move(watched)),
-        timeout_s_(timeout_s) {}
+        timeout_s_(timeout_s) {
+    for (std::uint32_t server = 0; server < core_->num_servers(); ++server) open_.push_back(server);
+  }
 
   // The servers choose the number of rows per chunk.
   Result<bool> Next(std::size_t /*max_rows*/, RowBatch& out) override;
 
  private:
-  Result<RowBatch> NextOf(std::uint32_t server);
+  // Asks each server that may have more for a chunk.
+  Status Fetch() REQUIRES(watched_->mutex);
 
   const std::shared_ptr<ClientCore> core_;
   const std::string table_;
   const std::shared_ptr<WatchedTable> watched_;
   const double timeout_s_;
-  std::uint32_t server_ = 0;  // the server whose rows are being read
-  bool begins_ = true;        // the next request is the first to that server
+  std::vector<std::uint32_t> open_;  // servers that may have more
+  bool begins_ = true;               // the next request is the first
 };
 
 Result<bool> ClientChanges::Next(std::size_t /*max_rows*/, RowBatch& out) {
   out.clear();
-  for (; server_ < core_->num_servers(); ++server_, begins_ = true) {
-    auto rows = NextOf(server_);
-    if (!rows.ok()) {
-      server_ = core_->num_servers();
-      return rows.status();
+  MutexLock lock(watched_->mutex);
+  while (watched_->chunks.empty() && !open_.empty()) {
+    if (Status s = Fetch(); !s.ok()) {
+      open_.clear();
+      return s;
     }
-    begins_ = false;
-    if (rows.value().keys.empty()) continue;
-    out = std::move(rows).value();
-    return true;
   }
-  return false;
+  if (watched_->chunks.empty()) return false;
+  out = std::move(watched_->chunks.front());
+  watched_->chunks.pop_front();
+  return true;
 }
 
-Result<RowBatch> ClientChanges::NextOf(std::uint32_t server) {
-  MutexLock lock(watched_->mutex);
-  TableRequest request{table_};
-  request.number = watched_->received[server];
-  request.flags = begins_ ? kFlagBeginTaking : 0;
+Status ClientChanges::Fetch() {
+  std::vector<ServerPart> parts;
+  for (const std::uint32_t server : open_) {
+    TableRequest request{table_};
+    request.number = watched_->received[server];
+    request.flags = begins_ ? kFlagBeginTaking : 0;
+    parts.emplace_back(server, Encode(request));
+  }
   const CallSpec spec{MessageType::kTakeChanges, TableSubject(table_), "taking its changes from",
                       timeout_s_};
-  auto reply = CallOne(*core_, spec, server, Encode(request));
-  if (!reply.ok()) return reply.status();
-  auto named = DecodeRows(reply.value());
-  if (!named.ok()) return named.status().WithPrefix(spec.subject);
-  if (!named.value().rows.keys.empty()) ++watched_->received[server];
-  return std::move(named).value().rows;
+  if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
+  begins_ = false;
+  std::vector<RowBatch> received;
+  for (const ServerPart& part : parts) {
+    auto named = DecodeRows(part.reply.body);
+    if (!named.ok()) return named.status().WithPrefix(spec.subject);
+    received.push_back(std::move(named).value().rows);
+  }
+  open_.clear();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (received[i].keys.empty()) continue;
+    ++watched_->received[parts[i].server];
+    watched_->chunks.push_back(std::move(received[i]));
+    open_.push_back(parts[i].server);
+  }
+  return Status::Ok();
 }
 
 }  // namespace

@@ -191,6 +191,22 @@ const Test kErrorReply("an error reply keeps its code, names the server, is not 
   ExpectEqual(script.requests(MessageType::kPush), 1);
 });
 
+const Test kAnswerLost("a push that was applied, but whose answer is gone, has succeeded", [] {
+  CountingScript scripts[2];
+  const Body rows(2 * sizeof(float), std::byte{0});
+  const auto answer = [&](CountingScript& script, const FrameHeader& header) {
+    return header.type == MessageType::kPull ? Act::Reply(rows) : script.Answer(header);
+  };
+  FakeServer good([&](const FrameHeader& header, auto) { return answer(scripts[0], header); });
+  FakeServer bad([&](const FrameHeader& header, auto) {
+    const Act act = answer(scripts[1], header);
+    return header.type == MessageType::kPush ? Act::Error(Code::kAnswerLost, "applied") : act;
+  });
+  auto client = RequireOk(Client::Connect(Options({&good, &bad})));
+  ExpectEqual(RequireOk(PushOne(*client)).applied, 1u);  // what is known
+  ExpectEqual(scripts[1].requests(MessageType::kPush), 1);
+});
+
 const Test kWrongReply("a reply of the wrong size is kProtocol", [] {
   CountingScript script;
   FakeServer server([&](const FrameHeader& header, auto) {
@@ -517,7 +533,7 @@ const Test kGoodbye("a client says goodbye when it is destroyed", [] {
     beats += header.type == MessageType::kHeartbeat ? 1 : 0;
     goodbyes += header.type == MessageType::kGoodbye ? 1 : 0;
     changed.notify_all();
-    return Act::Reply();
+    return Act::Reply(header.type == MessageType::kResume ? Encode(ResumeReply{}) : Body{});
   });
   // Immediately, before the control connection exists, and after its first beat.
   RequireOk(Client::Connect(Options({&server}))).reset();
@@ -531,6 +547,17 @@ const Test kGoodbye("a client says goodbye when it is destroyed", [] {
   }
   client.reset();
   ExpectEqual(goodbyes, 2);
+  // Not if another process may continue the session; a client without one has nothing to keep.
+  auto options = Options({&server});
+  client = RequireOk(Client::Connect(options));
+  client->KeepSession(true);
+  client.reset();
+  ExpectEqual(goodbyes, 3);
+  options.session = "job/worker-0";
+  client = RequireOk(Client::Connect(options));
+  client->KeepSession(true);
+  client.reset();
+  ExpectEqual(goodbyes, 3);
 });
 
 }  // namespace

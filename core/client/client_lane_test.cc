@@ -64,21 +64,26 @@ double LaneConnections(const Server& server) {
   return server.Stats().at("server.lane_connections_total");
 }
 
-const Test kUsesLane("a client on this host switches to shared memory, for frames of any length",
-                     [] {
-                       const auto server = StartServer(TransportKind::kAuto);
-                       const auto client = Connect(*server, TransportKind::kAuto);
-                       const std::size_t size = 3'000'000;  // 12 MB, more than the shared memory
-                       RequireOk(client->Define(Tower(size), kTimeout_s));
-                       std::vector<float> gradients(size);
-                       std::iota(gradients.begin(), gradients.end(), 0.0F);
-                       Push(*client, gradients);
-                       const auto values = Pull(*client, size);
-                       Expect(std::ranges::equal(values, gradients,
-                                                 [](float a, float b) { return a == -b; }));
-                       ExpectEqual(LaneConnections(*server), 1.0);
-                       ExpectEqual(server->Stats().at("server.requests.lane"), 1.0);
-                     });
+const Test kUsesLane(
+    "a client on this host switches to shared memory, for frames of any length", [] {
+      const auto server = StartServer(TransportKind::kAuto);
+      const auto client = Connect(*server, TransportKind::kAuto);
+      const std::size_t size = 3'000'000;  // 12 MB, more than the shared memory
+      RequireOk(client->Define(Tower(size), kTimeout_s));
+      std::vector<float> gradients(size);
+      std::iota(gradients.begin(), gradients.end(), 0.0F);
+      Push(*client, gradients);
+      const auto values = Pull(*client, size);
+      Expect(std::ranges::equal(values, gradients, [](float a, float b) { return a == -b; }));
+      ExpectEqual(LaneConnections(*server), 1.0);
+      ExpectEqual(server->Stats().at("server.requests.lane"), 1.0);
+      const auto stats = server->Stats();
+      for (const std::string way : {"bytes_in", "bytes_out"}) {
+        Expect(stats.at("server.lane_" + way) > 4.0 * size, "the values went through memory");
+        Expect(stats.at("server.socket_" + way) > 0.0, "the greeting went over a socket");
+        Expect(stats.at("server.socket_" + way) < 1'000.0, "nothing else did");
+      }
+    });
 
 const Test kForcedTls("an end that requires TLS gets it", [] {
   for (const auto& [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),

@@ -100,7 +100,7 @@ void PullCall::AddDense(std::size_t i) {
   const std::uint64_t end = section.offset + section.out.size();
   for (std::uint32_t server = 0; server < core_.num_servers(); ++server) {
     const DenseRange range =
-        DenseRangeOf(info.size, info.min_block_size, server, core_.num_servers());
+        DenseRangeOf(section.table, info.size, info.min_block_size, server, core_.num_servers());
     const std::uint64_t from = std::max(range.begin, section.offset);
     const std::uint64_t to = std::min(range.end, end);
     if (from >= to) continue;

@@ -54,6 +54,21 @@ Result<PushResult> PushThenPull(Client& client, std::span<const PushSection> sec
   return result;
 }
 
+// Reads what the answers of a push were to bring, if one of them was lost.
+Status FetchIfLost(Client& client, std::span<const ServerPart> parts,
+                   std::span<const PushSection> sections, std::uint64_t step,
+                   const CallClock& clock) {
+  if (std::ranges::none_of(parts, &ServerPart::is_answer_lost)) return Status::Ok();
+  std::vector<PullSection> wanted;
+  for (const PushSection& section : sections) {
+    if (section.out.empty()) continue;
+    wanted.push_back({section.table, section.wants_rows() ? section.keys : std::span<const Key>(),
+                      section.out, section.dense});
+  }
+  if (wanted.empty()) return Status::Ok();
+  return client.Pull(wanted, PullMode::kTrain, step, clock.left_s());
+}
+
 }  // namespace
 
 Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint64_t step,
@@ -77,10 +92,12 @@ Result<PushResult> Client::Push(std::span<const PushSection> sections, std::uint
   if (WantsRows(sections) && !Fit(*core_, parts)) {
     return PushThenPull(*this, sections, step, clock, apart);
   }
-  const CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
+  CallSpec spec{MessageType::kPush, TablesSubject(sections), "push to", clock.left_s()};
+  spec.may_lose_answers = true;
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  auto sum = push.Finish();
+  auto sum = push.Finish(parts);
   if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
+  if (Status s = FetchIfLost(*this, parts, sections, step, clock); !s.ok()) return s;
   PushResult result = sum.value();
   result.rejected_non_finite -= std::min(result.rejected_non_finite, push.repeated_rejections());
   return result;
@@ -117,11 +134,38 @@ Result<PushResult> Client::PushRound(const RoundMember& member, std::uint64_t ro
     return PushThenPull(*this, sections, step, clock, apart);
   }
   core_->left_groups.SetLeft(member, false);
-  const CallSpec spec{MessageType::kPushRound, GroupSubject(member),
-                      "round " + std::to_string(round) + " at", clock.left_s(), true};
+  CallSpec spec{MessageType::kPushRound, GroupSubject(member),
+                "round " + std::to_string(round) + " at", clock.left_s(), true};
+  spec.may_lose_answers = true;
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
-  auto sum = push.Finish();
-  return sum.ok() ? sum : sum.status().WithPrefix(spec.subject);
+  auto sum = push.Finish(parts);
+  if (!sum.ok()) return sum.status().WithPrefix(spec.subject);
+  if (Status s = FetchIfLost(*this, parts, sections, step, clock); !s.ok()) return s;
+  return sum;
+}
+
+Status Client::AdoptData(std::span<const std::vector<DataMark>> by_server, double timeout_s) {
+  if (by_server.size() != core_->num_servers()) {
+    return {Code::kInvalidArgument, "data to adopt: got that of " +
+                                        std::to_string(by_server.size()) + " servers, expected " +
+                                        std::to_string(core_->num_servers())};
+  }
+  const CallClock clock(timeout_s);
+  std::size_t most = 0;
+  for (const auto& marks : by_server) most = std::max(most, marks.size());
+  for (std::size_t begin = 0; begin < most; begin += kMaxMarks) {
+    std::vector<ServerPart> parts;
+    for (std::uint32_t server = 0; server < core_->num_servers(); ++server) {
+      const std::span<const DataMark> marks = by_server[server];
+      if (begin >= marks.size()) continue;
+      PushRequest request;
+      request.marks = marks.subspan(begin, std::min(kMaxMarks, marks.size() - begin));
+      parts.emplace_back(server, Gather(request));
+    }
+    const CallSpec spec{MessageType::kPush, "", "adopting applied data at", clock.left_s()};
+    if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
+  }
+  return Status::Ok();
 }
 
 Result<std::uint64_t> Client::AdvanceClock(const RoundMember& member, std::uint64_t clock,

@@ -262,6 +262,29 @@ const Test kWatchers("each watching client takes all changes once, while others 
              Code::kNotFound);
 });
 
+const Test kAbandoned("what an abandoned iteration did not return comes with the next one", [] {
+  const Fleet fleet(kServers, TransportKind::kPlain);
+  const auto client = fleet.NewClient("watcher");
+  DefineTables(*client);
+  RequireOk(client->WatchChanges("ads", kTimeout_s));
+  std::vector<Key> wanted(300);
+  for (Key key = 0; key < wanted.size(); ++key) wanted[key] = key;
+  const std::vector<float> gradients(2 * wanted.size(), 1.0F);
+  const PushSection push{"ads", wanted, gradients};
+  RequireOk(client->Push({&push, 1}, 1, kTimeout_s).status());
+  std::vector<Key> taken;
+  {
+    RowBatch rows;
+    Require(RequireOk(RequireOk(client->TakeChanges("ads", kTimeout_s))->Next(100, rows)));
+    taken = rows.keys;
+  }
+  Expect(taken.size() < wanted.size(), "the first chunk is that of one server");
+  const auto rest = TakeKeys(*client);
+  taken.insert(taken.end(), rest.begin(), rest.end());
+  std::ranges::sort(taken);
+  Expect(taken == wanted, "each key once");
+});
+
 }  // namespace
 }  // namespace sparsefleet::testing
 

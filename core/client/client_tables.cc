@@ -17,11 +17,12 @@ std::string Quoted(std::string_view what, std::string_view name) {
 }
 
 // The servers that hold a part of the table, and therefore count its pushes.
-std::vector<std::uint32_t> HoldersOf(const ClientCore& core, const TableInfo& info) {
+std::vector<std::uint32_t> HoldersOf(const ClientCore& core, std::string_view table,
+                                     const TableInfo& info) {
   std::vector<std::uint32_t> holders;
   const std::uint32_t n = core.num_servers();
   for (std::uint32_t i = 0; i < n; ++i) {
-    if (!info.dense || DenseRangeOf(info.size, info.min_block_size, i, n).size() > 0) {
+    if (!info.dense || DenseRangeOf(table, info.size, info.min_block_size, i, n).size() > 0) {
       holders.push_back(i);
     }
   }
@@ -68,9 +69,9 @@ Status Client::WriteDense(std::string_view table, std::span<const float> values,
                 " elements, but the write has " + std::to_string(values.size())};
   }
   std::vector<ServerPart> parts;
-  for (const std::uint32_t server : HoldersOf(*core_, info.value())) {
-    const DenseRange range =
-        DenseRangeOf(info.value().size, info.value().min_block_size, server, core_->num_servers());
+  for (const std::uint32_t server : HoldersOf(*core_, table, info.value())) {
+    const DenseRange range = DenseRangeOf(table, info.value().size, info.value().min_block_size,
+                                          server, core_->num_servers());
     parts.emplace_back(server,
                        Encode(WriteDenseRequest{table, values.subspan(range.begin, range.size())}));
   }
@@ -98,7 +99,7 @@ Result<std::uint64_t> Client::Version(std::string_view table, double timeout_s) 
   auto info = FindTable(*core_, table, clock);
   if (!info.ok()) return info.status();
   std::vector<ServerPart> parts;
-  for (const std::uint32_t server : HoldersOf(*core_, info.value())) {
+  for (const std::uint32_t server : HoldersOf(*core_, table, info.value())) {
     parts.emplace_back(server, Encode(TableRequest{table}));
   }
   const CallSpec spec{MessageType::kVersion, TableSubject(table), "asking for its version at",
@@ -120,7 +121,7 @@ Status Client::WaitVersion(std::string_view table, std::uint64_t at_least, doubl
   TableRequest request{table};
   request.number = at_least;
   std::vector<ServerPart> parts;
-  for (const std::uint32_t server : HoldersOf(*core_, info.value())) {
+  for (const std::uint32_t server : HoldersOf(*core_, table, info.value())) {
     parts.emplace_back(server, Encode(request));
   }
   return RunCall(*core_,
@@ -155,6 +156,24 @@ Result<std::string> Client::GetNote(std::string_view key, bool wait, double time
   auto text = DecodeText(reply.value());
   if (!text.ok()) return text.status().WithPrefix(spec.subject);
   return std::string(text.value());
+}
+
+Result<std::vector<std::optional<std::string>>> Client::GetNotes(
+    std::span<const std::string_view> keys, double timeout_s) {
+  for (const std::string_view key : keys) {
+    if (Status s = CheckText("note key", key, kMaxNoteKeyBytes); !s.ok()) return s;
+  }
+  const std::string subject = std::to_string(keys.size()) + " notes: ";
+  const CallSpec spec{MessageType::kGetNotes, subject, "getting them from", timeout_s};
+  auto reply = CallOne(*core_, spec, 0, EncodeNoteKeys(keys));
+  if (!reply.ok()) return reply.status();
+  auto values = DecodeNoteValues(reply.value());
+  if (!values.ok()) return values.status().WithPrefix(subject);
+  if (values.value().size() != keys.size()) {
+    return Status(Code::kProtocol, subject + "the server returned " +
+                                       std::to_string(values.value().size()) + " values");
+  }
+  return values;
 }
 
 Status Client::DeleteNote(std::string_view key, double timeout_s) {

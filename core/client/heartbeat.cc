@@ -12,6 +12,8 @@
 namespace sparsefleet {
 namespace {
 
+// A server that a launcher keeps restarting is lost after this time all the same.
+constexpr auto kMostRestartWait = std::chrono::minutes(11);
 constexpr auto kGoodbyeTime = std::chrono::seconds(1);
 // A loop that wakes this much too late was suspended together with the process.
 constexpr auto kOverslept = std::chrono::seconds(1);
@@ -74,7 +76,7 @@ void Heartbeat::Run() {
     for (auto& beat : beats_) Advance(beat, now);
     for (auto& beat : beats_) Judge(beat);
   } while (Await());
-  SayGoodbye();
+  if (!keeps_session_) SayGoodbye();
 }
 
 void Heartbeat::Begin(Beat& beat, MessageType type, TimePoint now) {
@@ -130,6 +132,11 @@ void Heartbeat::Judge(Beat& beat) {
   const bool is_silent = silence > ToDuration(options_.lost_after_s);
   if (is_silent == link.is_lost()) return;
   if (is_silent && SteadyClock::now() < judges_from_) return;
+  if (is_silent && options_.is_restarting && silence < kMostRestartWait &&
+      options_.is_restarting(link.index())) {
+    judges_from_ = SteadyClock::now() + ToDuration(options_.interval_s);
+    return;
+  }
   link.SetLost(is_silent);
   if (!is_silent) {
     Log(0, link.Describe() + " is back");

@@ -25,6 +25,7 @@ struct HeartbeatOptions {
   double peer_timeout_s = 10.0;
   std::function<std::uint64_t()> acked_below;                         // sent with each beat
   std::function<void(int severity, const std::string& message)> log;  // may be empty
+  std::function<bool(std::uint32_t server)> is_restarting = {};       // then its silence is no loss
 };
 
 class Heartbeat {
@@ -32,8 +33,11 @@ class Heartbeat {
   // The links must outlive it. kIo if the system is out of pipes or threads.
   static Result<std::unique_ptr<Heartbeat>> Start(
       HeartbeatOptions options, std::span<const std::unique_ptr<ServerLink>> links);
-  // Says goodbye to the servers that answer, for at most a second.
+  // Says goodbye to the servers that answer, for at most a second; see KeepSession.
   ~Heartbeat();
+
+  // Whether to end without a goodbye, so that servers keep the session. Any thread.
+  void KeepSession(bool keeps) { keeps_session_ = keeps; }
 
   // The servers were asked to shut down, so their silence is expected. Any thread.
   void ExpectEnd() { expects_end_ = true; }
@@ -68,6 +72,7 @@ class Heartbeat {
   std::vector<Beat> beats_;
   TimePoint judges_from_;  // no server is declared lost before this
   std::atomic<bool> expects_end_{false};
+  std::atomic<bool> keeps_session_{false};
   std::atomic<bool> stopping_{false};
   OwnedSocket wake_read_;
   OwnedSocket wake_write_;

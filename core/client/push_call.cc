@@ -165,7 +165,7 @@ void PushCall::AddDense(std::size_t i) {
   }
   std::uint64_t holders = 0;
   for (std::uint32_t server = 0; server < n; ++server) {
-    const DenseRange range = DenseRangeOf(info.size, info.min_block_size, server, n);
+    const DenseRange range = DenseRangeOf(section.table, info.size, info.min_block_size, server, n);
     if (range.size() == 0) continue;
     ++holders;
     PushRequest::Section& request = requests_[server].sections.emplace_back();
@@ -236,7 +236,6 @@ Status PushCall::Build(const CallClock& clock) {
 ServerPart PushCall::PartOf(std::uint32_t server, GatheredBody request) {
   ServerPart part(server, std::move(request));
   Reply& reply = replies_[server];
-  reply.is_due = true;
   part.reply.in_parts = true;
   part.reply.parts.emplace_back(reply.result);
   part.reply.parts.insert(part.reply.parts.end(), reply.rows.begin(), reply.rows.end());
@@ -245,11 +244,11 @@ ServerPart PushCall::PartOf(std::uint32_t server, GatheredBody request) {
   return part;
 }
 
-Result<PushResult> PushCall::Finish() {
+Result<PushResult> PushCall::Finish(std::span<const ServerPart> parts) {
   PushResult sum;
-  for (const Reply& reply : replies_) {
-    if (!reply.is_due) continue;
-    auto result = DecodePushResult(reply.result);
+  for (const ServerPart& part : parts) {
+    if (part.is_answer_lost) continue;
+    auto result = DecodePushResult(replies_[part.server].result);
     if (!result.ok()) return result;
     sum += result.value();
   }

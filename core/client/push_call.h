@@ -34,8 +34,8 @@ class PushCall {
   // reply is written into the sections' `out` and this object, which must outlive the call.
   ServerPart PartOf(std::uint32_t server, GatheredBody request);
   // Sums the results of the servers that were sent a part, after they have replied, and puts
-  // requested rows in place.
-  Result<PushResult> Finish();
+  // requested rows in place. Nothing is known of a server whose answer was lost.
+  Result<PushResult> Finish(std::span<const ServerPart> parts);
   // Duplicate counts of a dense push that every server skips: all but one.
   std::uint64_t repeated_rejections() const { return repeated_rejections_; }
 
@@ -54,7 +54,6 @@ class PushCall {
   std::vector<PushRequest> requests_;  // by server
   // Where each server's reply goes.
   struct Reply {
-    bool is_due = false;
     std::array<std::byte, kPushResultBytes> result;
     std::vector<std::span<std::byte>> rows;
     std::vector<std::span<std::byte>> values;

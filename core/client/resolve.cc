@@ -25,10 +25,9 @@ struct Lookups {
   std::vector<Status> last GUARDED_BY(mutex);  // the last failure of each
 };
 
-void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoint& endpoint,
-            const ResolveName& resolve) {
+void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoint& endpoint) {
   for (;;) {
-    auto found = resolve ? resolve(endpoint) : Resolve(endpoint);
+    auto found = Resolve(endpoint);
     MutexLock lock(lookups->mutex);
     if (found.ok()) {
       lookups->found[i] = std::move(found).value();
@@ -46,7 +45,7 @@ void LookUp(const std::shared_ptr<Lookups>& lookups, std::size_t i, const Endpoi
 }  // namespace
 
 Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpoints,
-                                                 double timeout_s, const ResolveName& resolve) {
+                                                 double timeout_s) {
   const auto deadline = std::chrono::steady_clock::now() + ToDuration(timeout_s);
   const auto lookups = std::make_shared<Lookups>();
   MutexLock lock(lookups->mutex);
@@ -59,9 +58,7 @@ Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpo
     }
     ++lookups->num_open;
     try {
-      std::thread([lookups, i, endpoint = endpoints[i], resolve] {
-        LookUp(lookups, i, endpoint, resolve);
-      }).detach();
+      std::thread([lookups, i, endpoint = endpoints[i]] { LookUp(lookups, i, endpoint); }).detach();
     } catch (const std::system_error& error) {
       lookups->is_over = true;
       lookups->changed.notify_all();

@@ -1,7 +1,6 @@
 // Resolves the addresses of the servers before a deadline.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,8 +12,7 @@ namespace sparsefleet {
 // Looks up names in parallel and retries until they resolve: servers may still be starting.
 // kDeadlineExceeded naming the first server without an address by then. A lookup that never returns
 // is abandoned, on a thread that ends with it.
-// `resolve` stands for Resolve() unless it is null.
 Result<std::vector<ResolvedEndpoint>> ResolveAll(std::span<const Endpoint> endpoints,
-                                                 double timeout_s, const ResolveName& resolve = {});
+                                                 double timeout_s);
 
 }  // namespace sparsefleet

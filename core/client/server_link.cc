@@ -39,8 +39,8 @@ void ServerLink::LookUpAgain() {
     whereabouts_->is_asking = true;
   }
   try {
-    std::thread([shared = whereabouts_, endpoint = endpoint_, resolve = options_.resolve] {
-      auto found = resolve ? resolve(endpoint) : Resolve(endpoint);
+    std::thread([shared = whereabouts_, endpoint = endpoint_] {
+      auto found = Resolve(endpoint);
       MutexLock lock(shared->mutex);
       shared->is_asking = false;
       if (found.ok()) shared->address = std::move(found).value();

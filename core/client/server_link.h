@@ -29,7 +29,6 @@ struct LinkOptions {
   std::string client_name;
   std::uint32_t num_servers = 1;
   std::uint64_t max_frame_bytes = 0;
-  ResolveName resolve;  // null: Resolve()
   std::shared_ptr<ChannelFactory> channels;
   std::shared_ptr<ChannelFactory> lane_channels;  // null: host lanes are not used
 };

@@ -16,9 +16,12 @@ Status CheckNumSections(std::string_view what, std::size_t num_sections) {
                                " sections, but the limit is " + std::to_string(kMaxSections)};
 }
 
-CallClock::CallClock(double timeout_s) : deadline_(SteadyClock::now() + ToDuration(timeout_s)) {}
+CallClock::CallClock(double timeout_s)
+    : deadline_(SteadyClock::now() + ToDuration(timeout_s)), away_before_(AwayTime()) {}
 
-double CallClock::left_s() const { return ToSeconds(deadline_ - SteadyClock::now()); }
+double CallClock::left_s() const {
+  return ToSeconds(deadline_ + (AwayTime() - away_before_) - SteadyClock::now());
+}
 
 Result<TableInfo> AskTableInfo(ClientCore& core, std::string_view table, double timeout_s) {
   if (table.empty() || table.size() > kMaxTableNameBytes) {

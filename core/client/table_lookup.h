@@ -28,13 +28,15 @@ std::string TablesSubject(std::span<const Section> sections) {
 Status CheckNumSections(std::string_view what, std::size_t num_sections);
 
 // The time left for a call that makes several requests.
+// Time in which calls of this thread waited for servers that were away does not count.
 class CallClock {
  public:
   explicit CallClock(double timeout_s);
   double left_s() const;
 
  private:
-  SteadyClock::time_point deadline_;
+  const SteadyClock::time_point deadline_;
+  const SteadyClock::duration away_before_;
 };
 
 // Asks the servers; caches what does not change.

@@ -1,7 +1,8 @@
-// How many chunks of changed rows a client has received, by table and server. Header only.
+// Chunks of changed rows that a client has received, by table and server. Header only.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "sync/mutex.h"
+#include "table/sparse_table.h"
 
 namespace sparsefleet {
 
@@ -18,6 +20,9 @@ struct WatchedTable {
   explicit WatchedTable(std::size_t num_servers) : received(num_servers) {}
   Mutex mutex;
   std::vector<std::uint64_t> received GUARDED_BY(mutex);  // by server
+  // Received and not handed out yet. They outlive the iteration that asked for them, because
+  // servers do not send them again.
+  std::deque<RowBatch> chunks GUARDED_BY(mutex);
 };
 
 // Thread-safe.

@@ -11,7 +11,9 @@ GroupCommit::GroupCommit(std::function<Result<std::uint64_t>()> sync,
       on_failure_(std::move(on_failure)),
       thread_([this](const std::stop_token& stop) { Work(stop); }) {}
 
-GroupCommit::~GroupCommit() {
+GroupCommit::~GroupCommit() { Stop(); }
+
+void GroupCommit::Stop() {
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();
 }

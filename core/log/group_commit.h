@@ -29,6 +29,8 @@ class GroupCommit {
   std::size_t num_waiting() const;
   // Returns when no callback is pending, or after an error.
   void Drain();
+  // Ends the thread: pending callbacks are not called, and none runs any more. Not thread-safe.
+  void Stop();
 
  private:
   void Work(const std::stop_token& stop);

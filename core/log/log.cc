@@ -14,19 +14,23 @@ Result<std::unique_ptr<Log>> Log::Begin(const LogDirectory& directory, std::uint
 }
 
 Status Log::BeginSegment() {
-  const std::string path = directory_.SegmentPath(next_lsn_);
+  const std::uint64_t first = written_lsn();
+  const std::string path = directory_.SegmentPath(first);
   // An existing segment with this number is empty: an earlier start got no further.
   directory_.calls().Remove(path.c_str());
   if (writer_ != nullptr) {
     if (Status s = writer_->End(); !s.ok()) return s;
   }
   const bool reuses = directory_.TakeSpare(path);
-  auto writer = RecordWriter::Create(path, {next_lsn_, options_.owner, FileKind::kSegment},
+  auto writer = RecordWriter::Create(path, {first, options_.owner, FileKind::kSegment},
                                      directory_.calls(), reuses);
-  if (!writer.ok()) return writer.status();
+  if (!writer.ok()) {
+    directory_.calls().Remove(path.c_str());
+    return writer.status();
+  }
   if (writer_ != nullptr) ended_.push_back(std::move(writer_));
   writer_ = std::move(writer).value();
-  segment_ = next_lsn_;
+  segment_ = first;
   return Status::Ok();
 }
 
@@ -34,16 +38,43 @@ Result<std::uint64_t> Log::Append(std::uint32_t type, std::span<const iovec> pie
   const Payload payload(pieces);  // checksummed outside the lock, as that takes a while
   std::lock_guard lock(mutex_);
   if (!broken_.ok()) return broken_;
+  if (held_.empty()) {
+    const Status written = Write(next_lsn_, type, payload);
+    if (written.ok()) return next_lsn_++;
+    if (!broken_.ok() || written.code() != Code::kDiskFull) return written;
+  }
+  Held held{type, {}};
+  held.payload.reserve(static_cast<std::size_t>(payload.bytes));
+  for (const iovec& piece : pieces) {
+    const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+    held.payload.insert(held.payload.end(), bytes, bytes + piece.iov_len);
+  }
+  held_.push_back(std::move(held));
+  num_held_ = held_.size();
+  return next_lsn_++;
+}
+
+Status Log::Write(std::uint64_t lsn, std::uint32_t type, const Payload& payload) {
   if (writer_->bytes() >= options_.segment_bytes) {
     if (Status s = BeginSegment(); !s.ok()) return s;
   }
-  const Status written = writer_->Append(next_lsn_, type, payload);
-  if (!written.ok()) {
-    if (writer_->is_broken()) broken_ = written.WithPrefix("the log is broken: ");
-    return written;
+  const Status written = writer_->Append(lsn, type, payload);
+  if (written.ok()) bytes_ += kRecordHeadBytes + payload.bytes;
+  if (writer_->is_broken()) broken_ = written.WithPrefix("the log is broken: ");
+  return written;
+}
+
+Status Log::WriteHeld() {
+  std::lock_guard lock(mutex_);
+  if (!broken_.ok()) return broken_;
+  while (!held_.empty()) {
+    Held& first = held_.front();
+    const iovec piece{first.payload.data(), first.payload.size()};
+    if (Status s = Write(written_lsn(), first.type, Payload({&piece, 1})); !s.ok()) return s;
+    held_.pop_front();
+    num_held_ = held_.size();
   }
-  bytes_ += kRecordHeadBytes + payload.bytes;
-  return next_lsn_++;
+  return Status::Ok();
 }
 
 Status Log::AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn) {
@@ -65,6 +96,9 @@ Status Log::AppendWhole(std::span<const std::byte> records, std::uint64_t next_l
 Result<std::uint64_t> Log::Rotate() {
   std::lock_guard lock(mutex_);
   if (!broken_.ok()) return broken_;
+  if (!held_.empty()) {
+    return Status(Code::kDiskFull, std::to_string(held_.size()) + " records are not written yet");
+  }
   if (writer_->bytes() > kFileHeadBytes) {
     if (Status s = BeginSegment(); !s.ok()) return s;
   }
@@ -81,7 +115,7 @@ Result<std::uint64_t> Log::Sync() {
     has_new_segment = !ended_.empty();
     writers = std::exchange(ended_, {});
     writers.push_back(writer_);
-    end = next_lsn_;
+    end = written_lsn();
   }
   Status status;
   for (const auto& writer : writers) {
@@ -96,7 +130,7 @@ Result<std::uint64_t> Log::Sync() {
 
 Log::Tail Log::tail() const {
   std::lock_guard lock(mutex_);
-  return {segment_, writer_->bytes(), next_lsn_};
+  return {segment_, writer_->bytes(), written_lsn()};
 }
 
 std::uint64_t Log::next_lsn() const {

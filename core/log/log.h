@@ -1,7 +1,9 @@
 // An append-only log of numbered records in segments. Format: docs/log_format.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,12 +29,15 @@ class Log {
 
   // Writes a record and returns its number. The record survives the process, but a power loss only
   // after Sync(). After an error the record does not exist; the next call may succeed, unless
-  // is_broken().
+  // is_broken(). If the disk is full, the record is held in memory, and so is every later one:
+  // num_held() says how many do not survive the process yet.
   Result<std::uint64_t> Append(std::uint32_t type, std::span<const iovec> payload);
   // The same for whole records that begin with the next number, as another log has them; returns
   // the number after the last. REQUIRES: `next_lsn` is that number.
   Status AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn);
-  // Ends the segment; returns the number of the next record.
+  // Writes the held records. kDiskFull if some are left.
+  Status WriteHeld();
+  // Ends the segment; returns the number of the next record. kDiskFull while records are held.
   Result<std::uint64_t> Rotate();
   // Blocks until all records appended before the call are on disk; returns the number of the first
   // record that may not be. An error breaks the log permanently.
@@ -42,18 +47,27 @@ class Log {
   struct Tail {
     std::uint64_t segment = 0;   // the number in its name
     std::uint64_t bytes = 0;     // of it
-    std::uint64_t next_lsn = 0;  // of the record to come
+    std::uint64_t next_lsn = 0;  // of the record to be written next
   };
   Tail tail() const;
   std::uint64_t next_lsn() const;
   std::uint64_t bytes() const;  // appended since Begin()
+  // Reads no lock: called for every reply.
+  std::size_t num_held() const { return num_held_.load(std::memory_order_acquire); }
   // Whether the log accepts no more records.
   bool is_broken() const;
 
  private:
   Log(const LogDirectory& directory, const LogOptions& options, std::uint64_t next_lsn)
       : directory_(directory), options_(options), next_lsn_(next_lsn) {}
-  Status BeginSegment();  // REQUIRES: mutex_ held
+  struct Held {
+    std::uint32_t type = 0;
+    std::vector<std::byte> payload;
+  };
+  // REQUIRES: mutex_ held.
+  Status BeginSegment();
+  Status Write(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
+  std::uint64_t written_lsn() const { return next_lsn_ - held_.size(); }
 
   const LogDirectory& directory_;
   const LogOptions options_;
@@ -64,6 +78,8 @@ class Log {
   Status broken_;
   std::shared_ptr<RecordWriter> writer_;
   std::vector<std::shared_ptr<RecordWriter>> ended_;  // closed segments not synced yet
+  std::deque<Held> held_;                             // the last records before next_lsn_
+  std::atomic<std::size_t> num_held_{0};
 };
 
 // Writes a snapshot: the state after all records below `lsn`. Not thread-safe.

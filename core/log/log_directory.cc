@@ -102,8 +102,9 @@ Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path
     std::this_thread::sleep_for(kLockRetry);
   }
   const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(lock, 0) != 0 ||
-      ::pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+  // Not truncated first: on a full disk the block would be gone.
+  if (::pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
+      ::ftruncate(lock, static_cast<off_t>(pid.size())) != 0) {
     return FileError("cannot write", lock_path, errno);
   }
   auto listing = directory->List();

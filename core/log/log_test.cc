@@ -269,13 +269,11 @@ const Test kShort("short writes are continued, failed ones leave no trace", [] {
     const Recovery empty = Recover(place.path(), files);
     const auto log = Begin(empty);
     Require(Append(*log, "a record in many writes").ok());
-    for (const int error : {ENOSPC, EIO}) {
-      for (std::uint64_t room = 0; room < 60; room += 7) {
-        files.FailWritesAfter(room, error);
-        auto failed = Append(*log, "a record of more than sixty bytes, too large for any room");
-        ExpectEqual(failed.status().code(), Code::kIo);
-        Expect(!log->is_broken());
-      }
+    for (std::uint64_t room = 0; room < 60; room += 7) {
+      files.FailWritesAfter(room, EIO);
+      auto failed = Append(*log, "a record of more than sixty bytes, too large for any room");
+      ExpectEqual(failed.status().code(), Code::kIo);
+      Expect(!log->is_broken());
     }
     files.Heal();
     auto lsn = Append(*log, "after");
@@ -287,6 +285,61 @@ const Test kShort("short writes are continued, failed ones leave no trace", [] {
   ExpectEqual(found.seen.back().text, std::string("after"));
   ExpectEqual(found.found.torn_bytes, 0u);
 });
+
+const Test kFull("records that find a full disk are held and written in order when there is space",
+                 [] {
+                   const TemporaryDirectory place;
+                   FaultyFiles files;
+                   {
+                     const Recovery empty = Recover(place.path(), files);
+                     const auto log = Begin(empty);
+                     Require(Append(*log, "before").ok());
+                     files.FailWritesAfter(10, ENOSPC);
+                     for (const char* text : {"first", "second", "third"}) {
+                       Require(Append(*log, text).ok());
+                       ExpectEqual(log->WriteHeld().code(), Code::kDiskFull);
+                     }
+                     ExpectEqual(log->num_held(), 3u);
+                     ExpectEqual(log->next_lsn(), 5u);
+                     ExpectEqual(log->tail().next_lsn, 2u);
+                     ExpectEqual(log->Rotate().status().code(), Code::kDiskFull);
+                     auto synced = log->Sync();
+                     Require(synced.ok());
+                     ExpectEqual(synced.value(), 2u);
+                     files.FailWritesAfter(40, EDQUOT);  // room for one of them
+                     ExpectEqual(log->WriteHeld().code(), Code::kDiskFull);
+                     ExpectEqual(log->num_held(), 2u);
+                     files.Heal();
+                     RequireOk(log->WriteHeld());
+                     ExpectEqual(log->num_held(), 0u);
+                     Require(Append(*log, "after").ok());
+                   }
+                   std::vector<std::string> texts;
+                   for (const auto& seen : Recover(place.path()).seen) texts.push_back(seen.text);
+                   Expect(texts == std::vector<std::string>(
+                                       {"before", "first", "second", "third", "after"}));
+                 });
+
+const Test kFullSegment(
+    "a segment that cannot begin on a full disk begins when there is space", [] {
+      const TemporaryDirectory place;
+      FaultyFiles files;
+      {
+        const Recovery empty = Recover(place.path(), files);
+        LogOptions options;
+        options.segment_bytes = 100;
+        auto log = RequireOk(Log::Begin(*empty.directory, empty.found.next_lsn, options));
+        Require(
+            Append(*log, "a record that fills the segment, since it has many, many bytes").ok());
+        for (const std::uint64_t room : {0u, 10u, 40u}) {
+          files.FailWritesAfter(room, ENOSPC);
+          Require(Append(*log, "held").ok());
+        }
+        files.Heal();
+        RequireOk(log->WriteHeld());
+      }
+      ExpectEqual(Recover(place.path()).seen.size(), 4u);
+    });
 
 const Test kBroken("a write that cannot be undone breaks the log and leaves a torn record", [] {
   const TemporaryDirectory place;

@@ -52,7 +52,9 @@ Payload::Payload(std::span<const iovec> parts) : pieces(parts) {
 }
 
 Status FileError(const std::string& what, const std::string& path, int error) {
-  return {Code::kIo, what + " " + path + ": " + std::generic_category().message(error)};
+  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return {is_full ? Code::kDiskFull : Code::kIo,
+          what + " " + path + ": " + std::generic_category().message(error)};
 }
 
 Result<FileHead> RecordReader::Head() {

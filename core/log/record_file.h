@@ -118,7 +118,7 @@ class RecordWriter {
   std::vector<iovec> pieces_;
 };
 
-// "cannot write /x/y: No space left on device"
+// "cannot write /x/y: No space left on device"; kDiskFull for this and its likes, otherwise kIo.
 Status FileError(const std::string& what, const std::string& path, int error);
 
 }  // namespace sparsefleet

@@ -12,6 +12,7 @@ namespace sparsefleet {
 // Hyperparameters as the loops read them, rounded from double like torch does.
 struct KernelConstants {
   float momentum = 0;
+  float beta1 = 0;
   float one_minus_beta1 = 0;
   float beta2 = 0;
   float one_minus_beta2 = 0;
@@ -21,6 +22,7 @@ struct KernelConstants {
   float power = 0;  // ftrl: minus the learning rate power
   float ftrl_l1 = 0;
   float ftrl_l2 = 0;
+  float weight_decay = 0;  // lars, lamb
   bool nesterov = false;
   bool centered = false;
   bool has_momentum = false;  // rmsprop
@@ -28,7 +30,8 @@ struct KernelConstants {
 
 // Values that change from update to update.
 struct StepSize {
-  float lr = 0;                   // adam, adamax: divided by the first moment's correction
+  float lr = 0;                   // adam, adamax: divided by the first moment's correction;
+                                  // lars, lamb: scaled by the norms
   float sqrt_correction2 = 1.0F;  // adam: root of the second moment's correction
   float keep = 1.0F;              // adamw: the share of a weight that decay leaves
 };
@@ -38,10 +41,15 @@ struct StepSize {
 using UpdateKernel = void (*)(float* w, float* state, const float* g, std::size_t n, StepSize step,
                               const KernelConstants& constants);
 
-inline constexpr std::size_t kNumOptimizers = 10;
+inline constexpr std::size_t kNumOptimizers = 15;
 
 struct RowKernels {
   UpdateKernel update[kNumOptimizers];  // by OptimizerKind
+  // The sum of x[i] * x[i], in an order that depends only on n.
+  double (*sum_squares)(const float* x, std::size_t n);
+  // Updates lamb's moments; returns the sum of squares of the unscaled step.
+  double (*lamb_moments)(const float* w, float* state, const float* g, std::size_t n,
+                         const KernelConstants& constants);
   // out = g + l2 * w + l1 * sign(w).
   void (*decay_weights)(float* out, const float* g, const float* w, std::size_t n, float l1,
                         float l2);

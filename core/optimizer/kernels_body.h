@@ -106,6 +106,76 @@ void Rmsprop(float* __restrict w, float* __restrict state, const float* __restri
   }
 }
 
+// RMSprop as in Fluid and TensorFlow: epsilon under the root, the rate within the momentum.
+void FluidRmsprop(float* __restrict w, float* __restrict state, const float* __restrict g,
+                  std::size_t n, StepSize step, const KernelConstants& c) {
+  float* __restrict square = state;
+  float* __restrict mean = state + n;
+  float* __restrict buffer = state + (c.centered ? 2 * n : n);
+  RmspropMoments(square, mean, g, n, c);
+  for (std::size_t i = 0; i < n; ++i) {
+    const float spread = c.centered ? Variance(square[i], mean[i]) : square[i];
+    const float moved = step.lr * g[i] / __builtin_sqrtf(spread + c.epsilon);
+    if (c.has_momentum) {
+      buffer[i] = buffer[i] * c.momentum + moved;
+      w[i] -= buffer[i];
+    } else {
+      w[i] -= moved;
+    }
+  }
+}
+
+// Zeiler 2012, "ADADELTA".
+void Adadelta(float* __restrict w, float* __restrict state, const float* __restrict g,
+              std::size_t n, StepSize step, const KernelConstants& c) {
+  float* __restrict square = state;
+  float* __restrict delta = state + n;
+  for (std::size_t i = 0; i < n; ++i) {
+    square[i] = square[i] * c.decay + c.one_minus_decay * g[i] * g[i];
+    const float moved =
+        __builtin_sqrtf(delta[i] + c.epsilon) / __builtin_sqrtf(square[i] + c.epsilon) * g[i];
+    delta[i] = delta[i] * c.decay + c.one_minus_decay * moved * moved;
+    w[i] -= step.lr * moved;
+  }
+}
+
+// As Fluid 1.8 computes it: the step uses the mean of squared steps that already includes it, and
+// the learning rate is ignored.
+void FluidAdadelta(float* __restrict w, float* __restrict state, const float* __restrict g,
+                   std::size_t n, StepSize, const KernelConstants& c) {
+  float* __restrict square = state;
+  float* __restrict delta = state + n;
+  const float epsilon = c.epsilon;
+  for (std::size_t i = 0; i < n; ++i) {
+    square[i] = square[i] * c.decay + c.one_minus_decay * g[i] * g[i];
+    const float moved = __builtin_sqrtf((delta[i] + epsilon) / (square[i] + epsilon)) * g[i];
+    delta[i] = delta[i] * c.decay + c.one_minus_decay * moved * moved;
+    w[i] -= __builtin_sqrtf((delta[i] + epsilon) / (square[i] + epsilon)) * g[i];
+  }
+}
+
+// You et al. 2017, "Large Batch Training of Convolutional Networks".
+void Lars(float* __restrict w, float* __restrict velocity, const float* __restrict g, std::size_t n,
+          StepSize step, const KernelConstants& c) {
+  for (std::size_t i = 0; i < n; ++i) {
+    velocity[i] = c.momentum * velocity[i] + step.lr * (g[i] + c.weight_decay * w[i]);
+    w[i] -= velocity[i];
+  }
+}
+
+inline float LambStep(float w, float m, float v, const KernelConstants& c) {
+  return m / (__builtin_sqrtf(v) + c.epsilon) + c.weight_decay * w;
+}
+
+// You et al. 2019, "Large Batch Optimization for Deep Learning", without bias correction as in
+// Fluid 1.8. The moments are those of LambMoments().
+void Lamb(float* __restrict w, float* __restrict state, const float*, std::size_t n, StepSize step,
+          const KernelConstants& c) {
+  const float* __restrict m = state;
+  const float* __restrict v = state + n;
+  for (std::size_t i = 0; i < n; ++i) w[i] -= step.lr * LambStep(w[i], m[i], v[i], c);
+}
+
 inline void AdamLoop(float* __restrict w, float* __restrict m, float* __restrict v,
                      const float* __restrict g, std::size_t n, StepSize step,
                      const KernelConstants& c) {
@@ -232,6 +302,52 @@ float Dot(const float* a, const float* b, std::size_t n) {
          rest;
 }
 
+using Doubles __attribute__((vector_size(64))) = double;
+
+inline void AddSquares(Doubles& sums, const float* x) {
+  Lanes values;
+  __builtin_memcpy(&values, x, sizeof(values));
+  const Doubles wide = __builtin_convertvector(values, Doubles);
+  sums += wide * wide;
+}
+
+double SumSquares(const float* x, std::size_t n) {
+  Doubles first = {};
+  Doubles second = {};
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    AddSquares(first, x + i);
+    AddSquares(second, x + i + 8);
+  }
+  for (; i + 8 <= n; i += 8) AddSquares(first, x + i);
+  double rest = 0.0;
+  for (; i < n; ++i) rest += static_cast<double>(x[i]) * x[i];
+  const Doubles sums = first + second;
+  return (((sums[0] + sums[4]) + (sums[1] + sums[5])) +
+          ((sums[2] + sums[6]) + (sums[3] + sums[7]))) +
+         rest;
+}
+
+double LambMoments(const float* __restrict w, float* __restrict state, const float* __restrict g,
+                   std::size_t n, const KernelConstants& c) {
+  constexpr std::size_t kBlock = 256;
+  float* __restrict m = state;
+  float* __restrict v = state + n;
+  float steps[kBlock];
+  double squares = 0.0;
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const std::size_t count = n - begin < kBlock ? n - begin : kBlock;
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::size_t i = begin + k;
+      m[i] = c.beta1 * m[i] + c.one_minus_beta1 * g[i];
+      v[i] = c.beta2 * v[i] + c.one_minus_beta2 * g[i] * g[i];
+      steps[k] = LambStep(w[i], m[i], v[i], c);
+    }
+    squares += SumSquares(steps, count);
+  }
+  return squares;
+}
+
 void SumScaled(float* __restrict out, const float* __restrict a, const float* __restrict b,
                std::size_t n, float scale) {
   for (std::size_t i = 0; i < n; ++i) out[i] = (a[i] + b[i]) * scale;
@@ -265,7 +381,10 @@ void Follow(float* __restrict x, float* __restrict from, const float* __restrict
 }
 
 constexpr RowKernels kKernels = {
-    {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl, Adamw},
+    {Sgd, Momentum, Adagrad, RowwiseAdagrad, DecayedAdagrad, Rmsprop, Adam, Adamax, Ftrl, Adamw,
+     Adadelta, FluidAdadelta, FluidRmsprop, Lars, Lamb},
+    SumSquares,
+    LambMoments,
     DecayWeights,
     Add,
     AddScaled,

@@ -3,7 +3,8 @@
 // State of n weights, as consecutive arrays of n floats:
 //   sgd none; momentum [buffer]; adagrad [sum]; row-wise adagrad one float;
 //   decayed adagrad [moment]; rmsprop [square] [mean, if centered] [buffer, if momentum > 0];
-//   adam [m] [v] step count; adamax [m] [norm] step count; ftrl [squares] [linear].
+//   adam [m] [v] step count; adamax [m] [norm] step count; ftrl [squares] [linear];
+//   adadelta [square] [delta]; lars [velocity]; lamb [m] [v].
 // A step count is one float, exact up to 2^24, where it stops; the correction is 1 by then.
 #pragma once
 
@@ -15,6 +16,12 @@
 #include "optimizer/optimizer_spec.h"
 
 namespace sparsefleet {
+
+// Sums of squares over a whole parameter, for the optimizers that need its norms.
+struct SquareSums {
+  double weights = 0.0;
+  double steps = 0.0;  // lars: of gradients; lamb: of unscaled steps
+};
 
 // Thread-safe: constant after construction.
 class RowOptimizer {
@@ -32,6 +39,14 @@ class RowOptimizer {
   void Update(float* w, float* state, const float* g, std::size_t n, double lr,
               float* scratch) const;
 
+  // Update() in two halves, for a parameter in several stripes: the first runs over all of them,
+  // adding to `sums`, then the second. REQUIRES: needs_norms().
+  bool needs_norms() const { return NeedsNorms(kind_); }
+  void Measure(const float* w, float* state, const float* g, std::size_t n, float* scratch,
+               SquareSums& sums) const;
+  void UpdateMeasured(float* w, float* state, const float* g, std::size_t n, double lr,
+                      float* scratch, const SquareSums& sums) const;
+
   const RowKernels& kernels() const { return *kernels_; }
 
  private:
@@ -40,6 +55,8 @@ class RowOptimizer {
     double sqrt_second = 1.0;  // sqrt(1 - beta2^t)
   };
   Correction CorrectionAt(double t) const;
+  // The gradient with weight decay added, in `scratch` if there is any.
+  const float* Decayed(const float* g, const float* w, std::size_t n, float* scratch) const;
   bool counts_steps() const {
     return kind_ == OptimizerKind::kAdam || kind_ == OptimizerKind::kAdamw ||
            kind_ == OptimizerKind::kAdamax;
@@ -54,7 +71,8 @@ class RowOptimizer {
   float initial_state_ = 0.0F;  // of the first array, or of the row's one float
   float l1_ = 0.0F;
   float l2_ = 0.0F;
-  double decoupled_ = 0.0;  // adamw's decay
+  double decoupled_ = 0.0;    // adamw, lars, lamb: the decay
+  double coefficient_ = 0.0;  // lars
   double beta1_ = 0.0;
   double beta2_ = 0.0;
   std::vector<Correction> corrections_;  // for the first steps; pow is slow

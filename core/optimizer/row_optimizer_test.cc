@@ -35,7 +35,15 @@ struct Reference {
 
   double Decayed(double g) const {
     if (o.kind == OptimizerKind::kAdamw) return g;  // decoupled: in Step()
+    if (NeedsNorms(o.kind)) return g + o.l1 * ((w > 0) - (w < 0));
     return g + o.l2 * w + o.l1 * ((w > 0) - (w < 0));
+  }
+
+  // The step of lamb before its norms are known; moments are updated.
+  double LambStep(double g) {
+    a = o.beta1 * a + (1 - o.beta1) * g;
+    b = o.beta2 * b + (1 - o.beta2) * g * g;
+    return a / (std::sqrt(b) + o.epsilon) + o.l2 * w;
   }
 
   // `mean_square` is that of the whole row's gradient, for the row-wise kind.
@@ -70,6 +78,26 @@ struct Reference {
         w -= lr * c;
         break;
       }
+      case OptimizerKind::kFluidRmsprop: {
+        a = o.decay * a + (1 - o.decay) * g * g;
+        b = o.decay * b + (1 - o.decay) * g;
+        const double spread = o.centered ? a - b * b : a;
+        c = o.momentum * c + lr * g / std::sqrt(spread + o.epsilon);
+        w -= c;
+        break;
+      }
+      case OptimizerKind::kAdadelta:
+      case OptimizerKind::kFluidAdadelta: {
+        a = o.decay * a + (1 - o.decay) * g * g;
+        const double step = std::sqrt((b + o.epsilon) / (a + o.epsilon)) * g;
+        b = o.decay * b + (1 - o.decay) * step * step;
+        const double after = std::sqrt((b + o.epsilon) / (a + o.epsilon)) * g;
+        w -= o.kind == OptimizerKind::kAdadelta ? lr * step : after;
+        break;
+      }
+      case OptimizerKind::kLars:
+      case OptimizerKind::kLamb:
+        break;  // of a whole row: see kByNorms
       case OptimizerKind::kAdamw:
         w *= 1 - lr * o.l2;
         [[fallthrough]];
@@ -134,6 +162,11 @@ std::vector<Case> AllCases() {
   add("adamw", OptimizerKind::kAdamw, plain);
   add("adamw with decay", OptimizerKind::kAdamw, [](auto& s) { s.l2 = 0.1; });
   add("adamax", OptimizerKind::kAdamax, plain);
+  add("adadelta", OptimizerKind::kAdadelta, [](auto& s) { s.epsilon = 1e-6, s.l2 = 0.01; });
+  add("fluid adadelta", OptimizerKind::kFluidAdadelta, [](auto& s) { s.epsilon = 1e-6; });
+  add("fluid rmsprop", OptimizerKind::kFluidRmsprop, [](auto& s) { s.epsilon = 1e-6; });
+  add("fluid rmsprop both", OptimizerKind::kFluidRmsprop,
+      [](auto& s) { s.momentum = 0.5, s.centered = true, s.epsilon = 1e-3, s.l2 = 0.01; });
   add("ftrl", OptimizerKind::kFtrl, [](auto& s) {
     s.initial_accumulator = 0.1, s.learning_rate = 0.1, s.ftrl_l1 = 0.05, s.ftrl_l2 = 0.01;
   });
@@ -196,9 +229,76 @@ const Test kFormulas("every optimizer follows its formula over 200 steps", [] {
   }
 });
 
+std::vector<Case> ByNorms() {
+  OptimizerSpec lars;
+  lars.kind = OptimizerKind::kLars;
+  lars.momentum = 0.9;
+  lars.decay = 0.01;
+  lars.l2 = 0.05;
+  lars.l1 = 0.01;
+  OptimizerSpec lamb;
+  lamb.kind = OptimizerKind::kLamb;
+  lamb.learning_rate = 0.01;
+  lamb.l2 = 0.05;
+  lamb.epsilon = 1e-6;
+  return {{"lars", lars}, {"lamb", lamb}};
+}
+
+const Test kByNorms("lars and lamb scale a step by the norms of all weights", [] {
+  constexpr std::size_t kDim = 301;
+  for (const Case& one : ByNorms()) {
+    const OptimizerSpec& o = one.spec;
+    const RowOptimizer optimizer(o);
+    std::mt19937_64 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> w(kDim, 0.0F);  // without a norm at first: the plain rate
+    std::vector<float> state(optimizer.StateDim(kDim));
+    optimizer.InitState(state.data(), kDim);
+    std::vector<Reference> wanted(kDim, Reference(o, 0.0));
+    std::vector<float> g(kDim);
+    std::vector<float> scratch(kDim);
+    for (int step = 0; step < 200; ++step) {
+      double weights = 0;
+      double steps = 0;
+      std::vector<double> moves(kDim);
+      for (std::size_t i = 0; i < kDim; ++i) {
+        g[i] = normal(random);
+        const double decayed = wanted[i].Decayed(g[i]);
+        moves[i] = o.kind == OptimizerKind::kLamb ? wanted[i].LambStep(decayed) : decayed;
+        weights += wanted[i].w * wanted[i].w;
+        steps += moves[i] * moves[i];
+      }
+      optimizer.Update(w.data(), state.data(), g.data(), kDim, o.learning_rate, scratch.data());
+      double lr = o.learning_rate;
+      if (weights > 0 && o.kind == OptimizerKind::kLamb) lr *= std::sqrt(weights / steps);
+      if (weights > 0 && o.kind == OptimizerKind::kLars) {
+        lr *= o.decay * std::sqrt(weights) / (std::sqrt(steps) + o.l2 * std::sqrt(weights));
+      }
+      for (std::size_t i = 0; i < kDim; ++i) {
+        Reference& r = wanted[i];
+        if (o.kind == OptimizerKind::kLars) {
+          r.a = o.momentum * r.a + lr * (moves[i] + o.l2 * r.w);
+          r.w -= r.a;
+        } else {
+          r.w -= lr * moves[i];
+        }
+      }
+    }
+    for (std::size_t i = 0; i < kDim; ++i) {
+      ExpectNear(w[i], wanted[i].w, 2e-5 * std::max(std::abs(wanted[i].w), 0.1));
+    }
+  }
+});
+
+std::vector<Case> AllKinds() {
+  auto cases = AllCases();
+  for (const Case& one : ByNorms()) cases.push_back(one);
+  return cases;
+}
+
 const Test kSameBits("the instruction sets give the same bits", [] {
   if (!HasAvx2()) return;
-  for (const Case& one : AllCases()) {
+  for (const Case& one : AllKinds()) {
     for (const std::size_t dim : {1, 7, 8, 10, 64, 1000}) {
       const auto baseline = Run(one.spec, BaselineKernels(), dim, 50, dim);
 #if defined(__x86_64__)
@@ -245,7 +345,7 @@ const Test kLongRuns("bias correction continues smoothly beyond the table", [] {
 });
 
 const Test kStaysFinite("zero and tiny gradients leave every weight finite", [] {
-  for (const Case& one : AllCases()) {
+  for (const Case& one : AllKinds()) {
     const RowOptimizer optimizer(one.spec);
     for (const float g : {0.0F, 1e-30F, -1e-42F, 1.0F}) {
       std::vector<float> w(5, 0.5F);

@@ -389,7 +389,7 @@ void ReplicaLink::Watch(const std::stop_token& stop) {
     Status outcome;
     {
       MutexLock lock(io_);
-      outcome = ShipRecords(log_->next_lsn());
+      outcome = ShipRecords(log_->tail().next_lsn);
       if (outcome.ok()) {
         const ReplicaAppend nothing{Head(), replica_next_, {}};
         outcome = Ask(MessageType::kReplicaAppend, Gather(nothing)).status();

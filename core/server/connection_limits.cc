@@ -89,4 +89,10 @@ Result<ConnectionLimits> PlanConnections(std::uint32_t max_connections, std::uin
   return limits;
 }
 
+std::string ConnectionLimits::FullText() const {
+  return "the server is full: all " + std::to_string(proven) +
+         " connections are in use; raise --max-connections or the open file limit (" +
+         std::to_string(open_files) + ")";
+}
+
 }  // namespace sparsefleet

@@ -16,6 +16,8 @@ struct ConnectionLimits {
   std::size_t unproven = 0;
   std::size_t unproven_per_address = 0;
   std::uint64_t open_files = 0;  // RLIMIT_NOFILE of the process
+
+  std::string FullText() const;  // why a connection is refused when all are in use
 };
 
 // Raises the soft RLIMIT_NOFILE as far as the requested connections need and the hard limit allows,

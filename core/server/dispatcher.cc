@@ -42,6 +42,11 @@ bool IsLoggedWhole(MessageType type) {
   }
 }
 
+// Requests that would add to the log. Pulls decide by their mode.
+bool IsRefusedWhenFull(MessageType type) {
+  return IsRecorded(type) || type == MessageType::kResume;
+}
+
 }  // namespace
 
 Dispatcher::Dispatcher(DispatcherOptions options, DispatcherHooks hooks, TableSet& tables,
@@ -108,6 +113,11 @@ Status Dispatcher::Handle(const std::shared_ptr<Session>& session, std::span<con
       rounds_.Withdraw(session->id(), request.acked_below);
     }
   }
+  // Before it is recorded: a retry runs once there is space.
+  if (IsRefusedWhenFull(request.type) && journal_ != nullptr && journal_->is_full()) {
+    to.Send(Reply::From(journal_->FullStatus()));
+    return Status::Ok();
+  }
   if (IsRecorded(request.type)) {
     const auto verdict = session->replies(request.type).Begin(to);
     switch (verdict.kind) {
@@ -172,7 +182,9 @@ Dispatcher::Answer Dispatcher::RunLogged(const Call& call,
 }
 
 void Dispatcher::Deliver(const ReplyTo& to, const Reply& reply) const {
-  if (journal_ == nullptr || to.request.sequence == 0) return to.Send(reply);
+  // A process that takes over skips data that is reported as applied, so that must be durable.
+  const bool waits = to.request.sequence > 0 || to.request.type == MessageType::kResume;
+  if (journal_ == nullptr || !waits) return to.Send(reply);
   journal_->WhenDurable([to, reply] { to.Send(reply); });
 }
 
@@ -180,7 +192,7 @@ void Dispatcher::SendReply(Session& session, const ReplyTo& to, const Reply& rep
   if (to.request.sequence > 0) {
     Deliver(session.replies(to.request.type).Finish(to.request.sequence, reply), reply);
   } else {
-    to.Send(reply);
+    Deliver(to, reply);
   }
 }
 
@@ -301,6 +313,8 @@ Dispatcher::Handler Dispatcher::HandlerOf(MessageType type) {
       return &Dispatcher::GetNote;
     case MessageType::kDeleteNote:
       return &Dispatcher::DeleteNote;
+    case MessageType::kGetNotes:
+      return &Dispatcher::GetNotes;
     case MessageType::kAdvanceClock:
       return &Dispatcher::AdvanceClock;
     case MessageType::kLeaveGroup:

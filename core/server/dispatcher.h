@@ -160,6 +160,7 @@ class Dispatcher {
   Answer PutNote(const Call& call);
   Answer GetNote(const Call& call);
   Answer DeleteNote(const Call& call);
+  Answer GetNotes(const Call& call);
   Answer TakeCommand(const Call& call);
   // dispatcher_rounds.cc
   Answer PushRound(const Call& call);

@@ -86,7 +86,7 @@ Dispatcher::Answer Dispatcher::DefineDense(const Call& call) {
   const DenseSpec& spec = decoded.value();
   if (Status s = spec.Validate(); !s.ok()) return s;
   const DenseRange range =
-      DenseRangeOf(spec.size, spec.min_block_size, options_.index, options_.num_servers);
+      DenseRangeOf(spec.name, spec.size, spec.min_block_size, options_.index, options_.num_servers);
   // One at a time: two concurrent definitions must not exceed the limit together.
   MutexLock lock(define_dense_mutex_);
   const std::uint64_t held = DenseBytesBeside(tables_, spec.name);
@@ -115,6 +115,10 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
   auto decoded = DecodePullRequest(call.body);
   if (!decoded.ok()) return decoded.status();
   const PullRequest& request = decoded.value();
+  // It may create rows, which are logged.
+  if (request.mode == PullMode::kTrain && journal_ != nullptr && journal_->is_full()) {
+    return journal_->FullStatus();
+  }
   for (const auto& section : request.sections) {
     if (section.dense) continue;
     if (Status s = CheckWidth(tables_, section.table, section.dim, "pull asks for"); !s.ok()) {

@@ -64,6 +64,18 @@ Dispatcher::Answer Dispatcher::GetNote(const Call& call) {
   return std::nullopt;
 }
 
+Dispatcher::Answer Dispatcher::GetNotes(const Call& call) {
+  auto keys = DecodeNoteKeys(call.body);
+  if (!keys.ok()) return keys.status();
+  // What is encoded beside each value, and its absence.
+  const std::uint64_t overhead =
+      sizeof(std::uint64_t) + keys.value().size() * (1 + sizeof(std::uint32_t));
+  const std::uint64_t limit = options_.max_frame_bytes;
+  auto values = coordinator_.GetNotes(keys.value(), limit - std::min(limit, overhead));
+  if (!values.ok()) return values.status();
+  return ReplyBody(EncodeNoteValues(values.value()));
+}
+
 Dispatcher::Answer Dispatcher::DeleteNote(const Call& call) {
   auto request = DecodeNote(call.body);
   if (!request.ok()) return request.status();

@@ -422,7 +422,7 @@ Status DurableState::RestoreWatch(std::span<const std::byte> payload) {
   const auto session = parts_.sessions.Find(id);
   auto table = parts_.tables.Sparse(name);
   if (session == nullptr || !table.ok()) return table.status();
-  session->Watch(*table.value())->Add(keys);
+  session->Watch(*table.value())->Restore(keys);
   return Status::Ok();
 }
 

@@ -47,7 +47,7 @@ DenseSpec DenseLedger(std::uint64_t size) {
   return spec;
 }
 
-// Kills and restarts the server at random moments until it is told to stop.
+// Kills and restarts the server at random moments until it is stopped.
 class Killer {
  public:
   Killer(DurableProcess& server, unsigned seed, int longest_ms)
@@ -322,35 +322,147 @@ const Test kLocked("a running server keeps others out of its directory", [] {
   ExpectEqual(Journal::Open(std::move(options)).status().code(), Code::kIo);
 });
 
-const Test kFull("pushes that cannot be logged are refused and change nothing", [] {
+// A server with a disk that can be full, and one key to which each push adds 1.
+struct FullDisk {
+  explicit FullDisk(Durability durability) {
+    ServerOptions options;
+    options.security = TestSecurity(TransportKind::kPlain);
+    options.durability = durability;
+    options.log_dir = place.path();
+    options.file_calls = &files;
+    options.log = [this](int severity, const std::string& text) {
+      std::lock_guard lock(mutex);
+      if (severity > 0) logged.push_back(text);
+    };
+    server = RequireOk(Server::Start(std::move(options)));
+    RequireOk(Connect("definer", 0)->Define(LedgerSpec("t", 1), kTimeout));
+  }
+  std::unique_ptr<Client> Connect(const std::string& name, double failover_wait_s) const {
+    ClientOptions options;
+    options.endpoints = {"127.0.0.1:" + std::to_string(server->port())};
+    options.security = TestSecurity(TransportKind::kPlain);
+    options.name = name;
+    options.try_timeout_s = 0.3;
+    options.failover_wait_s = failover_wait_s;
+    return RequireOk(Client::Connect(std::move(options)));
+  }
+  static Result<PushResult> Push(Client& client, double timeout_s = kTimeout) {
+    const std::vector<Key> keys = {1};
+    const std::vector<float> gradients = {-1.0F};
+    PushSection section;
+    section.table = "t";
+    section.keys = keys;
+    section.gradients = gradients;
+    return client.Push({&section, 1}, 1, timeout_s);
+  }
+  static float Read(Client& client) {
+    const std::vector<Key> keys = {1};
+    std::vector<float> rows(1);
+    const PullSection pulled{"t", keys, rows};
+    RequireOk(client.Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
+    return rows[0];
+  }
+  double Stat(Client& client, const std::string& name) const {
+    return RequireOk(client.Stats(kTimeout))[0].at(name);
+  }
+
   const TemporaryDirectory place;
   FaultyFiles files;
-  ServerOptions options;
-  options.security = TestSecurity(TransportKind::kPlain);
-  options.durability = Durability::kProcess;
-  options.log_dir = place.path();
-  options.file_calls = &files;
-  auto server = RequireOk(Server::Start(std::move(options)));
-  ClientOptions client_options;
-  client_options.endpoints = {"127.0.0.1:" + std::to_string(server->port())};
-  client_options.security = TestSecurity(TransportKind::kPlain);
-  auto client = RequireOk(Client::Connect(std::move(client_options)));
+  mutable std::mutex mutex;
+  std::vector<std::string> logged;
+  std::unique_ptr<Server> server;
+};
+
+void CheckFullDisk(Durability durability) {
+  FullDisk disk(durability);
+  auto watcher = disk.Connect("watcher", 0);
+  disk.files.FailWritesAfter(10, ENOSPC);
+  std::atomic<int> acknowledged = 0;
+  {
+    std::vector<std::jthread> workers;
+    for (int i = 0; i < 3; ++i) {
+      workers.emplace_back([&disk, &acknowledged, i] {
+        auto client = disk.Connect("worker " + std::to_string(i), kTimeout);
+        for (int push = 0; push < 5; ++push) {
+          const auto result = FullDisk::Push(*client);
+          Require(result.ok(), result.status().message());
+          ++acknowledged;
+        }
+      });
+    }
+    while (disk.Stat(*watcher, "log.disk_full") == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    // Longer than a try: retries of the held requests and new ones are rejected meanwhile.
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    ExpectEqual(acknowledged.load(), 0);
+    disk.files.Heal();
+  }
+  ExpectEqual(acknowledged.load(), 15);
+  ExpectEqual(FullDisk::Read(*watcher), 15.0F);
+  ExpectEqual(disk.Stat(*watcher, "log.disk_full"), 0.0);
+  Expect(disk.Stat(*watcher, "log.disk_full_s") > 0.5);
+  std::lock_guard lock(disk.mutex);
+  int told = 0;
+  for (const auto& text : disk.logged) told += text.find("cannot write its log") != text.npos;
+  ExpectEqual(told, 1);
+}
+
+const Test kFull("a full disk holds acknowledgements back, and nothing is lost: process",
+                 [] { CheckFullDisk(Durability::kProcess); });
+const Test kFullDisk("a full disk holds acknowledgements back, and nothing is lost: disk",
+                     [] { CheckFullDisk(Durability::kDisk); });
+
+const Test kFullTooLong("a disk that stays full is an error with its path and free space", [] {
+  FullDisk disk(Durability::kProcess);
+  auto first = disk.Connect("first", 1.0);
+  auto second = disk.Connect("second", 1.0);
+  auto impatient = disk.Connect("impatient", 0);
+  disk.files.FailWritesAfter(10, ENOSPC);
+  // This one is in memory, and will be in the log: so it may have run.
+  const Status begun = FullDisk::Push(*first).status();
+  ExpectEqual(begun.code(), Code::kDeadlineExceeded);
+  Expect(begun.message().find("may or may not have run") != std::string::npos);
+  for (Client* client : {second.get(), impatient.get()}) {
+    const Status status = FullDisk::Push(*client).status();
+    ExpectEqual(status.code(), Code::kDiskFull);
+    Expect(status.message().find(disk.place.path()) != std::string::npos, status.message());
+    Expect(status.message().find("bytes are free") != std::string::npos, status.message());
+    Expect(status.message().find("nothing was changed") != std::string::npos, status.message());
+  }
+  ExpectEqual(FullDisk::Read(*second), 1.0F);  // reading needs no space
+  disk.files.Heal();
+  while (disk.Stat(*second, "log.disk_full") > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  RequireOk(FullDisk::Push(*second));
+  ExpectEqual(FullDisk::Read(*second), 2.0F);
+});
+
+const Test kFullStop("a server with a full disk can be stopped", [] {
+  FullDisk disk(Durability::kProcess);
+  auto client = disk.Connect("client", 1.0);
+  disk.files.FailWritesAfter(10, ENOSPC);
+  Expect(!FullDisk::Push(*client).ok());
+  client.reset();
+  const auto begun = std::chrono::steady_clock::now();
+  disk.server->Stop();
+  Expect(std::chrono::steady_clock::now() - begun < std::chrono::seconds(20));
+});
+
+const Test kAway("a server that is away for longer than a call may take does not end the call", [] {
+  const TemporaryDirectory place;
+  DurableProcess server(place.path(), Durability::kProcess, 1ull << 30);
+  auto client = ConnectTo(server, "patient");
   RequireOk(client->Define(LedgerSpec("t", 1), kTimeout));
-  const std::vector<Key> keys = {1, 2};
-  const std::vector<float> gradients = {-1.0F, -1.0F};
-  PushSection section;
-  section.table = "t";
-  section.keys = keys;
-  section.gradients = gradients;
-  RequireOk(client->Push({&section, 1}, 1, kTimeout));
-  files.FailWritesAfter(10, ENOSPC);
-  ExpectEqual(client->Push({&section, 1}, 1, kTimeout).status().code(), Code::kIo);
-  files.Heal();
-  RequireOk(client->Push({&section, 1}, 1, kTimeout));
-  std::vector<float> rows(2);
-  const PullSection pulled{"t", keys, rows};
-  RequireOk(client->Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
-  Expect(rows == std::vector<float>({2.0F, 2.0F}));
+  server.Kill();
+  std::jthread starter([&server] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    server.Start();
+  });
+  const auto result = FullDisk::Push(*client, 0.5);
+  Require(result.ok(), result.status().message());
+  ExpectEqual(FullDisk::Read(*client), 1.0F);
 });
 
 }  // namespace

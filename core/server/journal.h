@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "replica/replica_link.h"
 #include "status/status.h"
 #include "store/store.h"
+#include "sync/mutex.h"
 #include "table/birth_log.h"
 #include "table/cut_gate.h"
 #include "transport/frame.h"
@@ -80,9 +82,11 @@ struct JournalOptions {
   std::uint64_t segment_bytes = 64ull << 20;
   std::uint64_t snapshot_bytes = 1ull << 30;  // a snapshot is due after this much log, or earlier
   FileCalls* calls = nullptr;                 // null: the system's
-  ReplicaLinkOptions replica;                 // kReplica
+  ReplicaLinkOptions replica;                 // kReplica; without its callbacks
+  double space_wait_s = 60.0;                 // at the start, for space on a full disk
   // The log is broken: no reply may go out any more.
   std::function<void(const Status&)> on_failure;
+  std::function<void(int severity, const std::string&)> log;
 };
 
 // Thread-safe after Recover().
@@ -101,6 +105,8 @@ class Journal final : public BirthLog {
   std::shared_lock<std::shared_mutex> Enter() override { return gate_.EnterWriter(); }
   std::unique_lock<std::shared_mutex> EnterAlone() { return gate_.EnterCut(); }
 
+  // If the disk is full, records are held in memory, and replies wait until they are written: then
+  // is_full(), and new changes should be rejected with FullStatus().
   Status Append(LogRecord type, std::span<const iovec> pieces);
   Status Append(LogRecord type, std::span<const std::byte> payload);
   // A request with its header.
@@ -111,8 +117,13 @@ class Journal final : public BirthLog {
   // Calls `done` once everything appended so far has the requested durability; never after the log
   // has broken.
   void WhenDurable(std::function<void()> done);
-  // No longer waits for a replica: replies that do are not sent.
+  bool is_full() const { return is_full_.load(std::memory_order_acquire); }
+  // kDiskFull with the path, the free space and what to do. REQUIRES: it is or was full.
+  Status FullStatus() const;
+  // No longer waits for a replica or for space: replies that do are not sent.
   void Interrupt();
+  // Interrupts, and ends the thread that sends replies once they are durable. Not thread-safe.
+  void Stop();
 
   // REQUIRES: EnterAlone() is held. Starts a segment, whose first record is the first one after the
   // snapshot.
@@ -129,6 +140,15 @@ class Journal final : public BirthLog {
 
  private:
   explicit Journal(JournalOptions options) : options_(std::move(options)) {}
+  void Report(int severity, const std::string& text) const {
+    if (options_.log) options_.log(severity, text);
+  }
+  // Repeats `write` while the disk is full, for at most space_wait_s.
+  Status AwaitSpaceToStart(const std::function<Status()>& write) const;
+  void BeginFull();
+  // Blocks until no record is held.
+  Status AwaitSpace();
+  Result<std::uint64_t> MakeDurable();
 
   const JournalOptions options_;
   std::unique_ptr<LogDirectory> directory_;
@@ -138,14 +158,22 @@ class Journal final : public BirthLog {
   CutGate gate_;
   std::unique_ptr<Log> log_;
   std::unique_ptr<ReplicaLink> replica_;  // kReplica
-  std::unique_ptr<GroupCommit> commit_;   // kDisk and kReplica
-  std::atomic<std::uint64_t> rows_{0};    // since the last snapshot
+  std::atomic<bool> is_full_{false};
+  mutable Mutex full_mutex_;
+  CondVar interrupted_;
+  bool is_interrupted_ GUARDED_BY(full_mutex_) = false;
+  std::string full_cause_ GUARDED_BY(full_mutex_);
+  std::chrono::steady_clock::time_point full_since_ GUARDED_BY(full_mutex_);
+  double full_s_ GUARDED_BY(full_mutex_) = 0;  // in all, without the current time
+  std::uint64_t times_full_ GUARDED_BY(full_mutex_) = 0;
+  std::atomic<std::uint64_t> rows_{0};  // since the last snapshot
   std::atomic<std::uint64_t> bytes_at_snapshot_{0};
   std::atomic<std::uint64_t> snapshot_size_{0};
   std::atomic<std::uint64_t> snapshots_{0};
   std::atomic<double> snapshot_s_{0};
   DurationHistogram append_times_;
   DurationHistogram sync_times_;
+  std::unique_ptr<GroupCommit> commit_;  // last: its thread uses the members above
 };
 
 }  // namespace sparsefleet

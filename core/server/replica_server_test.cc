@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -247,16 +248,14 @@ const Test kMoved("a client follows its server to another address", [] {
   const TemporaryDirectory first_place;
   Replica replica(held.path());
   auto server = StartServer(replica, first_place.path());
-  std::atomic<std::uint16_t> port = server->port();
+  const TemporaryDirectory addresses;
+  const std::string file = addresses.path() + "/server-0";
+  const std::uint16_t port = server->port();
+  std::ofstream(file) << "127.0.0.1:" << port << "\n";
   ClientOptions options;
-  options.endpoints = {"moving.test:1"};
+  options.endpoints = {file};
   options.security = TestSecurity(TransportKind::kAuto);
   options.failover_wait_s = kTimeout;
-  options.resolve = [&](const Endpoint& endpoint) {
-    auto found = Resolve({"127.0.0.1", port});
-    if (found.ok()) found.value().endpoint = endpoint;
-    return found;
-  };
   auto client = RequireOk(Client::Connect(std::move(options)));
   Define(*client);
   RequireOk(Push(*client));
@@ -264,7 +263,7 @@ const Test kMoved("a client follows its server to another address", [] {
   const TemporaryDirectory second_place;
   server = StartServer(replica, second_place.path());
   Expect(server->port() != port, "the test needs another port");
-  port = server->port();
+  std::ofstream(file) << "127.0.0.1:" << server->port() << "\n";
   RequireOk(Push(*client));
   ExpectEqual(Value(*client), 2.0F);
 });

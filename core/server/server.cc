@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -21,6 +20,7 @@
 #include "server/job_thread.h"
 #include "server/server_log.h"
 #include "server/session_table.h"
+#include "server/task_queue.h"
 #include "store/coordinator.h"
 #include "store/deadline.h"
 #include "store/local_store.h"
@@ -38,7 +38,8 @@ using std::chrono::steady_clock;
 // Tokens that the poller reports.
 constexpr std::uint64_t kAcceptor = 0;
 constexpr std::uint64_t kLaneAcceptor = 1;
-constexpr std::uint64_t kFirstConnection = 2;
+constexpr std::uint64_t kTasks = 2;
+constexpr std::uint64_t kFirstConnection = 3;
 
 nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
@@ -80,12 +81,6 @@ std::uint64_t MachineMemoryBytes() {
 std::uint32_t NumThreads(std::uint32_t asked) {
   if (asked > 0) return asked;
   return std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
-}
-
-std::string FullText(const ConnectionLimits& limits) {
-  return "the server is full: all " + std::to_string(limits.proven) +
-         " connections are in use; raise --max-connections or the open file limit (" +
-         std::to_string(limits.open_files) + ")";
 }
 
 DispatcherOptions DispatcherOptionsOf(const ServerOptions& options) {
@@ -138,6 +133,7 @@ struct Server::Impl {
   const steady_clock::time_point begun = steady_clock::now();
   std::unique_ptr<ChannelFactory> factory;
   std::unique_ptr<Poller> poller;
+  TaskQueue tasks;
   ServerLog log;
   ServerCounters counters;
   const std::shared_ptr<ServedTables> served;
@@ -180,6 +176,7 @@ Server::Impl::Impl(ServerOptions given, const ConnectionLimits& limits,
       num_threads(NumThreads(options.num_threads)),
       factory(std::move(channels)),
       poller(std::move(poll)),
+      tasks(*poller, kTasks),
       log(options.log),
       served(std::make_shared<ServedTables>(options.index, options.num_servers)),
       rounds([this](std::span<const PushSection> sections,
@@ -201,10 +198,13 @@ Server::Impl::Impl(ServerOptions given, const ConnectionLimits& limits,
            [this](std::uint64_t id) { MakeWay(connections.MarkAnswered(id)); },
            [this](std::uint64_t id) { return connections.MarkProven(id); },
            [this](std::uint64_t id) { connections.Remove(id); },
-           FullText(limits),
+           limits.FullText(),
            {}},
       acceptor(*poller, kAcceptor, next_connection),
-      lane_acceptor(*poller, kLaneAcceptor, next_connection) {}
+      lane_acceptor(*poller, kLaneAcceptor, next_connection) {
+  coordinator.ShareTasks([this](auto ready) { tasks.Run(std::move(ready)); });
+  rounds.ShareTasks([this](auto ready) { tasks.Run(std::move(ready)); });
+}
 
 DispatcherHooks Server::Impl::Hooks() {
   DispatcherHooks hooks;
@@ -223,6 +223,8 @@ void Server::Impl::Work() {
       Accept(acceptor, *factory);
     } else if (*token == kLaneAcceptor) {
       Accept(lane_acceptor, *lane_factory);
+    } else if (*token == kTasks) {
+      tasks.Help();
     } else if (const auto connection = connections.Find(*token)) {
       connection->OnReady();
     }
@@ -263,22 +265,21 @@ void Server::Impl::MakeWay(const ConnectionSet::Pointer& displaced) {
 
 void Server::Impl::Admit(ChannelFactory& channels, std::uint64_t id, OwnedSocket socket,
                          const std::string& address, const std::string& address_group) {
+  const auto report = [&](const Status& s) {
+    log.WriteRateLimited(kWarning, "connection from " + address + ": " + s.message());
+  };
   counters.connections_total.fetch_add(1, std::memory_order_relaxed);
-  if (Status s = PrepareSocket(socket.fd()); !s.ok()) {
-    return log.WriteRateLimited(kWarning, "connection from " + address + ": " + s.message());
-  }
+  if (Status s = PrepareSocket(socket.fd()); !s.ok()) return report(s);
   auto channel = channels.Accept(socket.Release());
-  if (!channel.ok()) {
-    return log.WriteRateLimited(kWarning,
-                                "connection from " + address + ": " + channel.status().message());
-  }
+  if (!channel.ok()) return report(channel.status());
+  auto& traffic = &channels == lane_factory.get() ? counters.lane : counters.socket;
   auto connection =
-      std::make_shared<ServerConnection>(host, id, std::move(channel).value(), address);
+      std::make_shared<ServerConnection>(host, id, std::move(channel).value(), address, traffic);
   const auto added = connections.Add(connection, address_group);
   if (!added.is_added) return;  // the server is stopping
   MakeWay(added.displaced);
   if (Status s = connection->Start(); !s.ok()) {
-    log.WriteRateLimited(kWarning, "connection from " + address + ": " + s.message());
+    report(s);
     connections.Remove(connection->id());
   }
 }
@@ -302,17 +303,15 @@ void Server::Impl::Tick(steady_clock::time_point now) {
 }
 
 void Server::Impl::DropLostClients(steady_clock::time_point now) {
-  sessions.DropLost(now, [this](Session& session) {
-    char silent[32];
-    std::snprintf(silent, sizeof(silent), "%.3g s", options.peer_timeout_s);
-    Forget(session, std::string("was silent for ") + silent + " and is considered lost");
+  sessions.DropLost(now, [this, now](Session& session) {
+    Forget(session, session.DescribeLoss(now, options.peer_timeout_s));
   });
 }
 
 std::size_t Server::Impl::DropEndedClients(std::string_view name) {
   std::size_t dropped = 0;
   sessions.DropNamed(name, [&](Session& session) {
-    Forget(session, "has ended, as its launcher reports, and is considered lost");
+    Forget(session, "its launcher reports that it has ended");
     ++dropped;
   });
   return dropped;
@@ -321,13 +320,13 @@ std::size_t Server::Impl::DropEndedClients(std::string_view name) {
 void Server::Impl::Forget(Session& session, const std::string& why) {
   counters.clients_lost.fetch_add(1, std::memory_order_relaxed);
   session.DropHoldings();
-  coordinator.ForgetOwner(session.id());
-  rounds.ForgetOwner(session.id());
+  coordinator.ForgetOwner(session.id(), why);
+  rounds.ForgetOwner(session.id(), why);
   for (const auto& connection : connections.All()) {
     if (connection->BelongsTo(session)) connection->CloseNow();
   }
   // Last, so that whoever reads it can rely on the rest.
-  log.Write(kWarning, session.Describe() + " " + why);
+  log.Write(kWarning, session.Describe() + " is considered lost: " + why);
 }
 
 void Server::Impl::AddStats(StatMap& stats) const {
@@ -368,7 +367,7 @@ Status Server::Impl::Recover() {
   journal_options.replica.server = options.index;
   journal_options.replica.wait_s = options.replica_wait_s;
   journal_options.replica.start_wait_s = options.replica_start_wait_s;
-  journal_options.replica.log = [this](int severity, const std::string& text) {
+  journal_options.log = [this](int severity, const std::string& text) {
     log.Write(severity, text);
   };
   journal_options.on_failure = [this](const Status& status) { Fail(status); };
@@ -433,6 +432,7 @@ Status Server::Impl::Listen() {
   auto bound = BoundPort(listening.fd());
   if (!bound.ok()) return bound.status();
   port = bound.value();
+  if (Status s = tasks.Open(); !s.ok()) return s;
   if (options.security.transport == TransportKind::kAuto) OpenLane();
   return acceptor.Listen(std::move(listening));
 }
@@ -470,10 +470,9 @@ void Server::Impl::Stop() {
   acceptor.Close();
   lane_acceptor.Close();
   connections.Seal();
-  const Status closed = Closed();
-  coordinator.Close(closed);
-  rounds.Close(closed);
-  commands.Close(closed);
+  coordinator.Close(Closed());
+  rounds.Close(Closed());
+  commands.Close(Closed());
   for (const auto& connection : connections.All()) connection->FinishAndClose();
   const auto deadline = DeadlineAfter(options.drain_timeout_s);
   connections.AwaitEmpty(deadline);
@@ -492,6 +491,7 @@ void Server::Impl::Stop() {
   if (housekeeper != nullptr) housekeeper->Stop();
   poller->Stop();
   for (auto& thread : threads) thread.join();
+  if (journal != nullptr) journal->Stop();  // its callbacks write to connections
   // Stores over the tables may outlive the server.
   tables.SetBirthLog(nullptr);
   served->on_clearing_cut = {};
@@ -555,6 +555,10 @@ bool Server::HasSession(std::uint64_t number) const { return impl_->sessions.Has
 
 std::size_t Server::DropClients(std::string_view name) { return impl_->DropEndedClients(name); }
 
+std::size_t Server::ExpectClients(std::string_view name) {
+  return impl_->sessions.ExpectNamed(name, steady_clock::now());
+}
+
 bool Server::WaitForShutdownRequest(double timeout_s) {
   MutexLock lock(impl_->shutdown_mutex);
   return impl_->shutdown_changed.WaitUntil(
@@ -583,7 +587,9 @@ Status Server::ChangeInBulk(const std::function<Status()>& change) {
 }
 
 Status Server::Snapshot() {
-  return impl_->durable == nullptr ? Status::Ok() : impl_->WriteSnapshot();
+  const Status s = impl_->durable == nullptr ? Status::Ok() : impl_->WriteSnapshot();
+  // Clients take kDiskFull for a log that cannot be written, and would retry.
+  return s.code() == Code::kDiskFull ? Status(Code::kIo, s.message()) : s;
 }
 
 Status Server::failure() const {

@@ -97,6 +97,9 @@ class Server {
   // The processes of the clients with this name have ended: they count as lost at once, without the
   // peer timeout. Returns how many there were.
   std::size_t DropClients(std::string_view name);
+  // The clients of this name have been restarted by their launcher: the time in which they must be
+  // back begins again. Returns how many are awaited.
+  std::size_t ExpectClients(std::string_view name);
 
   // Returns true when a client requested shutdown or Stop() was called, false after timeout_s.
   bool WaitForShutdownRequest(double timeout_s);

@@ -30,10 +30,12 @@ std::string SecondsText(std::chrono::nanoseconds duration) {
 }  // namespace
 
 ServerConnection::ServerConnection(ServerConnectionHost& host, std::uint64_t id,
-                                   std::unique_ptr<Channel> channel, std::string address)
+                                   std::unique_ptr<Channel> channel, std::string address,
+                                   ServerCounters::Traffic& traffic)
     : host_(host),
       id_(id),
       address_(std::move(address)),
+      traffic_(traffic),
       begun_(std::chrono::steady_clock::now()),
       channel_(std::move(channel)),
       last_read_(begun_),
@@ -188,7 +190,7 @@ void ServerConnection::Receive() {
     const std::uint64_t read = total - std::exchange(bytes_counted_, total);
     if (read > 0) {
       last_read_ = std::chrono::steady_clock::now();
-      host_.counters.bytes_in.fetch_add(read, std::memory_order_relaxed);
+      traffic_.bytes_in.fetch_add(read, std::memory_order_relaxed);
     }
   }
   if (phase_ == Phase::kLinger) Discard();
@@ -330,7 +332,7 @@ void ServerConnection::Flush() {
     }
     write_wants_ = progress.value().ready;
     const std::size_t bytes = progress.value().bytes;
-    host_.counters.bytes_out.fetch_add(bytes, std::memory_order_relaxed);
+    traffic_.bytes_out.fetch_add(bytes, std::memory_order_relaxed);
     MutexLock lock(mutex_);
     output_.Consume(bytes);
     if (bytes > 0 && !output_.empty()) last_write_ = std::chrono::steady_clock::now();

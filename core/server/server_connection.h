@@ -51,8 +51,9 @@ class ServerConnection final : public ReplySink,
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
+  // traffic: the counters of host for the channel's transport.
   ServerConnection(ServerConnectionHost& host, std::uint64_t id, std::unique_ptr<Channel> channel,
-                   std::string address);
+                   std::string address, ServerCounters::Traffic& traffic);
 
   std::uint64_t id() const { return id_; }
   const std::string& address() const { return address_; }
@@ -109,6 +110,7 @@ class ServerConnection final : public ReplySink,
   ServerConnectionHost& host_;
   const std::uint64_t id_;
   const std::string address_;
+  ServerCounters::Traffic& traffic_;
   const TimePoint begun_;
 
   // Used by the runner only.

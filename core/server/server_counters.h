@@ -21,8 +21,12 @@ struct ServerCounters {
   Count unproven_dropped{0};  // displaced by newer ones before proving the key
   Count protocol_errors{0};
   Count requests_total{0};
-  Count bytes_in{0};
-  Count bytes_out{0};
+  struct Traffic {
+    Count bytes_in{0};
+    Count bytes_out{0};
+  };
+  Traffic socket;
+  Traffic lane;  // through shared memory, from this host
   std::array<Count, 256> requests{};
 
   void CountRequest(MessageType type) {
@@ -41,8 +45,13 @@ struct ServerCounters {
     add("unproven_dropped", unproven_dropped);
     add("protocol_errors", protocol_errors);
     add("requests_total", requests_total);
-    add("bytes_in", bytes_in);
-    add("bytes_out", bytes_out);
+    add("socket_bytes_in", socket.bytes_in);
+    add("socket_bytes_out", socket.bytes_out);
+    add("lane_bytes_in", lane.bytes_in);
+    add("lane_bytes_out", lane.bytes_out);
+    for (const std::string way : {"bytes_in", "bytes_out"}) {
+      stats["server." + way] = stats["server.socket_" + way] + stats["server.lane_" + way];
+    }
     for (std::size_t type = 0; type < requests.size(); ++type) {
       if (requests[type].load(std::memory_order_relaxed) == 0) continue;
       std::string name = MessageName(static_cast<MessageType>(type));

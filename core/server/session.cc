@@ -1,5 +1,6 @@
 #include "server/session.h"
 
+#include <cstdio>
 #include <utility>
 
 #include "sync/mutex.h"
@@ -19,6 +20,16 @@ Session::Session(std::uint64_t id, std::uint64_t number, std::string name, TimeP
 std::string Session::Describe() const {
   MutexLock lock(mutex_);
   return "client '" + name_ + "' (" + address_ + ")";
+}
+
+std::string Session::DescribeLoss(TimePoint now, double peer_timeout_s) const {
+  char silence[48];
+  std::snprintf(silence, sizeof(silence), "silent for %.3g s",
+                std::chrono::duration<double>(now - last_seen()).count());
+  if (grace_s() <= peer_timeout_s) return silence;
+  return std::string(silence) +
+         (times_expected() > 0 ? "; its launcher had restarted it, but reports of that have ceased"
+                               : ", and no process took its place (SPARSEFLEET_FAILOVER_WAIT_S)");
 }
 
 void Session::SetAddress(const std::string& address) {
@@ -76,7 +87,7 @@ std::map<std::string, std::vector<Key>> Session::Watches() const {
   return all;
 }
 
-std::shared_ptr<ChangeSet> Session::Watch(SparseTable& table) {
+std::shared_ptr<ChangeCursor> Session::Watch(SparseTable& table) {
   const std::string& name = table.spec().name;
   MutexLock lock(mutex_);
   const auto it = watches_.find(name);
@@ -84,7 +95,7 @@ std::shared_ptr<ChangeSet> Session::Watch(SparseTable& table) {
   return watches_.emplace(name, table.WatchChanges()).first->second;
 }
 
-Result<std::shared_ptr<ChangeSet>> Session::FindWatch(std::string_view table) const {
+Result<std::shared_ptr<ChangeCursor>> Session::FindWatch(std::string_view table) const {
   MutexLock lock(mutex_);
   const auto it = watches_.find(table);
   if (it != watches_.end()) return it->second;
@@ -96,7 +107,7 @@ Result<std::shared_ptr<ChangeSet>> Session::FindWatch(std::string_view table) co
 
 void Session::DropHoldings() {
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> closed;
-  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> ended;
+  std::map<std::string, std::shared_ptr<ChangeCursor>, std::less<>> ended;
   MutexLock lock(mutex_);
   closed.swap(cuts_);
   ended.swap(watches_);

@@ -55,6 +55,16 @@ class Session {
   void Touch(TimePoint now) { last_seen_.store(now, std::memory_order_relaxed); }
   TimePoint last_seen() const { return last_seen_.load(std::memory_order_relaxed); }
 
+  // A launcher reports that it has restarted the process of this client, which is not back yet.
+  void ExpectBack(TimePoint now) {
+    Touch(now);
+    expected_.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::uint64_t times_expected() const { return expected_.load(std::memory_order_relaxed); }
+
+  // Why it is lost: "silent for 61 s, and ...".
+  std::string DescribeLoss(TimePoint now, double peer_timeout_s) const;
+
   // How long it may be silent before it is lost, if that is longer than the peer timeout: another
   // process may take its client's place.
   void SetGrace(double seconds) { grace_s_.store(seconds, std::memory_order_relaxed); }
@@ -74,9 +84,9 @@ class Session {
   std::map<std::string, std::vector<Key>> Watches() const;
 
   // The keys that have changed in the table since the first call.
-  std::shared_ptr<ChangeSet> Watch(SparseTable& table);
+  std::shared_ptr<ChangeCursor> Watch(SparseTable& table);
   // kNotFound if the table's changes are not watched.
-  Result<std::shared_ptr<ChangeSet>> FindWatch(std::string_view table) const;
+  Result<std::shared_ptr<ChangeCursor>> FindWatch(std::string_view table) const;
 
   // Closes the cuts and ends the watches.
   void DropHoldings();
@@ -88,13 +98,14 @@ class Session {
   const TimePoint began_;
   std::atomic<TimePoint> last_seen_;
   std::atomic<double> grace_s_{0};
+  std::atomic<std::uint64_t> expected_{0};
   std::array<ReplyMemory, kNumWindows> replies_;
   mutable Mutex mutex_;
   std::string address_ GUARDED_BY(mutex_);
   AppliedData applied_ GUARDED_BY(mutex_);
   std::uint64_t next_cut_ GUARDED_BY(mutex_) = 1;
   std::map<std::uint64_t, std::shared_ptr<SessionCut>> cuts_ GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches_
+  std::map<std::string, std::shared_ptr<ChangeCursor>, std::less<>> watches_
       GUARDED_BY(mutex_);  // by table
 };
 

@@ -76,6 +76,17 @@ void SessionTable::DropNamed(std::string_view name, const std::function<void(Ses
   for (const auto& session : ended) drop(*session);
 }
 
+std::size_t SessionTable::ExpectNamed(std::string_view name, TimePoint now) {
+  MutexLock lock(mutex_);
+  std::size_t expected = 0;
+  for (auto& [id, entry] : entries_) {
+    if (entry.session->name() != name || entry.lost || entry.connections > 0) continue;
+    entry.session->ExpectBack(now);
+    ++expected;
+  }
+  return expected;
+}
+
 std::vector<std::shared_ptr<Session>> SessionTable::TakeLost(TimePoint now) {
   std::vector<std::shared_ptr<Session>> lost;
   MutexLock lock(mutex_);

@@ -47,6 +47,10 @@ class SessionTable {
   // The clients of this name are known to have ended: they are lost from now on.
   void DropNamed(std::string_view name, const std::function<void(Session&)>& drop);
 
+  // The clients of this name are being restarted: their silence begins again. Returns how many are
+  // known and neither connected nor lost.
+  std::size_t ExpectNamed(std::string_view name, TimePoint now);
+
   // For snapshots and recovery.
   std::vector<std::shared_ptr<Session>> All() const;
   std::shared_ptr<Session> Find(std::uint64_t id) const;  // null if there is none

@@ -74,6 +74,21 @@ const Test kEnded("clients that are known to have ended are lost at once", [] {
   Expect(table.HasId(1));
 });
 
+const Test kExpected("clients that are being restarted get their time again", [] {
+  SessionTable table(1s);
+  const auto begun = std::chrono::steady_clock::now();
+  const auto joined = table.Join(HelloOf(1), "here", begun);
+  ExpectEqual(table.ExpectNamed("worker-0", begun), 0u);  // it is here
+  table.Leave(*joined.session, begun);
+  ExpectEqual(table.ExpectNamed("worker-0", begun + 900ms), 1u);
+  ExpectEqual(table.ExpectNamed("worker-7", begun + 900ms), 0u);
+  table.DropLost(begun + 1800ms, [](Session&) { Expect(false, "it is expected"); });
+  int dropped = 0;
+  table.DropLost(begun + 2s, [&](Session&) { ++dropped; });
+  ExpectEqual(dropped, 1);
+  ExpectEqual(table.ExpectNamed("worker-0", begun + 2s), 0u);
+});
+
 }  // namespace
 
 int main(int argc, char** argv) { return sparsefleet::testing::RunTests(argc, argv); }

@@ -7,7 +7,7 @@ namespace sparsefleet {
 
 namespace {
 
-constexpr std::array<std::string_view, 21> kNames = {"OK",
+constexpr std::array<std::string_view, 22> kNames = {"OK",
                                                      "INVALID_ARGUMENT",
                                                      "UNKNOWN_TABLE",
                                                      "TABLE_CONFLICT",
@@ -27,7 +27,8 @@ constexpr std::array<std::string_view, 21> kNames = {"OK",
                                                      "INTERNAL",
                                                      "CHECKPOINT",
                                                      "NOT_OWNER",
-                                                     "ANSWER_LOST"};
+                                                     "ANSWER_LOST",
+                                                     "DISK_FULL"};
 
 }  // namespace
 

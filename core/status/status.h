@@ -36,6 +36,7 @@ enum class Code : std::uint16_t {
   kCheckpoint = 18,       // saved tables that cannot be written or do not fit
   kNotOwner = 19,         // the rank, mailbox or list belongs to another live client
   kAnswerLost = 20,       // the request was applied, but its answer is no longer available
+  kDiskFull = 21,         // a file cannot grow: no space, a quota or a limit
 };
 
 // "UNKNOWN_TABLE" for kUnknownTable, and so on; "CODE_99" for a number not listed.

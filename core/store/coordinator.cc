@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "store/round_log.h"
@@ -26,14 +27,8 @@ std::string Quoted(const char* what, std::string_view name) {
 // "worker-0, worker-2 x2": who arrived, naming an owner with several calls once.
 template <typename Members>
 std::string NamesOf(const Members& members) {
-  std::vector<std::pair<std::string, int>> counted;
-  for (const auto& member : members) {
-    const std::string& name = member.wait.owner.name;
-    auto it = std::find_if(counted.begin(), counted.end(),
-                           [&](const auto& entry) { return entry.first == name; });
-    if (it == counted.end()) it = counted.insert(counted.end(), {name, 0});
-    ++it->second;
-  }
+  std::map<std::string, int> counted;
+  for (const auto& [ticket, member] : members) ++counted[member.wait.owner.name];
   std::string text;
   for (const auto& [name, count] : counted) {
     if (!text.empty()) text += ", ";
@@ -41,11 +36,6 @@ std::string NamesOf(const Members& members) {
     if (count > 1) text += " x" + std::to_string(count);
   }
   return text;
-}
-
-template <typename Calls>
-void RunAll(Calls& calls) {
-  for (auto& call : calls) call();
 }
 
 // Moves the elements that match `goes` out of `from`, keeping the order of the others.
@@ -83,13 +73,18 @@ Status CheckNote(std::string_view key, std::string_view value) {
 
 }  // namespace
 
+void Coordinator::Run(Calls& calls) const {
+  if (share_ && calls.size() >= kSharedTasks) return share_(std::move(calls));
+  for (auto& call : calls) call();
+}
+
 void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, Owner owner,
                                   std::uint64_t ticket, TimePoint deadline, Done done) {
   if (members == 0) {
     return done(
         {Code::kInvalidArgument, Quoted("barrier", name) + " has 0 members, expected >= 1"});
   }
-  std::vector<Member> complete;
+  Tickets complete;
   {
     MutexLock lock(mutex_);
     if (closed_) {
@@ -116,16 +111,10 @@ void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, 
       lock.unlock();
       return done(status);
     }
-    auto same = std::find_if(barrier.arrived.begin(), barrier.arrived.end(), [&](const Member& m) {
-      return m.wait.owner.id == owner.id && m.ticket == ticket;
-    });
-    Member member{
-        {std::move(owner), std::chrono::steady_clock::now(), deadline}, ticket, std::move(done)};
-    if (same != barrier.arrived.end()) {
-      *same = std::move(member);
-    } else {
-      barrier.arrived.push_back(std::move(member));
-    }
+    const std::pair key(owner.id, ticket);
+    barrier.arrived.insert_or_assign(
+        key,
+        Member{{std::move(owner), std::chrono::steady_clock::now(), deadline}, std::move(done)});
     if (barrier.arrived.size() < barrier.members) return;
     complete = std::move(barrier.arrived);
     barriers_.erase(it);
@@ -133,12 +122,17 @@ void Coordinator::ArriveAtBarrier(std::string_view name, std::uint32_t members, 
   Status logged;
   if (log_ != nullptr) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> members_done;
-    for (const auto& member : complete) {
-      members_done.emplace_back(member.wait.owner.id, member.ticket);
+    for (const auto& [owner_and_ticket, member] : complete) {
+      members_done.push_back(owner_and_ticket);
     }
     logged = log_->OnBarrier(members_done);
   }
-  for (auto& member : complete) member.done(logged);
+  Calls calls;
+  calls.reserve(complete.size());
+  for (auto& [owner_and_ticket, member] : complete) {
+    calls.push_back([done = std::move(member.done), logged] { done(logged); });
+  }
+  Run(calls);
 }
 
 Status Coordinator::PutNote(std::string_view key, std::string_view value) {
@@ -161,6 +155,8 @@ Status Coordinator::PutNote(std::string_view key, std::string_view value) {
       note_waits_.erase(waiting);
     }
   }
+  // Not shared: a server puts notes behind the gate of its log, where this thread must not help
+  // with the tasks of others, which may enter the gate themselves.
   for (auto& wait : waits) wait.done(std::string(value));
   return Status::Ok();
 }
@@ -184,6 +180,26 @@ void Coordinator::GetNote(std::string_view key, bool wait, Owner owner, TimePoin
   }
   note_waits_[std::string(key)].push_back(
       {{std::move(owner), std::chrono::steady_clock::now(), deadline}, std::move(done)});
+}
+
+Result<std::vector<std::optional<std::string>>> Coordinator::GetNotes(
+    std::span<const std::string_view> keys, std::uint64_t max_bytes) const {
+  std::vector<std::optional<std::string>> values;
+  values.reserve(keys.size());
+  MutexLock lock(mutex_);
+  if (closed_) return close_status_;
+  std::uint64_t bytes = 0;
+  for (const std::string_view key : keys) {
+    const auto it = notes_.find(key);
+    if (it != notes_.end()) bytes += it->second.size();
+    if (bytes > max_bytes) {  // before they are copied: a key may be named many times
+      return Status(Code::kTooLarge, "get notes: the " + std::to_string(keys.size()) +
+                                         " notes have more than " + std::to_string(max_bytes) +
+                                         " bytes, which is the limit: ask for fewer at a time");
+    }
+    values.push_back(it == notes_.end() ? std::nullopt : std::optional(it->second));
+  }
+  return values;
 }
 
 Status Coordinator::DeleteNote(std::string_view key) {
@@ -211,12 +227,13 @@ void Coordinator::WaitVersion(std::string_view table, std::uint64_t current, std
     lock.unlock();
     return done(Status::Ok());
   }
-  version_waits_[std::string(table)].push_back(
-      {{std::move(owner), std::chrono::steady_clock::now(), deadline}, at_least, std::move(done)});
+  version_waits_[std::string(table)].emplace(
+      at_least,
+      VersionWait{{std::move(owner), std::chrono::steady_clock::now(), deadline}, std::move(done)});
 }
 
 void Coordinator::RaiseVersion(std::string_view table, std::uint64_t version) {
-  std::vector<VersionWait> reached;
+  VersionWaits reached;
   {
     MutexLock lock(mutex_);
     auto known = versions_.find(table);
@@ -224,11 +241,13 @@ void Coordinator::RaiseVersion(std::string_view table, std::uint64_t version) {
     known->second = std::max(known->second, version);
     auto it = version_waits_.find(table);
     if (it == version_waits_.end()) return;
-    reached =
-        Extract(it->second, [&](const VersionWait& w) { return w.at_least <= known->second; });
+    VersionWaits& waits = it->second;
+    while (!waits.empty() && waits.begin()->first <= known->second) {
+      reached.insert(waits.extract(waits.begin()));
+    }
     if (it->second.empty()) version_waits_.erase(it);
   }
-  for (auto& wait : reached) wait.done(Status::Ok());
+  for (auto& [at_least, wait] : reached) wait.done(Status::Ok());
 }
 
 Coordinator::TimePoint Coordinator::ExpireBarriers(TimePoint now, Calls& calls) {
@@ -238,14 +257,17 @@ Coordinator::TimePoint Coordinator::ExpireBarriers(TimePoint now, Calls& calls) 
     const std::string arrived = std::to_string(barrier.arrived.size()) + " of " +
                                 std::to_string(barrier.members) + " arrived within ";
     const std::string who = " (" + NamesOf(barrier.arrived) + ")";
-    auto late = Extract(barrier.arrived, [&](const Member& m) { return m.wait.deadline <= now; });
-    for (auto& member : late) {
+    auto late =
+        Extract(barrier.arrived, [&](const auto& one) { return one.second.wait.deadline <= now; });
+    for (auto& [ticket, member] : late) {
       Status status(Code::kDeadlineExceeded, Quoted("barrier", name) + ": " + arrived +
                                                  Seconds(member.wait.since, member.wait.deadline) +
                                                  who);
       calls.push_back([done = std::move(member.done), status] { done(status); });
     }
-    for (const auto& member : barrier.arrived) next = std::min(next, member.wait.deadline);
+    for (const auto& [ticket, member] : barrier.arrived) {
+      next = std::min(next, member.wait.deadline);
+    }
     it = barrier.arrived.empty() ? barriers_.erase(it) : std::next(it);
   }
   return next;
@@ -272,15 +294,15 @@ Coordinator::TimePoint Coordinator::ExpireVersionWaits(TimePoint now, Calls& cal
     auto& [table, waits] = *it;
     const auto known = versions_.find(table);
     const std::uint64_t version = known == versions_.end() ? 0 : known->second;
-    for (auto& late :
-         Extract(waits, [&](const VersionWait& w) { return w.wait.deadline <= now; })) {
+    for (auto& [at_least, late] :
+         Extract(waits, [&](const auto& one) { return one.second.wait.deadline <= now; })) {
       Status status(Code::kDeadlineExceeded,
-                    Quoted("table", table) + ": version " + std::to_string(late.at_least) +
+                    Quoted("table", table) + ": version " + std::to_string(at_least) +
                         " was not reached within " + Seconds(late.wait.since, late.wait.deadline) +
                         "; it is " + std::to_string(version));
       calls.push_back([done = std::move(late.done), status] { done(status); });
     }
-    for (const auto& wait : waits) next = std::min(next, wait.wait.deadline);
+    for (const auto& [at_least, wait] : waits) next = std::min(next, wait.wait.deadline);
     it = waits.empty() ? version_waits_.erase(it) : std::next(it);
   }
   return next;
@@ -294,37 +316,37 @@ Coordinator::TimePoint Coordinator::Expire(TimePoint now) {
     next = std::min(
         {ExpireBarriers(now, calls), ExpireNoteWaits(now, calls), ExpireVersionWaits(now, calls)});
   }
-  RunAll(calls);
+  Run(calls);
   return next;
 }
 
 void Coordinator::TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls) {
   for (auto it = barriers_.begin(); it != barriers_.end();) {
     auto& [name, barrier] = *it;
-    auto gone = Extract(barrier.arrived, [&](const Member& member) {
-      return member.wait.owner.id == owner_id && member.ticket < tickets_below;
-    });
-    for (auto& member : gone) {
-      const Status status = GivenUp(name, member.wait.owner);
-      calls.push_back([done = std::move(member.done), status] { done(status); });
+    const auto end = barrier.arrived.lower_bound({owner_id, tickets_below});
+    for (auto gone = barrier.arrived.lower_bound({owner_id, 0}); gone != end;) {
+      const Status status = GivenUp(name, gone->second.wait.owner);
+      calls.push_back([done = std::move(gone->second.done), status] { done(status); });
+      gone = barrier.arrived.erase(gone);
     }
     it = barrier.arrived.empty() ? barriers_.erase(it) : std::next(it);
   }
 }
 
 void Coordinator::TakeWaits(std::uint64_t owner_id, const char* why, Calls& calls) {
-  const auto take = [&](auto& waits_by_name) {
+  const auto take = [&](auto& waits_by_name, auto wait_of) {
     for (auto it = waits_by_name.begin(); it != waits_by_name.end();) {
-      for (auto& gone :
-           Extract(it->second, [&](const auto& w) { return w.wait.owner.id == owner_id; })) {
+      for (auto& one :
+           Extract(it->second, [&](auto& w) { return wait_of(w).wait.owner.id == owner_id; })) {
+        auto& gone = wait_of(one);
         Status status(Code::kPeerLost, "'" + gone.wait.owner.name + "' " + why);
         calls.push_back([done = std::move(gone.done), status] { done(status); });
       }
       it = it->second.empty() ? waits_by_name.erase(it) : std::next(it);
     }
   };
-  take(note_waits_);
-  take(version_waits_);
+  take(note_waits_, [](auto& wait) -> auto& { return wait; });
+  take(version_waits_, [](auto& entry) -> auto& { return entry.second; });
 }
 
 void Coordinator::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
@@ -336,7 +358,7 @@ void Coordinator::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) 
     bound = tickets_below;
     TakeMembers(owner_id, tickets_below, calls);
   }
-  RunAll(calls);
+  Run(calls);
 }
 
 void Coordinator::Withdraw(std::uint64_t owner_id) {
@@ -346,32 +368,32 @@ void Coordinator::Withdraw(std::uint64_t owner_id) {
     TakeMembers(owner_id, UINT64_MAX, calls);
     TakeWaits(owner_id, "has given up its wait", calls);
   }
-  RunAll(calls);
+  Run(calls);
 }
 
-void Coordinator::ForgetOwner(std::uint64_t owner_id) {
+void Coordinator::ForgetOwner(std::uint64_t owner_id, const std::string& why) {
   Calls calls;
   {
     MutexLock lock(mutex_);
     given_up_.erase(owner_id);
-    const auto is_owner = [&](const auto& waiting) { return waiting.wait.owner.id == owner_id; };
     for (auto it = barriers_.begin(); it != barriers_.end();) {
       auto& [name, barrier] = *it;
-      const auto lost = std::find_if(barrier.arrived.begin(), barrier.arrived.end(), is_owner);
-      if (lost == barrier.arrived.end()) {
+      const auto lost = barrier.arrived.lower_bound({owner_id, 0});
+      if (lost == barrier.arrived.end() || lost->first.first != owner_id) {
         ++it;
         continue;
       }
       const Status status(Code::kPeerLost, Quoted("barrier", name) + ": member '" +
-                                               lost->wait.owner.name + "' was lost");
-      for (auto& member : barrier.arrived) {
+                                               lost->second.wait.owner.name + "' was lost" +
+                                               (why.empty() ? why : ": " + why));
+      for (auto& [ticket, member] : barrier.arrived) {
         calls.push_back([done = std::move(member.done), status] { done(status); });
       }
       it = barriers_.erase(it);
     }
     TakeWaits(owner_id, "was lost while waiting", calls);
   }
-  RunAll(calls);
+  Run(calls);
 }
 
 void Coordinator::Close(Status status) {
@@ -384,14 +406,18 @@ void Coordinator::Close(Status status) {
     const auto end = [&](auto& waiting) {
       calls.push_back([done = std::move(waiting.done), status] { done(status); });
     };
-    for (auto& [name, barrier] : barriers_) std::ranges::for_each(barrier.arrived, end);
+    for (auto& [name, barrier] : barriers_) {
+      for (auto& [ticket, member] : barrier.arrived) end(member);
+    }
     for (auto& [key, waits] : note_waits_) std::ranges::for_each(waits, end);
-    for (auto& [table, waits] : version_waits_) std::ranges::for_each(waits, end);
+    for (auto& [table, waits] : version_waits_) {
+      for (auto& [at_least, wait] : waits) end(wait);
+    }
     barriers_.clear();
     note_waits_.clear();
     version_waits_.clear();
   }
-  RunAll(calls);
+  Run(calls);
 }
 
 std::map<std::string, std::string> Coordinator::Notes() const {

@@ -10,8 +10,11 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "status/status.h"
@@ -24,6 +27,8 @@ class RoundLog;
 inline constexpr std::size_t kMaxNoteKeyBytes = 1024;
 inline constexpr std::size_t kMaxNoteValueBytes = 64 << 10;
 inline constexpr std::size_t kMaxNotes = 100000;
+// Fewer callbacks than this run faster on one thread than it takes to wake another.
+inline constexpr std::size_t kSharedTasks = 4;
 
 class Coordinator {
  public:
@@ -60,9 +65,21 @@ class Coordinator {
   // The owner has given up all its waits.
   void Withdraw(std::uint64_t owner_id);
   // Drops the owner's waits, and ends the barriers it has joined with kPeerLost naming it.
-  void ForgetOwner(std::uint64_t owner_id);
+  // `why` completes "member 'worker-1' was lost: ...".
+  void ForgetOwner(std::uint64_t owner_id, const std::string& why = {});
   // Ends every wait with `status`; later ones end immediately.
   void Close(Status status);
+
+  // Has `share` run the callbacks of waits that end together, on any threads. Without it they run
+  // one after another. Not thread-safe: call before the first use.
+  using Tasks = std::vector<std::function<void()>>;
+  using Share = std::function<void(Tasks)>;
+  void ShareTasks(Share share) { share_ = std::move(share); }
+
+  // The values of these notes, in order, with one lookup each; no value where there is none.
+  // TooLarge if the values have more bytes in total.
+  Result<std::vector<std::optional<std::string>>> GetNotes(
+      std::span<const std::string_view> keys, std::uint64_t max_bytes = UINT64_MAX) const;
 
   // Reports barriers to `log` from now on; null: stops. Not thread-safe: call before the first use.
   void SetLog(RoundLog* log) { log_ = log; }
@@ -76,12 +93,12 @@ class Coordinator {
   };
   struct Member {
     Wait wait;
-    std::uint64_t ticket;
     Done done;
   };
+  using Tickets = std::map<std::pair<std::uint64_t, std::uint64_t>, Member>;
   struct BarrierState {
     std::uint32_t members = 0;
-    std::vector<Member> arrived;
+    Tickets arrived;  // by owner and ticket
   };
   struct NoteWait {
     Wait wait;
@@ -89,11 +106,12 @@ class Coordinator {
   };
   struct VersionWait {
     Wait wait;
-    std::uint64_t at_least;
     Done done;
   };
+  using VersionWaits = std::multimap<std::uint64_t, VersionWait>;  // by the version they wait for
   // Callbacks collected under the lock and called after it is released.
-  using Calls = std::vector<std::function<void()>>;
+  using Calls = Tasks;
+  void Run(Calls& calls) const;
 
   void TakeMembers(std::uint64_t owner_id, std::uint64_t tickets_below, Calls& calls)
       REQUIRES(mutex_);
@@ -104,6 +122,7 @@ class Coordinator {
 
   mutable Mutex mutex_;
   RoundLog* log_ = nullptr;
+  Share share_;
   bool closed_ GUARDED_BY(mutex_) = false;
   Status close_status_ GUARDED_BY(mutex_);
   std::map<std::string, BarrierState, std::less<>> barriers_ GUARDED_BY(mutex_);
@@ -111,7 +130,7 @@ class Coordinator {
       GUARDED_BY(mutex_);  // owner -> tickets below this, see Withdraw
   std::map<std::string, std::string, std::less<>> notes_ GUARDED_BY(mutex_);
   std::map<std::string, std::list<NoteWait>, std::less<>> note_waits_ GUARDED_BY(mutex_);
-  std::map<std::string, std::list<VersionWait>, std::less<>> version_waits_ GUARDED_BY(mutex_);
+  std::map<std::string, VersionWaits, std::less<>> version_waits_ GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t, std::less<>> versions_ GUARDED_BY(mutex_);
 };
 

@@ -38,14 +38,20 @@ using TableNames = std::set<std::string, std::less<>>;
 // Reuses its buffers from merge to merge. Not thread-safe.
 class GradientMerge {
  public:
+  // Runs tasks on several threads, this one included. Returns when none is left to start.
+  using Share = std::function<void(std::vector<std::function<void()>>)>;
+
   // Adds up the contributions and, except for the tables in `summed`, multiplies the sum by one
   // over the number of contributions: the mean. Gradients of equal keys, and dense elements, are
   // added in the order of the contributions. A single contribution is returned unchanged. The
   // values after the push go to the last `out` that a contribution has for the table. The result
   // points into this object and the contributions, and is valid until the next Build().
   // kShapeMismatch if the contributions disagree about the width, size or kind of a table.
+  // With `share`, several threads add up large gradients: each takes some rows or elements of all
+  // contributions, so that the bits of a sum do not depend on the number of threads.
   Result<std::span<const PushSection>> Build(std::span<const Contribution* const> contributions,
-                                             const TableNames& summed = {});
+                                             const TableNames& summed = {},
+                                             const Share& share = {});
 
  private:
   struct Table {
@@ -56,8 +62,8 @@ class GradientMerge {
     std::vector<float> part_rows;
     std::vector<float> values;
   };
-  static Status MergeDense(Table& table, float scale, PushSection& out);
-  static Status MergeSparse(Table& table, float scale, PushSection& out);
+  static Status MergeDense(Table& table, float scale, const Share& share, PushSection& out);
+  static Status MergeSparse(Table& table, float scale, const Share& share, PushSection& out);
   static Status AppendUnique(Table& table, std::size_t dim);
 
   std::vector<std::unique_ptr<Table>> tables_;

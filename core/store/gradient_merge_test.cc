@@ -1,5 +1,9 @@
 #include "store/gradient_merge.h"
 
+#include <algorithm>
+#include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "testing/check.h"
@@ -54,6 +58,42 @@ const Test kOrder("a member's repeated keys are summed before merging with other
   Expect(Values(RequireOk(first.Build(repeated))[0].gradients) ==
              Values(RequireOk(second.Build(before))[0].gradients),
          "the same bits");
+});
+
+const Test kShared("several threads merge to the same bits as one", [] {
+  constexpr std::size_t kDim = 64, kRows = 4'000, kMembers = 5, kSize = 700'001;
+  std::vector<std::vector<Key>> keys(kMembers);
+  std::vector<std::vector<float>> rows(kMembers), dense(kMembers);
+  std::vector<Contribution> members;
+  std::uint32_t seed = 1;
+  const auto next = [&] { return seed = seed * 1664525U + 1013904223U; };
+  for (std::size_t i = 0; i < kMembers; ++i) {
+    for (std::size_t row = 0; row < kRows; ++row) keys[i].push_back(next() % 6'000);
+    for (std::size_t at = 0; at < kRows * kDim; ++at) rows[i].push_back(1e-6F * (next() >> 8));
+    for (std::size_t at = 0; at < kSize; ++at) dense[i].push_back(1e-6F * (next() >> 8));
+    members.push_back(Sparse("ads", keys[i], rows[i], false));
+    members[i].sections.push_back(Dense("net", dense[i]).sections[0]);
+  }
+  std::vector<const Contribution*> all;
+  for (const Contribution& member : members) all.push_back(&member);
+  std::size_t num_tasks = 0;
+  const GradientMerge::Share share = [&](std::vector<std::function<void()>> tasks) {
+    num_tasks += tasks.size();
+    std::vector<std::jthread> threads;
+    for (auto& task : tasks) threads.emplace_back(std::move(task));
+  };
+  GradientMerge serial, shared;
+  const auto wanted = RequireOk(serial.Build(all));
+  const auto found = RequireOk(shared.Build(all, {}, share));
+  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t tasks =
+      cores == 1 ? 0 : std::min<std::size_t>(cores, 3) + std::min<std::size_t>(cores, 8);
+  Expect(num_tasks == tasks, "3 tasks for rows and 8 for dense elements, if there are cores");
+  Require(found.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    Expect(std::ranges::equal(found[i].keys, wanted[i].keys), "the same keys");
+    Expect(Values(found[i].gradients) == Values(wanted[i].gradients), "the same bits");
+  }
 });
 
 const Test kDense("dense gradients of any length are averaged", [] {

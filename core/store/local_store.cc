@@ -104,7 +104,7 @@ class LocalCut final : public StoreCut {
 
 class LocalChanges final : public StoreCut {
  public:
-  LocalChanges(std::shared_ptr<SparseTable> table, std::shared_ptr<ChangeSet> changes)
+  LocalChanges(std::shared_ptr<SparseTable> table, std::shared_ptr<ChangeCursor> changes)
       : table_(std::move(table)), changes_(std::move(changes)) {}
   Result<bool> Next(std::size_t max_rows, RowBatch& out) override {
     auto rows =
@@ -116,7 +116,7 @@ class LocalChanges final : public StoreCut {
 
  private:
   const std::shared_ptr<SparseTable> table_;
-  const std::shared_ptr<ChangeSet> changes_;
+  const std::shared_ptr<ChangeCursor> changes_;
   bool begins_ = true;
 };
 
@@ -134,7 +134,7 @@ struct LocalStore::Impl {
   }};
   LeftGroups left_groups;
   Mutex watches_mutex;
-  std::map<std::string, std::shared_ptr<ChangeSet>, std::less<>> watches
+  std::map<std::string, std::shared_ptr<ChangeCursor>, std::less<>> watches
       GUARDED_BY(watches_mutex);  // by table
   std::atomic<std::uint64_t> next_call{1};
 
@@ -294,6 +294,11 @@ Result<std::string> LocalStore::GetNote(std::string_view key, bool wait, double 
   return impl_->WaitFor<Result<std::string>>(timeout_s, [&](auto owner, auto deadline, auto done) {
     impl_->coordinator.GetNote(key, wait, std::move(owner), deadline, std::move(done));
   });
+}
+
+Result<std::vector<std::optional<std::string>>> LocalStore::GetNotes(
+    std::span<const std::string_view> keys, double /*timeout_s*/) {
+  return impl_->coordinator.GetNotes(keys);
 }
 
 Status LocalStore::DeleteNote(std::string_view key, double /*timeout_s*/) {

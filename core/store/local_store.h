@@ -64,6 +64,8 @@ class LocalStore final : public Store {
   Status Barrier(std::string_view name, std::uint32_t members, double timeout_s) override;
   Status PutNote(std::string_view key, std::string_view value, double timeout_s) override;
   Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) override;
+  Result<std::vector<std::optional<std::string>>> GetNotes(std::span<const std::string_view> keys,
+                                                           double timeout_s) override;
   Status DeleteNote(std::string_view key, double timeout_s) override;
   Result<std::vector<StatMap>> Stats(double timeout_s) override;
   Result<std::uint64_t> Shrink(std::string_view table, std::uint64_t step,

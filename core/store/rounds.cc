@@ -33,32 +33,6 @@ Status CheckMember(const RoundMember& member) {
   return Status::Ok();
 }
 
-constexpr std::size_t kNamedRanks = 8;  // in one message
-
-std::string Seconds(Rounds::TimePoint since, Rounds::TimePoint deadline) {
-  char text[32];
-  const double seconds = std::chrono::duration<double>(deadline - since).count();
-  std::snprintf(text, sizeof(text), "%.3g s", std::max(0.0, seconds));
-  return text;
-}
-
-// "a, b and 3 more"
-class RankList {
- public:
-  void Add(const std::string& rank) {
-    if (++count_ > kNamedRanks) return;
-    text_ += (count_ > 1 ? ", " : "") + rank;
-  }
-  std::string text() const {
-    if (count_ <= kNamedRanks) return text_;
-    return text_ + " and " + std::to_string(count_ - kNamedRanks) + " more";
-  }
-
- private:
-  std::size_t count_ = 0;
-  std::string text_;
-};
-
 }  // namespace
 
 Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) const {
@@ -75,9 +49,7 @@ Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) cons
 bool Rounds::IsDeserted(const Groups::value_type& entry) {
   const Group& group = entry.second;
   return group.deliveries.empty() && group.clock_waits.empty() &&
-         std::ranges::none_of(group.members, [](const auto& known) {
-           return known.second.presence == Member::Presence::kHere;
-         });
+         group.members.size() == group.num_left + group.num_lost;
 }
 
 Result<Rounds::Groups::iterator> Rounds::Find(const RoundMember& member, TimePoint began) {
@@ -135,7 +107,7 @@ Result<Rounds::Groups::iterator> Rounds::Claim(const RoundMember& member, const 
   if (holder.id == owner.id) return found;
   if (is_here_ && !is_here_(holder.id)) {
     // The rank was taken again after its loss was reported, or the loss is about to be reported.
-    Lose(found.value(), holder.id, after);
+    Lose(found.value(), holder.id, {}, after);
     return Find(member, began);
   }
   const auto who = [](const Owner& one) {
@@ -154,7 +126,7 @@ Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const C
   auto found = Claim(member, caller.owner, caller.began, after);
   if (!found.ok()) return found;
   Group& group = found.value()->second;
-  Member& known = group.members[member.rank];
+  Member& known = group.MemberOf(member.rank);
   const bool is_same = known.owner.id == caller.owner.id;
   if (known.presence == Member::Presence::kLeft && is_same) {
     const bool was_lost = known.was_lost;
@@ -163,9 +135,9 @@ Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const C
                       (was_lost ? " was lost and counts as having left"
                                 : " has left; it can take part again when all have left"));
   }
-  if (!is_same) group.past_clocks += std::exchange(known.clock, 0);
   const bool is_changed = !is_same || known.presence != Member::Presence::kHere;
-  known.presence = Member::Presence::kHere;
+  if (!is_same) group.past_clocks += known.clock;
+  if (is_changed) group.Set(known, Member::Presence::kHere, is_same ? known.clock : 0);
   known.was_lost = false;
   known.owner = caller.owner;
   if (is_changed) Report(*found.value(), member.rank);
@@ -174,10 +146,12 @@ Result<Rounds::Groups::iterator> Rounds::Join(const RoundMember& member, const C
 
 Status Rounds::CheckLost(const Groups::value_type& entry) const {
   const auto& [name, group] = entry;
+  if (group.num_lost == 0) return Status::Ok();
   for (const auto& [rank, member] : group.members) {
     if (member.presence == Member::Presence::kLost) {
-      return {Code::kPeerLost, GroupText(name) + ": " + DescribeRank(group, rank) +
-                                   " was lost, or ended without leaving"};
+      const std::string& why = member.why_lost;
+      return {Code::kPeerLost, GroupText(name) + ": " + DescribeRank(group, rank) + " was lost" +
+                                   (why.empty() ? ", or ended without leaving" : ": " + why)};
     }
   }
   return Status::Ok();
@@ -218,6 +192,7 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
       if (refused.ok()) {
         Group& group = joined.value()->second;
         group.round = round;
+        Pend(caller);
         group.deliveries.emplace(member.rank,
                                  Delivery{{std::move(caller), std::chrono::steady_clock::now()},
                                           std::move(contribution),
@@ -242,16 +217,17 @@ void Rounds::AdvanceClock(const RoundMember& member, std::uint64_t clock,
       refused = joined.status();
       if (joined.ok()) {
         Group& group = joined.value()->second;
-        Member& self = group.members[member.rank];
+        Member& self = group.MemberOf(member.rank);
         if (clock > self.clock) {
-          self.clock = clock;
+          group.Set(self, self.presence, clock);
           Report(*joined.value(), member.rank);
         }
         const std::uint64_t at_least = bound && clock > *bound ? clock - *bound : 0;
-        group.clock_waits.push_back({{std::move(caller), std::chrono::steady_clock::now()},
-                                     member.rank,
-                                     at_least,
-                                     std::move(done)});
+        Pend(caller);
+        group.clock_waits.emplace(at_least,
+                                  ClockWait{{std::move(caller), std::chrono::steady_clock::now()},
+                                            member.rank,
+                                            std::move(done)});
         Settle(joined.value(), after);
       }
     }
@@ -271,9 +247,11 @@ Status Rounds::Leave(const RoundMember& member, const Owner& owner, TimePoint be
     if (found.ok()) {
       // If others leave on behalf of a lost owner, the rank stays with that owner, so that it
       // learns of its loss if it comes back.
-      Member& self =
-          found.value()->second.members.try_emplace(member.rank, Member{owner}).first->second;
-      self.presence = Member::Presence::kLeft;
+      Group& group = found.value()->second;
+      const bool is_new = !group.members.contains(member.rank);
+      Member& self = group.MemberOf(member.rank);
+      if (is_new) self.owner = owner;
+      group.Set(self, Member::Presence::kLeft, self.clock);
       Report(*found.value(), member.rank);
       Settle(found.value(), after);
     }
@@ -282,56 +260,89 @@ Status Rounds::Leave(const RoundMember& member, const Owner& owner, TimePoint be
   return status;
 }
 
+Rounds::Member& Rounds::Group::MemberOf(std::uint32_t rank) {
+  const auto [it, is_new] = members.try_emplace(rank);
+  if (is_new) clocks.insert(0);
+  return it->second;
+}
+
+void Rounds::Group::Set(Member& member, Member::Presence presence, std::uint64_t clock) {
+  using Presence = Member::Presence;
+  if (member.presence != Presence::kLeft) clocks.erase(clocks.find(member.clock));
+  if (presence != Presence::kLeft) clocks.insert(clock);
+  num_left += (presence == Presence::kLeft ? 1 : 0) - (member.presence == Presence::kLeft ? 1 : 0);
+  num_lost += (presence == Presence::kLost ? 1 : 0) - (member.presence == Presence::kLost ? 1 : 0);
+  clock_sum += clock - member.clock;
+  member.presence = presence;
+  member.clock = clock;
+}
+
+void Rounds::Pend(const Caller& caller) { pending_.emplace(caller.owner.id, caller.ticket); }
+
+void Rounds::Unpend(const Caller& caller) { pending_.erase({caller.owner.id, caller.ticket}); }
+
+bool Rounds::HasPending(std::uint64_t owner_id, std::uint64_t from, std::uint64_t below) const {
+  const auto first = pending_.lower_bound({owner_id, from});
+  return first != pending_.end() && first->first == owner_id && first->second < below;
+}
+
 bool Rounds::IsComplete(const Group& group) const {
   if (group.deliveries.empty()) return false;
-  std::size_t accounted = group.deliveries.size();
-  for (const auto& [rank, member] : group.members) {
-    if (member.presence == Member::Presence::kLeft && !group.deliveries.contains(rank)) {
-      ++accounted;
-    }
+  std::size_t accounted = group.deliveries.size() + group.num_left;
+  if (accounted < group.size || group.num_left == 0) return accounted == group.size;
+  for (const auto& [rank, delivery] : group.deliveries) {
+    // Those that have left after they sent their gradients count once.
+    if (group.members.at(rank).presence == Member::Presence::kLeft) --accounted;
   }
   return accounted == group.size;
 }
 
-std::optional<Status> Rounds::Reached(const Groups::value_type& entry,
-                                      std::uint64_t at_least) const {
-  const auto& [name, group] = entry;
-  if (at_least == 0) return Status::Ok();
-  bool all = group.members.size() == group.size;
-  for (const auto& [rank, member] : group.members) {
-    if (member.presence == Member::Presence::kLeft || member.clock >= at_least) continue;
-    if (member.presence == Member::Presence::kLost) return CheckLost(entry);
-    all = false;
+void Rounds::SettleClocks(Groups::value_type& entry, After& after) {
+  Group& group = entry.second;
+  const std::uint64_t sum = group.past_clocks + group.clock_sum;
+  const auto end = [&](auto wait, const Result<std::uint64_t>& result) REQUIRES(mutex_) {
+    Unpend(wait->second.wait.caller);
+    after.calls.push_back([done = std::move(wait->second.done), result] { done(result); });
+    return group.clock_waits.erase(wait);
+  };
+  // The lowest clock; those that have left count no more, and those not heard from are at 0.
+  std::uint64_t reached = 0;
+  if (group.members.size() == group.size) {
+    reached = group.clocks.empty() ? UINT64_MAX : *group.clocks.begin();
   }
-  if (!all) return std::nullopt;
-  return Status::Ok();
+  while (!group.clock_waits.empty() && group.clock_waits.begin()->first <= reached) {
+    end(group.clock_waits.begin(), sum);
+  }
+  if (group.num_lost == 0) return;
+  std::uint64_t stuck = UINT64_MAX;  // no clock above this will be reached
+  for (const auto& [rank, member] : group.members) {
+    if (member.presence == Member::Presence::kLost) stuck = std::min(stuck, member.clock);
+  }
+  const Status lost = CheckLost(entry);
+  for (auto it = group.clock_waits.upper_bound(stuck); it != group.clock_waits.end();) {
+    it = end(it, lost);
+  }
 }
 
 void Rounds::Settle(Groups::iterator entry, After& after) {
   auto& [name, group] = *entry;
   if (IsComplete(group)) {
     group.last_round = group.round;
+    for (const auto& [rank, delivery] : group.deliveries) Unpend(delivery.wait.caller);
     after.complete.push_back({name, group.round, std::exchange(group.deliveries, {})});
   }
-  std::uint64_t sum = group.past_clocks;
-  for (const auto& [rank, member] : group.members) sum += member.clock;
-  for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
-    const auto reached = Reached(*entry, it->at_least);
-    if (!reached) {
-      ++it;
-      continue;
-    }
-    after.calls.push_back([done = std::move(it->done), status = *reached, sum] {
-      done(status.ok() ? Result(sum) : status);
-    });
-    it = group.clock_waits.erase(it);
-  }
+  SettleClocks(*entry, after);
   if (group.members.size() == group.size && IsDeserted(*entry)) EraseGroup(entry);
 }
 
 void Rounds::Run(After& after) {
   for (auto& round : after.complete) ApplyRound(round);
-  for (auto& call : after.calls) call();
+  RunAll(after.calls);
+}
+
+void Rounds::RunAll(Coordinator::Tasks& calls) const {
+  if (share_ && calls.size() >= kSharedTasks) return share_(std::move(calls));
+  for (auto& call : calls) call();
 }
 
 void Rounds::ApplyRound(Complete& round) {
@@ -346,7 +357,14 @@ void Rounds::ApplyRound(Complete& round) {
   if (!result.ok()) {
     result = result.status().WithPrefix(RoundText(round.group, round.round) + ": ");
   }
-  for (auto& [rank, delivery] : round.deliveries) delivery.done(result);
+  // Each reads the rows of one member and writes its reply.
+  Coordinator::Tasks calls;
+  calls.reserve(round.deliveries.size());
+  const auto shared = std::make_shared<const Result<PushResult>>(std::move(result));
+  for (auto& [rank, delivery] : round.deliveries) {
+    calls.push_back([done = std::move(delivery.done), shared] { done(*shared); });
+  }
+  RunAll(calls);
 }
 
 Result<PushResult> Rounds::MergeAndApply(const Complete& round) {
@@ -371,7 +389,7 @@ Result<PushResult> Rounds::MergeAndApply(const Complete& round) {
     }
   }
   if (merge == nullptr) merge = std::make_unique<GradientMerge>();
-  auto merged = merge->Build(contributions);
+  auto merged = merge->Build(contributions, {}, share_);
   Result<PushResult> result = PushResult{};
   if (!merged.ok()) {
     result = merged.status();
@@ -388,206 +406,6 @@ Result<PushResult> Rounds::MergeAndApply(const Complete& round) {
 std::size_t Rounds::num_groups() const {
   MutexLock lock(mutex_);
   return groups_.size();
-}
-
-// -- Waits that end early -------------------------------------------------------------------------
-
-std::string Rounds::DescribeRank(const Group& group, std::uint32_t rank) {
-  const auto known = group.members.find(rank);
-  const std::string text = "rank " + std::to_string(rank);
-  if (known == group.members.end() || known->second.owner.name.empty()) return text;
-  return text + " ('" + known->second.owner.name + "')";
-}
-
-std::string Rounds::DescribeArrived(const Group& group) {
-  RankList list;
-  for (const auto& [rank, delivery] : group.deliveries) list.Add(DescribeRank(group, rank));
-  return list.text();
-}
-
-std::string Rounds::DescribeMissing(const Group& group) {
-  RankList list;
-  for (std::uint32_t rank = 0; rank < group.size; ++rank) {
-    const auto known = group.members.find(rank);
-    const bool has_left =
-        known != group.members.end() && known->second.presence == Member::Presence::kLeft;
-    if (!has_left && !group.deliveries.contains(rank)) list.Add(DescribeRank(group, rank));
-  }
-  return list.text();
-}
-
-std::string Rounds::DescribeSlow(const Group& group, std::uint64_t at_least) {
-  RankList list;
-  for (std::uint32_t rank = 0; rank < group.size; ++rank) {
-    const auto known = group.members.find(rank);
-    if (known == group.members.end()) {
-      list.Add(DescribeRank(group, rank) + " at 0");
-    } else if (known->second.presence != Member::Presence::kLeft &&
-               known->second.clock < at_least) {
-      list.Add(DescribeRank(group, rank) + " at " + std::to_string(known->second.clock));
-    }
-  }
-  return list.text();
-}
-
-Rounds::TimePoint Rounds::ExpireGroup(Groups::value_type& entry, TimePoint now, After& after) {
-  auto& [name, group] = entry;
-  TimePoint next = TimePoint::max();
-  std::string text;
-  for (const auto& [rank, delivery] : group.deliveries) {
-    if (delivery.wait.caller.deadline > now || !text.empty()) continue;
-    text = "group '" + name + "', round " + std::to_string(group.round) + ": " +
-           std::to_string(group.deliveries.size()) + " of " + std::to_string(group.size) +
-           " members sent gradients (" + DescribeArrived(group) + "), " + DescribeMissing(group) +
-           " did not within ";
-  }
-  for (auto it = group.deliveries.begin(); it != group.deliveries.end();) {
-    const Wait& wait = it->second.wait;
-    if (wait.caller.deadline > now) {
-      next = std::min(next, wait.caller.deadline);
-      ++it;
-      continue;
-    }
-    const Status status(Code::kDeadlineExceeded, text + Seconds(wait.since, wait.caller.deadline));
-    after.calls.push_back([done = std::move(it->second.done), status] { done(status); });
-    it = group.deliveries.erase(it);
-  }
-  for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
-    const Wait& wait = it->wait;
-    if (wait.caller.deadline > now) {
-      next = std::min(next, wait.caller.deadline);
-      ++it;
-      continue;
-    }
-    const Status status(Code::kDeadlineExceeded,
-                        "group '" + name + "': " + DescribeRank(group, it->rank) +
-                            " waits for all clocks to reach " + std::to_string(it->at_least) +
-                            ", which did not happen within " +
-                            Seconds(wait.since, wait.caller.deadline) + ": " +
-                            DescribeSlow(group, it->at_least));
-    after.calls.push_back([done = std::move(it->done), status] { done(status); });
-    it = group.clock_waits.erase(it);
-  }
-  return next;
-}
-
-Rounds::TimePoint Rounds::Expire(TimePoint now) {
-  After after;
-  TimePoint next = TimePoint::max();
-  {
-    MutexLock lock(mutex_);
-    for (auto& entry : groups_) next = std::min(next, ExpireGroup(entry, now, after));
-  }
-  Run(after);
-  return next;
-}
-
-// Ends the waits whose caller matches `goes`.
-template <typename Goes>
-void Rounds::TakeBack(Goes goes, const Status& status, After& after) {
-  for (auto& [name, group] : groups_) {
-    for (auto it = group.deliveries.begin(); it != group.deliveries.end();) {
-      if (!goes(it->second.wait.caller)) {
-        ++it;
-        continue;
-      }
-      after.calls.push_back([done = std::move(it->second.done), status] { done(status); });
-      it = group.deliveries.erase(it);
-    }
-    for (auto it = group.clock_waits.begin(); it != group.clock_waits.end();) {
-      if (!goes(it->wait.caller)) {
-        ++it;
-        continue;
-      }
-      after.calls.push_back([done = std::move(it->done), status] { done(status); });
-      it = group.clock_waits.erase(it);
-    }
-  }
-}
-
-void Rounds::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
-  After after;
-  {
-    MutexLock lock(mutex_);
-    std::uint64_t& bound = given_up_[owner_id];
-    if (tickets_below <= bound) return;
-    bound = tickets_below;
-    TakeBack(
-        [&](const Caller& caller) {
-          return caller.owner.id == owner_id && caller.ticket < tickets_below;
-        },
-        {Code::kPeerLost, "the caller has given up this call"}, after);
-  }
-  Run(after);
-}
-
-void Rounds::WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket) {
-  After after;
-  {
-    MutexLock lock(mutex_);
-    TakeBack(
-        [&](const Caller& caller) {
-          return caller.owner.id == owner_id && caller.ticket == ticket;
-        },
-        {Code::kPeerLost, "the caller has given up this call"}, after);
-  }
-  Run(after);
-}
-
-void Rounds::Lose(Groups::iterator entry, std::uint64_t owner_id, After& after) {
-  Group& group = entry->second;
-  std::vector<std::uint32_t> lost_ranks;
-  for (auto& [rank, member] : group.members) {
-    if (member.owner.id != owner_id || member.presence != Member::Presence::kHere) continue;
-    // Gradients it has sent are complete and count, like those of a member that leaves.
-    member.presence =
-        group.continue_without_lost ? Member::Presence::kLeft : Member::Presence::kLost;
-    member.was_lost = true;
-    lost_ranks.push_back(rank);
-  }
-  if (lost_ranks.empty()) return;
-  group.last_loss = std::chrono::steady_clock::now();
-  for (const std::uint32_t rank : lost_ranks) Report(*entry, rank);
-  if (const Status lost = CheckLost(*entry); !lost.ok()) {
-    for (auto& [rank, delivery] : group.deliveries) {
-      after.calls.push_back([done = std::move(delivery.done), lost] { done(lost); });
-    }
-    group.deliveries.clear();
-  }
-  for (auto wait = group.clock_waits.begin(); wait != group.clock_waits.end();) {
-    if (wait->wait.caller.owner.id != owner_id) {
-      ++wait;
-      continue;
-    }
-    const Status lost(Code::kPeerLost,
-                      "'" + wait->wait.caller.owner.name + "' was lost while waiting");
-    after.calls.push_back([done = std::move(wait->done), lost] { done(lost); });
-    wait = group.clock_waits.erase(wait);
-  }
-  Settle(entry, after);
-}
-
-void Rounds::ForgetOwner(std::uint64_t owner_id) {
-  After after;
-  {
-    MutexLock lock(mutex_);
-    given_up_.erase(owner_id);
-    for (auto it = groups_.begin(); it != groups_.end();) Lose(it++, owner_id, after);
-  }
-  Run(after);
-}
-
-void Rounds::Close(const Status& status) {
-  After after;
-  {
-    MutexLock lock(mutex_);
-    if (closed_) return;
-    closed_ = true;
-    close_status_ = status;
-    TakeBack([](const Caller&) { return true; }, status, after);
-    groups_.clear();
-  }
-  Run(after);
 }
 
 }  // namespace sparsefleet

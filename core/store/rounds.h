@@ -13,13 +13,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "status/status.h"
@@ -88,11 +89,15 @@ class Rounds {
   // naming them until the rank comes back; or, by option, they count as having left. If nobody else
   // is there, later arrivals get the error, unless their session is newer than the loss: for them
   // the group is new.
-  void ForgetOwner(std::uint64_t owner_id);
+  // `why` completes "rank 1 ('worker-1') was lost: ...".
+  void ForgetOwner(std::uint64_t owner_id, const std::string& why = {});
   // Ends every wait with `status`; later ones end immediately.
   void Close(const Status& status);
 
   std::size_t num_groups() const;
+
+  // See Coordinator. The merging of a large round and its callbacks are shared too.
+  void ShareTasks(Coordinator::Share share) { share_ = std::move(share); }
 
   // Reports all changes to `log` from now on; null: stops. Not thread-safe: call before the first
   // use.
@@ -116,7 +121,6 @@ class Rounds {
   struct ClockWait {
     Wait wait;
     std::uint32_t rank;
-    std::uint64_t at_least;
     ClockDone done;
   };
   struct Member {
@@ -125,7 +129,9 @@ class Rounds {
     Presence presence = Presence::kHere;
     bool was_lost = false;
     std::uint64_t clock = 0;
+    std::string why_lost;
   };
+  // What a call changes in a group of W members costs O(log W), since W of them may be waiting.
   struct Group {
     std::uint32_t size = 0;
     bool continue_without_lost = false;
@@ -134,8 +140,16 @@ class Rounds {
     std::optional<std::uint64_t> last_round;  // applied or rejected
     std::uint64_t round = 0;                  // the round of `deliveries`
     std::map<std::uint32_t, Delivery> deliveries;
-    std::list<ClockWait> clock_waits;
+    std::multimap<std::uint64_t, ClockWait> clock_waits;  // by the clock they wait for
     std::optional<TimePoint> last_loss;
+
+    // Derived from `members`, which only these two change.
+    std::multiset<std::uint64_t> clocks;  // of members that have not left; the first is the lowest
+    std::uint64_t clock_sum = 0;          // of all members
+    std::uint32_t num_left = 0;
+    std::uint32_t num_lost = 0;
+    Member& MemberOf(std::uint32_t rank);  // a new one is present, at 0
+    void Set(Member& member, Member::Presence presence, std::uint64_t clock);
   };
   using Groups = std::map<std::string, Group, std::less<>>;
   // A complete round, taken out of its group.
@@ -146,12 +160,13 @@ class Rounds {
   };
   // Work to do after releasing the lock.
   struct After {
-    std::vector<std::function<void()>> calls;
+    Coordinator::Tasks calls;
     std::vector<Complete> complete;
   };
 
   void Run(After& after);
   void ApplyRound(Complete& round);
+  void RunAll(Coordinator::Tasks& calls) const;
   Result<PushResult> MergeAndApply(const Complete& round);
 
   Status CheckCaller(const RoundMember& member, const Caller& caller) const REQUIRES(mutex_);
@@ -163,13 +178,18 @@ class Rounds {
   Result<Groups::iterator> Join(const RoundMember& member, const Caller& caller, After& after)
       REQUIRES(mutex_);
   // The owner is lost to this group, which may end the group.
-  void Lose(Groups::iterator entry, std::uint64_t owner_id, After& after) REQUIRES(mutex_);
+  void Lose(Groups::iterator entry, std::uint64_t owner_id, const std::string& why, After& after)
+      REQUIRES(mutex_);
   Status CheckRound(const Groups::value_type& entry, const RoundMember& member,
                     std::uint64_t round) const REQUIRES(mutex_);
   Status CheckLost(const Groups::value_type& entry) const REQUIRES(mutex_);
   bool IsComplete(const Group& group) const;
-  // State of the clocks: ok, not yet (nullopt), or lost.
-  std::optional<Status> Reached(const Groups::value_type& entry, std::uint64_t at_least) const
+  // Ends the clock waits that are reached, or never will be because of a lost member.
+  void SettleClocks(Groups::value_type& entry, After& after) REQUIRES(mutex_);
+  void Pend(const Caller& caller) REQUIRES(mutex_);
+  void Unpend(const Caller& caller) REQUIRES(mutex_);
+  // Whether the owner may have a wait with a ticket in [from, below).
+  bool HasPending(std::uint64_t owner_id, std::uint64_t from, std::uint64_t below) const
       REQUIRES(mutex_);
   // Ends what the group's current state ends: rounds, clock waits, the group itself.
   void Settle(Groups::iterator group, After& after) REQUIRES(mutex_);
@@ -188,6 +208,7 @@ class Rounds {
 
   const Apply apply_;
   RoundLog* log_ = nullptr;
+  Coordinator::Share share_;
   const IsHere is_here_;
   mutable Mutex mutex_;
   bool closed_ GUARDED_BY(mutex_) = false;
@@ -195,6 +216,8 @@ class Rounds {
   Groups groups_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::uint64_t> given_up_
       GUARDED_BY(mutex_);  // owner -> tickets below this, see Withdraw
+  // (owner, ticket) of all waits, and of some that have ended early.
+  std::set<std::pair<std::uint64_t, std::uint64_t>> pending_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<GradientMerge>> idle_merges_ GUARDED_BY(mutex_);
 };
 

@@ -50,11 +50,11 @@ void Rounds::Restore(const GroupMember& member) {
   group.past_clocks = member.past_clocks;
   // Clients that connect after the restart were not present at the loss.
   if (member.has_losses) group.last_loss = std::chrono::steady_clock::now();
-  Member& known = group.members[member.rank];
+  Member& known = group.MemberOf(member.rank);
   known.owner = {member.owner_id, member.owner_name, member.owner_session};
-  known.presence = static_cast<Member::Presence>(std::min<std::uint8_t>(member.presence, 2));
+  group.Set(known, static_cast<Member::Presence>(std::min<std::uint8_t>(member.presence, 2)),
+            member.clock);
   known.was_lost = member.was_lost;
-  known.clock = member.clock;
 }
 
 void Rounds::RestoreRound(const std::string& group, std::uint64_t round) {

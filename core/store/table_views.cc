@@ -152,7 +152,7 @@ Status CheckContribution(const TableSet& tables, Contribution& contribution) {
   return Status::Ok();
 }
 
-Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, bool begin,
+Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeCursor& changes, bool begin,
                                  std::uint64_t received, std::size_t max_rows) {
   for (;;) {
     const auto keys = changes.Take(std::exchange(begin, false), received, max_rows);

@@ -6,7 +6,7 @@
 #include "store/coordinator.h"
 #include "store/gradient_merge.h"
 #include "store/store.h"
-#include "table/change_set.h"
+#include "table/change_log.h"
 #include "table/table_set.h"
 
 namespace sparsefleet {
@@ -40,8 +40,8 @@ Result<PushResult> ApplyRound(TableSet& tables, Coordinator& coordinator,
 // contribution's refusal, which ends the round for all; any other error is this member's alone.
 Status CheckContribution(const TableSet& tables, Contribution& contribution);
 
-// The next rows of ChangeSet::Take(); empty at the end.
-Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeSet& changes, bool begin,
+// The next rows of ChangeCursor::Take(); empty at the end.
+Result<RowBatch> TakeChangedRows(const SparseTable& table, ChangeCursor& changes, bool begin,
                                  std::uint64_t received, std::size_t max_rows);
 
 }  // namespace sparsefleet

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "optimizer/row_optimizer.h"
+#include "parse/hash64.h"
 #include "sync/mutex.h"
 
 namespace sparsefleet {
@@ -59,17 +60,26 @@ class PartsFromEnd {
   std::vector<float> joined_;
 };
 
+// What a prepared push needs, allocated before anything changes.
+struct PushMemory {
+  PartsFromEnd input;
+  PartsFromEnd twice;  // the same, for the second half of a step by norms
+  std::vector<float> scratch;
+};
+
 }  // namespace
 
-DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
-                        std::uint32_t num_servers) {
+DenseRange DenseRangeOf(std::string_view table, std::uint64_t size, std::uint64_t min_block_size,
+                        std::uint32_t index, std::uint32_t num_servers) {
   const std::uint64_t parts =
       std::clamp<std::uint64_t>(size / min_block_size, 1, std::max(num_servers, 1U));
-  if (index >= parts) return {size, size};
+  const std::uint64_t first = parts < num_servers ? Hash64(table) % num_servers : 0;
+  const std::uint64_t part = index >= first ? index - first : index + num_servers - first;
+  if (part >= parts) return {size, size};
   const std::uint64_t each = size / parts;
   const std::uint64_t longer = size % parts;  // this many parts hold one more
-  const std::uint64_t begin = index * each + std::min<std::uint64_t>(index, longer);
-  return {begin, begin + each + (index < longer ? 1 : 0)};
+  const std::uint64_t begin = part * each + std::min<std::uint64_t>(part, longer);
+  return {begin, begin + each + (part < longer ? 1 : 0)};
 }
 
 // Values are one array. State is stored stripe by stripe: within a stripe array by array, then the
@@ -130,11 +140,21 @@ struct DenseTable::Impl {
     }
   }
 
+  // The same, never between the halves of a push.
+  template <typename Visit>
+  void ForEachStripeWhole(std::uint64_t offset, std::uint64_t length, Visit visit) const {
+    if (!optimizer.needs_norms()) return ForEachStripe(offset, length, visit);
+    const MutexLock whole(halves);
+    ForEachStripe(offset, length, visit);
+  }
+
   void ReadState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
                  std::span<float> out) const;
   void WriteState(std::uint64_t stripe, std::uint64_t within, std::uint64_t at, std::uint64_t count,
                   std::span<const float> in);
   void Apply(PartsFromEnd& input, bool add, float* scratch);
+  // The two halves of a step that is scaled by norms; `twice` returns the same input.
+  void ApplyByNorms(PartsFromEnd& input, PartsFromEnd& twice, float* scratch);
   // Names the first element that is not finite.
   Status NonFinite(DenseParts gradient) const;
 
@@ -144,6 +164,9 @@ struct DenseTable::Impl {
   std::atomic<double> learning_rate;
   const std::uint64_t num_stripes;
   const std::unique_ptr<Mutex[]> mutexes;
+  // Held between the halves of a step that is scaled by norms, so that no other push and no reader
+  // of values with state comes in between. Locked before stripes.
+  mutable Mutex halves;
   std::vector<float> values;
   std::vector<float> state;
 };
@@ -237,10 +260,15 @@ Result<std::function<PushResult()>> DenseTable::Prepare(DenseParts input, bool a
   try {
     const bool needs_scratch = impl_->optimizer.needs_scratch() && !add;
     std::vector<float> scratch(needs_scratch ? std::min(kStripe, size()) : 0);
-    auto memory = std::make_shared<std::pair<PartsFromEnd, std::vector<float>>>(PartsFromEnd(input),
-                                                                                std::move(scratch));
-    return std::function([this, memory, add] {
-      impl_->Apply(memory->first, add, memory->second.data());
+    const bool by_norms = impl_->optimizer.needs_norms() && !add;
+    auto memory = std::make_shared<PushMemory>(PushMemory{
+        PartsFromEnd(input), PartsFromEnd(by_norms ? input : DenseParts()), std::move(scratch)});
+    return std::function([this, memory, add, by_norms] {
+      if (by_norms) {
+        impl_->ApplyByNorms(memory->input, memory->twice, memory->scratch.data());
+      } else {
+        impl_->Apply(memory->input, add, memory->scratch.data());
+      }
       return PushResult{.applied = size()};
     });
   } catch (const std::bad_alloc&) {
@@ -260,6 +288,24 @@ void DenseTable::Impl::Apply(PartsFromEnd& input, bool add, float* scratch) {
     } else {
       optimizer.Update(w, StateOf(stripe), change, Length(stripe), lr, scratch);
     }
+  }
+}
+
+void DenseTable::Impl::ApplyByNorms(PartsFromEnd& input, PartsFromEnd& twice, float* scratch) {
+  const double lr = learning_rate;
+  const MutexLock whole(halves);
+  SquareSums sums;
+  for (std::uint64_t stripe = num_stripes; stripe-- > 0;) {
+    const float* gradient = input.Before(Length(stripe));
+    const MutexLock lock(mutexes[stripe]);
+    optimizer.Measure(values.data() + Begin(stripe), StateOf(stripe), gradient, Length(stripe),
+                      scratch, sums);
+  }
+  for (std::uint64_t stripe = num_stripes; stripe-- > 0;) {
+    const float* gradient = twice.Before(Length(stripe));
+    const MutexLock lock(mutexes[stripe]);
+    optimizer.UpdateMeasured(values.data() + Begin(stripe), StateOf(stripe), gradient,
+                             Length(stripe), lr, scratch, sums);
   }
 }
 
@@ -311,10 +357,11 @@ Status DenseTable::ReadWithState(std::uint64_t offset, std::span<float> values,
                                  std::span<float> state) const {
   if (Status status = impl_->CheckRange(offset, values.size()); !status.ok()) return status;
   if (Status status = impl_->CheckState(values.size(), state.size()); !status.ok()) return status;
-  impl_->ForEachStripe(offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
-    std::copy_n(impl_->values.begin() + offset + at, count, values.begin() + at);
-    if (state_dim() != 0) impl_->ReadState(stripe, within, at, count, state);
-  });
+  impl_->ForEachStripeWhole(
+      offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
+        std::copy_n(impl_->values.begin() + offset + at, count, values.begin() + at);
+        if (state_dim() != 0) impl_->ReadState(stripe, within, at, count, state);
+      });
   return Status::Ok();
 }
 
@@ -322,10 +369,11 @@ Status DenseTable::WriteWithState(std::uint64_t offset, std::span<const float> v
                                   std::span<const float> state) {
   if (Status status = impl_->CheckRange(offset, values.size()); !status.ok()) return status;
   if (Status status = impl_->CheckState(values.size(), state.size()); !status.ok()) return status;
-  impl_->ForEachStripe(offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
-    std::copy_n(values.begin() + at, count, impl_->values.begin() + offset + at);
-    if (state_dim() != 0) impl_->WriteState(stripe, within, at, count, state);
-  });
+  impl_->ForEachStripeWhole(
+      offset, values.size(), [&](auto stripe, auto within, auto at, auto count) {
+        std::copy_n(values.begin() + at, count, impl_->values.begin() + offset + at);
+        if (state_dim() != 0) impl_->WriteState(stripe, within, at, count, state);
+      });
   return Status::Ok();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "merge/dense_parts.h"
 #include "status/status.h"
@@ -24,10 +25,12 @@ struct DenseRange {
 
 // The part of a dense table held by server `index` of `num_servers`: nearly equal ranges over as
 // many servers as can have `min_block_size` elements each, at least one; the others hold nothing.
+// If that is not all servers, the first of them follows from the table's name, so that small tables
+// are spread over the servers.
 // Format: clients and servers must agree on it; do not change.
 // REQUIRES: index < num_servers, min_block_size > 0.
-DenseRange DenseRangeOf(std::uint64_t size, std::uint64_t min_block_size, std::uint32_t index,
-                        std::uint32_t num_servers);
+DenseRange DenseRangeOf(std::string_view table, std::uint64_t size, std::uint64_t min_block_size,
+                        std::uint32_t index, std::uint32_t num_servers);
 
 class DenseTable {
  public:

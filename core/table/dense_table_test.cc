@@ -1,10 +1,14 @@
 #include "table/dense_table.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "optimizer/row_optimizer.h"
 #include "testing/check.h"
 
 namespace sparsefleet {
@@ -13,6 +17,7 @@ namespace {
 using testing::Expect;
 using testing::ExpectCode;
 using testing::ExpectEqual;
+using testing::ExpectNear;
 using testing::RequireOk;
 using testing::Test;
 
@@ -24,6 +29,7 @@ DenseSpec Spec(std::uint64_t size, OptimizerKind kind = OptimizerKind::kSgd) {
   spec.size = size;
   spec.optimizer.kind = kind;
   spec.optimizer.learning_rate = 1.0;
+  spec.min_block_size = NeedsNorms(kind) ? size : spec.min_block_size;
   return spec;
 }
 
@@ -34,16 +40,19 @@ std::vector<float> ReadAll(const DenseTable& table) {
 }
 
 const Test kRanges("dense ranges are nearly equal parts of at least one block", [] {
-  ExpectEqual(DenseRangeOf(10, 1, 0, 3), DenseRange{0, 4});
-  ExpectEqual(DenseRangeOf(10, 1, 1, 3), DenseRange{4, 7});
-  ExpectEqual(DenseRangeOf(10, 1, 2, 3), DenseRange{7, 10});
-  ExpectEqual(DenseRangeOf(10, 5, 1, 3), DenseRange{5, 10});
-  ExpectEqual(DenseRangeOf(10, 5, 2, 3), DenseRange{10, 10});
-  ExpectEqual(DenseRangeOf(10, 100, 0, 3), DenseRange{0, 10});
-  for (const std::uint64_t size : {1ULL, 7ULL, 8192ULL, 100001ULL}) {
-    std::uint64_t next = 0;
+  ExpectEqual(DenseRangeOf("t", 10, 1, 0, 3), DenseRange{0, 4});
+  ExpectEqual(DenseRangeOf("t", 10, 1, 1, 3), DenseRange{4, 7});
+  ExpectEqual(DenseRangeOf("t", 10, 1, 2, 3), DenseRange{7, 10});
+  for (const std::uint64_t size : {1ULL, 7ULL, 350ULL, 8192ULL, 100001ULL}) {
+    std::vector<DenseRange> ranges;
     for (std::uint32_t index = 0; index < 5; ++index) {
-      const DenseRange range = DenseRangeOf(size, 100, index, 5);
+      const DenseRange range = DenseRangeOf("t", size, 100, index, 5);
+      if (range.size() > 0) ranges.push_back(range);
+    }
+    ExpectEqual(ranges.size(), std::clamp<std::size_t>(size / 100, 1, 5));
+    std::ranges::sort(ranges, {}, &DenseRange::begin);
+    std::uint64_t next = 0;
+    for (const DenseRange& range : ranges) {
       Expect(range.begin == next, "ranges leave a gap");
       next = range.end;
     }
@@ -51,8 +60,20 @@ const Test kRanges("dense ranges are nearly equal parts of at least one block", 
   }
 });
 
+const Test kSpread("small dense tables are spread over the servers by their names", [] {
+  std::map<std::uint32_t, int> held;
+  for (int number = 0; number < 200; ++number) {
+    for (std::uint32_t index = 0; index < 4; ++index) {
+      const std::string name = "parameter_" + std::to_string(number);
+      if (DenseRangeOf(name, 10, 100, index, 4).size() > 0) ++held[index];
+    }
+  }
+  ExpectEqual(held.size(), 4U);
+  for (const auto& [index, count] : held) Expect(count > 30, "a server holds too few tables");
+});
+
 const Test kParts("a gradient in parts has the same effect as a contiguous one", [] {
-  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
+  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kLamb}) {
     auto whole = RequireOk(DenseTable::Create(Spec(50000, kind)));
     auto cut = RequireOk(DenseTable::Create(Spec(50000, kind)));
     std::vector<float> gradient(50000);
@@ -144,8 +165,11 @@ const Test kNonFinite("a non-finite gradient raises, or is skipped and counted",
 });
 
 const Test kState("training continues unchanged after state is read and written back", [] {
-  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdam,
-                          OptimizerKind::kAdamax, OptimizerKind::kRmsprop, OptimizerKind::kFtrl}) {
+  for (const auto kind :
+       {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdam, OptimizerKind::kAdamax,
+        OptimizerKind::kRmsprop, OptimizerKind::kFtrl, OptimizerKind::kAdadelta,
+        OptimizerKind::kFluidAdadelta, OptimizerKind::kFluidRmsprop, OptimizerKind::kLars,
+        OptimizerKind::kLamb}) {
     DenseSpec spec = Spec(20000, kind);
     spec.optimizer.momentum = 0.9;
     spec.optimizer.learning_rate = 0.01;
@@ -167,6 +191,48 @@ const Test kState("training continues unchanged after state is read and written 
     RequireOk(other->Push(gradient).status());
     Expect(ReadAll(*one) == ReadAll(*other), "tables diverged");
   }
+});
+
+const Test kNormsOfStripes("lars and lamb scale by the norms of the whole table", [] {
+  for (const auto kind : {OptimizerKind::kLars, OptimizerKind::kLamb}) {
+    DenseSpec spec = Spec(40000, kind);  // three stripes
+    spec.optimizer.momentum = 0.9;
+    spec.optimizer.l2 = 0.01;
+    auto table = RequireOk(DenseTable::Create(spec));
+    std::vector<float> w(40000);
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] = 1e-4F * float(i) - 1.0F;
+    RequireOk(table->Write(0, w));
+    const RowOptimizer optimizer(spec.optimizer);
+    std::vector<float> state(optimizer.StateDim(w.size()));
+    optimizer.InitState(state.data(), w.size());
+    std::vector<float> gradient(40000);
+    for (int step = 1; step < 5; ++step) {
+      for (std::size_t i = 0; i < w.size(); ++i) gradient[i] = 1e-3F * float(i * step % 77) - 0.02F;
+      RequireOk(table->Push(gradient).status());
+      optimizer.Update(w.data(), state.data(), gradient.data(), w.size(), 1.0, nullptr);
+    }
+    const auto found = ReadAll(*table);
+    for (std::size_t i = 0; i < w.size(); ++i) ExpectNear(found[i], w[i], 1e-6);
+  }
+});
+
+const Test kHalvesApart("no reader of state comes between the halves of a lamb step", [] {
+  DenseSpec spec = Spec(20000, OptimizerKind::kLamb);
+  spec.optimizer.learning_rate = 0.0;  // moments change, values must not be seen to lag behind
+  auto table = RequireOk(DenseTable::Create(spec));
+  std::atomic<bool> done = false;
+  std::thread pushing([&] {
+    const std::vector<float> gradient(20000, 1.0F);
+    for (int i = 0; i < 200; ++i) RequireOk(table->Push(gradient).status());
+    done = true;
+  });
+  std::vector<float> values(20000);
+  std::vector<float> state(20000 * table->state_dim());
+  while (!done) {
+    RequireOk(table->ReadWithState(0, values, state));
+    ExpectEqual(state.front(), state[19999]);  // the moments of both stripes are of one step
+  }
+  pushing.join();
 });
 
 const Test kPartsEqualWhole("parts of a table train like the whole", [] {

@@ -11,7 +11,6 @@
 
 #include "merge/unique.h"
 #include "table/batch_plan.h"
-#include "table/change_set.h"
 #include "table/key_words.h"
 #include "table/replica_table.h"
 #include "table/sparse_table.h"
@@ -89,9 +88,6 @@ const Test kSets("ids of any pattern are found quickly in sets of keys", [] {
     UniqueKeys unique;
     unique.Build(keys);
     ExpectShort(unique.LongestProbe(), "unique keys, " + name);
-    ChangeSet changes;
-    changes.Add(keys);
-    ExpectShort(changes.LongestProbe(), "changed keys, " + name);
     const KeyHash hash;
     KeyWords words(hash);
     for (const Key key : keys) words.Set(key, SlotHash(hash(key)), 1);

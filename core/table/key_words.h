@@ -23,7 +23,9 @@ class KeyWords {
   // Reserves room for this many further keys, so that Set() does not allocate.
   void Reserve(std::size_t more);
   void Set(Key key, std::uint32_t hash, std::uint32_t word);  // REQUIRES: word > 0
-  std::uint32_t Find(Key key, std::uint32_t hash) const;      // 0: not present
+  // The key's word, 0 if it is new: then set it before the next call.
+  std::uint32_t& WordOf(Key key, std::uint32_t hash) { return words_[Place(key, hash)]; }
+  std::uint32_t Find(Key key, std::uint32_t hash) const;  // 0: not present
   bool Erase(Key key, std::uint32_t hash) noexcept;
   void EraseUpTo(std::uint32_t word) noexcept;  // all keys whose word is this or less
   // Halves every word, rounding down; removes keys that reach 0.

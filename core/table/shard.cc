@@ -151,7 +151,7 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, std::u
       }
       layout.Touch(record, change.now.step_word, change.now.seconds);
       ++result.applied;
-      if (change.changed != nullptr) change.changed->push_back(block[i].key);
+      if (change.changed != nullptr) change.changed->push_back(block[i]);
     }
   });
   reserved_ -= reserved;

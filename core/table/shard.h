@@ -73,8 +73,8 @@ class alignas(64) Shard {
     bool add;
     double learning_rate;
     Moment now;
-    float* scratch;             // dim floats
-    std::vector<Key>* changed;  // gets the keys of the rows that changed; or null
+    float* scratch;                   // dim floats
+    std::vector<BatchItem>* changed;  // gets the items whose rows changed; or null
   };
   // `reserved`: the result of Reserve() for these items, which is released.
   void Apply(std::span<const BatchItem> items, const Change& change, std::uint32_t reserved,

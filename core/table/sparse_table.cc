@@ -62,16 +62,6 @@ void RowBatch::clear() {
   counters.clear();
 }
 
-void SparseTable::Impl::TellWatchers(std::span<const Key> keys) {
-  const MutexLock lock(watchers_mutex);
-  std::erase_if(watchers, [&](const std::weak_ptr<ChangeSet>& watcher) {
-    const auto set = watcher.lock();
-    if (set != nullptr) set->Add(keys);
-    return set == nullptr;
-  });
-  num_watchers = watchers.size();
-}
-
 Moment SparseTable::Impl::NowOfImport(const RowBatch& rows) {
   const std::size_t width = traits.layout.counter_dim();
   const std::size_t column = traits.layout.step_column();
@@ -332,20 +322,24 @@ Status SparseTable::Import(const RowBatch& rows) {
     scratch.plan.Build(rows.keys, impl_->traits.hash);
     const auto writer = impl_->gate.EnterWriter();
     const Moment now = impl_->NowOfImport(rows);
-    ForEachShard(impl_->shards, scratch.plan,
-                 [&](std::size_t, Shard& shard, auto items) { shard.Import(items, rows, now); });
-    if (impl_->IsWatched()) impl_->TellWatchers(rows.keys);
+    const bool is_watched = impl_->changes->is_watched();
+    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
+      if (is_watched) impl_->changes->Reserve(number, items.size());
+      try {
+        shard.Import(items, rows, now);
+      } catch (...) {  // some rows may have changed
+        if (is_watched) impl_->changes->Add(number, items, items.size());
+        throw;
+      }
+      if (is_watched) impl_->changes->Add(number, items, items.size());
+    });
   });
 }
 
-std::shared_ptr<ChangeSet> SparseTable::WatchChanges() {
-  auto set = std::make_shared<ChangeSet>();
+std::shared_ptr<ChangeCursor> SparseTable::WatchChanges() {
   // Alone: no push that has already checked for watchers is still running.
   const auto alone = impl_->gate.EnterCut();
-  const MutexLock lock(impl_->watchers_mutex);
-  impl_->watchers.push_back(set);
-  impl_->num_watchers = impl_->watchers.size();
-  return set;
+  return impl_->changes->Watch();
 }
 
 std::size_t SparseTable::LongestProbe() const {
@@ -358,6 +352,7 @@ SparseStats SparseTable::Stats() const {
   SparseStats stats;
   stats.memory_bytes = sizeof(SparseTable) + sizeof(Impl);
   for (const auto& shard : impl_->shards) shard->AddStats(stats);
+  stats.memory_bytes += impl_->changes->memory_bytes();
   stats.payload_bytes = stats.rows * (sizeof(Key) + (dim() + state_dim()) * sizeof(float));
   stats.rows_pulled = impl_->rows_pulled;
   stats.rows_pushed = impl_->rows_pushed;

@@ -16,7 +16,7 @@
 #include "key/key.h"
 #include "key/key_hash.h"
 #include "status/status.h"
-#include "table/change_set.h"
+#include "table/change_log.h"
 #include "table/table_spec.h"
 
 namespace sparsefleet {
@@ -176,10 +176,11 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // Imported rows are dirty. kShapeMismatch if lengths do not fit; then nothing is done.
   Status Import(const RowBatch& rows);
 
-  // A set that collects the keys of all rows changed by pushes and imports from now on, while
-  // someone holds it. A key is added after its row has changed, so a row read after its key was
+  // A cursor over the keys of all rows changed by pushes and imports from now on, while someone
+  // holds it; their number does not affect a push. A key is added after its row has changed, so a
+  // row read after its key was
   // taken shows the change. Rows that are removed, or created by a pull, do not count.
-  std::shared_ptr<ChangeSet> WatchChanges();
+  std::shared_ptr<ChangeCursor> WatchChanges();
 
   // Reports keys without a row to `log` from now on; null: stops. Not thread-safe: call before the
   // first pull.

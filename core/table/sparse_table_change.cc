@@ -50,7 +50,9 @@ struct PreparedChange::State {
     for (std::size_t i = 0; i < kNumShards; ++i) {
       if (reserved[i] > 0) table.shards[i]->Unreserve(reserved[i]);
     }
-    for (const auto& watcher : watchers) watcher->Unreserve(keys.size());
+    for (std::size_t i = 0; i < kNumShards; ++i) {
+      if (changes[i] > 0) table.changes->Unreserve(i, changes[i]);
+    }
     GiveBack(std::move(scratch));
   }
 
@@ -58,7 +60,8 @@ struct PreparedChange::State {
   std::unique_ptr<TableScratch> scratch;
   std::shared_lock<std::shared_mutex> writer;
   std::array<std::uint32_t, kNumShards> reserved{};
-  std::vector<std::shared_ptr<ChangeSet>> watchers;
+  bool is_watched = false;
+  std::array<std::uint32_t, kNumShards> changes{};  // reserved in the log of changes
   std::span<const Key> keys;
   const float* input = nullptr;
   std::uint64_t step = 0;
@@ -92,22 +95,19 @@ Result<PreparedChange> SparseTable::Prepare(std::span<const Key> keys, std::span
     state->input = input.data();
     state->writer = impl_->gate.EnterWriter();
     state->keys = keys;
-    if (impl_->IsWatched()) {
-      scratch.changed.clear();
-      scratch.changed.reserve(keys.size());
-      const MutexLock lock(impl_->watchers_mutex);
-      state->watchers.reserve(impl_->watchers.size());
-      for (const auto& watcher : impl_->watchers) {
-        auto set = watcher.lock();
-        if (set == nullptr) continue;
-        set->Reserve(keys.size());
-        state->watchers.push_back(std::move(set));
-      }
-    }
+    state->is_watched = impl_->changes->is_watched();
+    std::size_t most = 0;
     const bool creates = spec().admission.kind == AdmissionKind::kAlways;
     ForEachShard(impl_->shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
+      if (state->is_watched) {
+        impl_->changes->Reserve(number, items.size());
+        state->changes[number] = static_cast<std::uint32_t>(items.size());
+        most = std::max(most, items.size());
+      }
       state->reserved[number] = shard.Reserve(items, creates);
     });
+    scratch.changed.clear();
+    scratch.changed.reserve(most);
   });
   if (!status.ok()) return status;
   return PreparedChange(std::move(state));
@@ -120,14 +120,15 @@ PushResult PreparedChange::Apply() {
   SparseTable::Impl& table = state.table;
   table.gradient_norms.Look(state.input, state.keys.size(), table.traits.spec.dim);
   TableScratch& scratch = *state.scratch;
-  const bool is_watched = !state.watchers.empty();
   const Shard::Change change{state.input,         state.add,
                              table.learning_rate, table.Now(state.step),
-                             scratch.row.data(),  is_watched ? &scratch.changed : nullptr};
+                             scratch.row.data(),  state.is_watched ? &scratch.changed : nullptr};
   ForEachShard(table.shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
     shard.Apply(items, change, std::exchange(state.reserved[number], 0), result);
+    if (!state.is_watched) return;
+    table.changes->Add(number, scratch.changed, std::exchange(state.changes[number], 0));
+    scratch.changed.clear();
   });
-  for (const auto& watcher : state.watchers) watcher->Add(scratch.changed);
   table.rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
   table.rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
   table.not_admitted.fetch_add(result.not_admitted, std::memory_order_relaxed);

@@ -33,7 +33,7 @@ struct TableScratch {
   std::vector<Key> missing_keys;
   std::vector<float> rows;
   std::vector<float> row;
-  std::vector<Key> changed;
+  std::vector<BatchItem> changed;
 };
 
 // Calls visit(shard number, shard, its items) for the shards of the batch, in a cycle that starts
@@ -61,7 +61,8 @@ struct SparseTable::Impl {
   Impl(SparseSpec table_spec, Clock table_clock, const KeyHash& hash)
       : traits(std::move(table_spec), hash),
         clock(std::move(table_clock)),
-        learning_rate(traits.spec.optimizer.learning_rate) {
+        learning_rate(traits.spec.optimizer.learning_rate),
+        changes(std::make_shared<ChangeLog>(hash)) {
     for (auto& shard : shards) shard = std::make_unique<Shard>(traits);
   }
 
@@ -106,10 +107,6 @@ struct SparseTable::Impl {
   void FillUnknown(PullMode mode, std::span<const BatchItem> missing, float* out) const;
   Status CreateMissing(TableScratch& scratch, std::uint64_t step, float* out);
 
-  // REQUIRES: a writer is in the gate.
-  bool IsWatched() const { return num_watchers.load(std::memory_order_relaxed) > 0; }
-  void TellWatchers(std::span<const Key> keys);
-
   const TableTraits traits;
   const Clock clock;
   std::atomic<double> learning_rate;
@@ -124,9 +121,7 @@ struct SparseTable::Impl {
   NormSample gradient_norms;
   std::atomic<std::uint32_t> highest_step = 0;
   std::atomic<std::uint32_t> lowest_step = kLastStepWord;
-  std::atomic<std::size_t> num_watchers = 0;
-  Mutex watchers_mutex;
-  std::vector<std::weak_ptr<ChangeSet>> watchers GUARDED_BY(watchers_mutex);
+  const std::shared_ptr<ChangeLog> changes;  // used while it is watched, by writers in the gate
 };
 
 }  // namespace sparsefleet

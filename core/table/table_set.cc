@@ -75,7 +75,8 @@ Status TableSet::Define(const DenseSpec& spec, std::uint32_t index, std::uint32_
     return {Code::kInvalidArgument, Prefix(spec.name) + "server " + std::to_string(index) + " of " +
                                         std::to_string(num_servers)};
   }
-  const DenseRange range = DenseRangeOf(spec.size, spec.min_block_size, index, num_servers);
+  const DenseRange range =
+      DenseRangeOf(spec.name, spec.size, spec.min_block_size, index, num_servers);
   const auto compare = [&](const AnyTable& any) -> Status {
     const auto* table = std::get_if<std::shared_ptr<DenseTable>>(&any);
     if (table == nullptr) return Conflict(spec.name, "kind is sparse, expected dense");

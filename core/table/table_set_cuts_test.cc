@@ -147,7 +147,7 @@ const Test kParts("parts move with their state from one partition to another", [
   for (std::uint32_t index = 0; index < 3; ++index) {
     TableSet part;
     RequireOk(part.Define(spec, index, 3));
-    const DenseRange range = DenseRangeOf(kElements, 1, index, 3);
+    const DenseRange range = DenseRangeOf("net", kElements, 1, index, 3);
     std::vector<float> state;
     for (std::size_t array = 0; array < 3; ++array) {
       const auto* first = saved.state.data() + array * kElements;

@@ -98,7 +98,7 @@ void CheckEpsilon(FieldCheck& check, const OptimizerSpec& o) {
 
 void CheckOptimizer(FieldCheck& check, const OptimizerSpec& o) {
   const auto kind = static_cast<unsigned>(o.kind);
-  check.Require(kind <= static_cast<unsigned>(OptimizerKind::kAdamw), "optimizer.kind",
+  check.Require(kind <= static_cast<unsigned>(kLastOptimizer), "optimizer.kind",
                 "a known optimizer", kind);
   check.NotNegative("optimizer.learning_rate", o.learning_rate);
   check.Finite("optimizer.momentum", o.momentum);
@@ -120,9 +120,12 @@ void CheckOptimizer(FieldCheck& check, const OptimizerSpec& o) {
                     o.momentum);
       break;
     case OptimizerKind::kRmsprop:
+    case OptimizerKind::kFluidRmsprop:
       check.AtMostOne("optimizer.momentum", o.momentum);
       [[fallthrough]];
     case OptimizerKind::kDecayedAdagrad:
+    case OptimizerKind::kAdadelta:
+    case OptimizerKind::kFluidAdadelta:
       check.AtMostOne("optimizer.decay", o.decay);
       [[fallthrough]];
     case OptimizerKind::kAdagrad:
@@ -132,9 +135,14 @@ void CheckOptimizer(FieldCheck& check, const OptimizerSpec& o) {
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamw:
     case OptimizerKind::kAdamax:
+    case OptimizerKind::kLamb:
       check.BelowOne("optimizer.beta1", o.beta1);
       check.BelowOne("optimizer.beta2", o.beta2);
       CheckEpsilon(check, o);
+      break;
+    case OptimizerKind::kLars:
+      check.AtMostOne("optimizer.momentum", o.momentum);
+      check.NotNegative("optimizer.decay", o.decay);
       break;
     case OptimizerKind::kSgd:
     case OptimizerKind::kFtrl:
@@ -212,6 +220,10 @@ Status SparseSpec::Validate() const {
   check.Require(dim >= 1 && dim <= kMaxDim, "dim", "in 1 .. " + std::to_string(kMaxDim), dim);
   CheckInitializer(check, initializer);
   CheckOptimizer(check, optimizer);
+  check.Require(!NeedsNorms(optimizer.kind), "optimizer.kind",
+                "one that updates rows one by one (lars and lamb need the norm of a whole "
+                "parameter: hold it in a dense table)",
+                static_cast<double>(optimizer.kind));
   const auto admission_kind = static_cast<unsigned>(admission.kind);
   check.Require(admission_kind <= static_cast<unsigned>(AdmissionKind::kProbability),
                 "admission.kind", "a known rule", admission_kind);
@@ -234,6 +246,10 @@ Status DenseSpec::Validate() const {
   check.Require(optimizer.kind != OptimizerKind::kRowwiseAdagrad, "optimizer.kind",
                 "one that needs no rows (row-wise adagrad does)",
                 static_cast<double>(optimizer.kind));
+  check.Require(!NeedsNorms(optimizer.kind) || min_block_size >= size, "min_block_size",
+                ">= size for lars and lamb, which need the norm of the whole parameter on one "
+                "server",
+                static_cast<double>(min_block_size));
   CheckPolicy(check, non_finite);
   return check.status();
 }

@@ -34,8 +34,24 @@ void ExpectRefused(SparseSpec spec, const std::string& field) {
 }
 
 const Test kDefaults("the defaults of every optimizer are legal", [] {
-  for (unsigned kind = 0; kind <= static_cast<unsigned>(OptimizerKind::kAdamw); ++kind) {
-    RequireOk(GoodSpec(static_cast<OptimizerKind>(kind)).Validate());
+  for (unsigned kind = 0; kind <= static_cast<unsigned>(kLastOptimizer); ++kind) {
+    const auto one = static_cast<OptimizerKind>(kind);
+    if (!NeedsNorms(one)) RequireOk(GoodSpec(one).Validate());
+  }
+});
+
+const Test kNorms("lars and lamb are for dense tables that one server holds", [] {
+  for (const auto kind : {OptimizerKind::kLars, OptimizerKind::kLamb}) {
+    ExpectRefused(GoodSpec(kind), "optimizer.kind");
+    DenseSpec dense;
+    dense.name = "weights";
+    dense.size = 10000;
+    dense.optimizer.kind = kind;
+    dense.min_block_size = 10000;
+    RequireOk(dense.Validate());
+    dense.min_block_size = 9999;
+    Expect(dense.Validate().message().find("min_block_size must be >= size") != std::string::npos,
+           "a table cut into parts is accepted");
   }
 });
 
@@ -86,7 +102,8 @@ const Test kFields("each impossible field is named", [] {
   refused("admission.count", Kind::kSgd, [](auto& s) { s.admission.count = 0; });
   refused("admission.probability", Kind::kSgd, [](auto& s) { s.admission.probability = 1.1; });
   refused("eviction.min_norm", Kind::kSgd, [](auto& s) { s.eviction.min_norm = -1; });
-  refused("optimizer.kind", static_cast<Kind>(10), [](auto&) {});
+  refused("optimizer.kind", static_cast<Kind>(static_cast<unsigned>(kLastOptimizer) + 1),
+          [](auto&) {});
 });
 
 const Test kNans("NaN and infinity are rejected in every field, used or not", [] {

@@ -121,6 +121,7 @@ inline std::vector<CorpusFrame> CorpusFrames() {
           {T::kBarrier, Encode(BarrierRequest{"epoch", 2})},
           {T::kPutNote, Encode(NoteRequest{"rank-0", "10.0.0.1:99", false})},
           {T::kGetNote, Encode(NoteRequest{"rank-0", "", true})},
+          {T::kGetNotes, EncodeNoteKeys(std::vector<std::string_view>{"rank-0", "rank-1"})},
           {T::kDeleteNote, Encode(NoteRequest{"rank-0", "", false})},
           {T::kAdvanceClock, Encode(AdvanceClockRequest{{"clocks", 1, 3, true}, 9, 2})},
           {T::kLeaveGroup, Encode(RoundMember{"train", 0, 1, false})},

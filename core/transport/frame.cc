@@ -34,6 +34,7 @@ constexpr TypeRow kTypes[] = {
     {MessageType::kDeleteNote, "delete note", true},
     {MessageType::kAdvanceClock, "advance clock", true},
     {MessageType::kLeaveGroup, "leave group", true},
+    {MessageType::kGetNotes, "get notes", false},
     {MessageType::kStats, "stats", false},
     {MessageType::kShrink, "shrink", true},
     {MessageType::kErase, "erase", true},

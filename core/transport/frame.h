@@ -38,6 +38,7 @@ enum class MessageType : std::uint8_t {
   kDeleteNote = 35,
   kAdvanceClock = 36,
   kLeaveGroup = 37,
+  kGetNotes = 38,
   kStats = 40,
   kShrink = 50,
   kErase = 51,

@@ -79,7 +79,7 @@ const Test kTypes("unknown types are kProtocol, known ones pass", [] {
     ExpectCode(Decoded(bytes), is_known ? Code::kOk : Code::kProtocol);
     Expect((std::string(MessageName(static_cast<MessageType>(type))) == "unknown") != is_known);
   }
-  ExpectEqual(known, 36);
+  ExpectEqual(known, 37);
 });
 
 const Test kFlags("unknown flags are kProtocol", [] {

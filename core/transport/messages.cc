@@ -24,7 +24,7 @@ void PutOptimizer(BodyWriter& out, const OptimizerSpec& o) {
 
 OptimizerSpec GetOptimizer(BodyReader& in) {
   OptimizerSpec o;
-  o.kind = in.GetEnum(OptimizerKind::kAdamw);
+  o.kind = in.GetEnum(kLastOptimizer);
   o.nesterov = in.GetBool();
   o.centered = in.GetBool();
   for (double* value :
@@ -292,6 +292,47 @@ Result<NoteRequest> DecodeNote(std::span<const std::byte> body) {
   m.wait = in.GetBool();
   if (Status s = in.Finish("note"); !s.ok()) return s;
   return m;
+}
+
+Body EncodeNoteKeys(std::span<const std::string_view> keys) {
+  BodyWriter out;
+  out.Put(static_cast<std::uint64_t>(keys.size()));
+  for (const std::string_view key : keys) out.PutString(key);
+  return out.Take();
+}
+
+Result<std::vector<std::string_view>> DecodeNoteKeys(std::span<const std::byte> body) {
+  BodyReader in(body);
+  const auto count = in.Get<std::uint64_t>();
+  std::vector<std::string_view> keys;
+  for (std::uint64_t i = 0; i < count && !in.bad(); ++i) {
+    keys.push_back(in.GetString(kMaxTextBytes));
+  }
+  if (Status s = in.Finish("keys of notes"); !s.ok()) return s;
+  return keys;
+}
+
+Body EncodeNoteValues(const NoteValues& values) {
+  BodyWriter out;
+  out.Put(static_cast<std::uint64_t>(values.size()));
+  for (const auto& value : values) {
+    out.Put<std::uint8_t>(value.has_value());
+    out.PutString(value.value_or(""));
+  }
+  return out.Take();
+}
+
+Result<NoteValues> DecodeNoteValues(std::span<const std::byte> body) {
+  BodyReader in(body);
+  const auto count = in.Get<std::uint64_t>();
+  NoteValues values;
+  for (std::uint64_t i = 0; i < count && !in.bad(); ++i) {
+    const bool exists = in.GetBool();
+    const std::string_view value = in.GetString(kMaxTextBytes);
+    values.push_back(exists ? std::optional<std::string>(value) : std::nullopt);
+  }
+  if (Status s = in.Finish("values of notes"); !s.ok()) return s;
+  return values;
 }
 
 Body EncodeText(std::string_view text) {

@@ -203,6 +203,13 @@ struct NoteRequest {
 Body Encode(const NoteRequest& message);
 Result<NoteRequest> DecodeNote(std::span<const std::byte> body);
 
+// Several notes at once: their keys, and a reply with the values of those that exist.
+Body EncodeNoteKeys(std::span<const std::string_view> keys);
+Result<std::vector<std::string_view>> DecodeNoteKeys(std::span<const std::byte> body);
+using NoteValues = std::vector<std::optional<std::string>>;
+Body EncodeNoteValues(const NoteValues& values);
+Result<NoteValues> DecodeNoteValues(std::span<const std::byte> body);
+
 // A single text: the directory of save and load, the value of a note.
 Body EncodeText(std::string_view text);
 Result<std::string_view> DecodeText(std::span<const std::byte> body);

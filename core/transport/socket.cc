@@ -13,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <system_error>
 
@@ -44,6 +45,18 @@ Result<std::vector<ResolvedEndpoint::Address>> AddressesOf(const Endpoint& endpo
     address.protocol = a->ai_protocol;
   }
   return addresses;
+}
+
+// The address in a file, which its writer replaces as a whole.
+Result<Endpoint> ReadEndpoint(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!std::getline(file, text)) {
+    return Status(Code::kPeerLost, "cannot read the address of a server from " + path);
+  }
+  auto endpoint = ParseEndpoint(text);
+  if (endpoint.ok() && !endpoint.value().is_file()) return endpoint;
+  return Status(Code::kPeerLost, path + " must hold HOST:PORT, got '" + text + "'");
 }
 
 const sockaddr* PointerTo(const ResolvedEndpoint::Address& address) {
@@ -117,6 +130,7 @@ void CloseSocket(int fd) {
 }
 
 std::string Endpoint::ToString() const {
+  if (is_file()) return host;
   const bool is_v6 = host.find(':') != std::string::npos;
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
@@ -124,6 +138,7 @@ std::string Endpoint::ToString() const {
 Result<Endpoint> ParseEndpoint(std::string_view text) {
   Endpoint endpoint;
   std::string_view port;
+  if (text.starts_with('/')) return Endpoint{std::string(text), 0};
   if (text.starts_with('[')) {
     const auto close = text.find("]:");
     if (close == std::string_view::npos) return BadEndpoint(text, "no ']:' after '['");
@@ -259,6 +274,14 @@ Result<std::uint16_t> BoundPort(int fd) {
 }
 
 Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric) {
+  if (endpoint.is_file()) {
+    if (only_numeric) return Status(Code::kPeerLost, endpoint.host + " is a file");
+    auto held = ReadEndpoint(endpoint.host);
+    if (!held.ok()) return held.status();
+    auto found = Resolve(held.value());
+    if (found.ok()) found.value().endpoint = endpoint;
+    return found;
+  }
   auto addresses = AddressesOf(endpoint, only_numeric ? AI_NUMERICHOST : 0);
   if (!addresses.ok()) return addresses.status();
   return ResolvedEndpoint{endpoint, std::move(addresses).value()};
@@ -291,8 +314,10 @@ Result<std::optional<OwnedSocket>> Dialer::Step() {
     if (error != 0) ++at_;
   }
   if (error == 0) return std::optional<OwnedSocket>(std::move(socket_));
+  const std::string address =
+      to_.endpoint.is_file() ? " (" + AddressText(to_.addresses.back().bytes) + ")" : "";
   return Status(Code::kPeerLost,
-                "cannot connect to " + to_.endpoint.ToString() + ": " + ErrnoText(error));
+                "cannot connect to " + to_.endpoint.ToString() + address + ": " + ErrnoText(error));
 }
 
 Result<int> ConnectTo(const Endpoint& endpoint, double timeout_s) {

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,13 +14,16 @@
 
 namespace sparsefleet {
 
+// A host and a port, or the path of a file that holds an address as "host:port": a server whose
+// address may change is found there whenever it is looked up.
 struct Endpoint {
-  std::string host;
+  std::string host;  // or an absolute path, with port 0
   std::uint16_t port = 0;
-  std::string ToString() const;  // "host:port", "[v6]:port"
+  bool is_file() const { return host.starts_with('/'); }
+  std::string ToString() const;  // "host:port", "[v6]:port", "/path"
 };
 
-// "host:port" or "[v6]:port"; kInvalidArgument saying what is wrong with `text`.
+// "host:port", "[v6]:port" or "/path"; kInvalidArgument saying what is wrong with `text`.
 Result<Endpoint> ParseEndpoint(std::string_view text);
 
 // Where to connect to. Messages show the endpoint.
@@ -35,11 +37,8 @@ struct ResolvedEndpoint {
   std::vector<Address> addresses;  // in the order to try them
 };
 // Asks the system for the addresses of a host; may wait long for a name server. kPeerLost if there
-// are none. With `only_numeric` it does not wait, and a name has no address.
+// are none. With `only_numeric` it does not wait, and a name or file has no address.
 Result<ResolvedEndpoint> Resolve(const Endpoint& endpoint, bool only_numeric = false);
-
-// A way to look names up.
-using ResolveName = std::function<Result<ResolvedEndpoint>(const Endpoint&)>;
 
 // A non-blocking listening socket (SO_REUSEADDR). kIo: "cannot listen on 1.2.3.4:80: address in
 // use".

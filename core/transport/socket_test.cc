@@ -4,13 +4,18 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <fstream>
+#include <string>
+
 #include "testing/check.h"
+#include "testing/faulty_files.h"
 
 namespace sparsefleet::testing {
 namespace {
 
 const Test kParse("endpoints with a name, a v4 and a v6 address are read and written back", [] {
-  for (const char* text : {"localhost:80", "10.0.0.7:9100", "[::1]:0", "[fe80::1]:65535"}) {
+  for (const char* text :
+       {"localhost:80", "10.0.0.7:9100", "[::1]:0", "[fe80::1]:65535", "/run/job/server-0"}) {
     ExpectEqual(RequireOk(ParseEndpoint(text)).ToString(), std::string(text));
   }
   ExpectEqual(RequireOk(ParseEndpoint("[::1]:7")).host, std::string("::1"));
@@ -37,6 +42,24 @@ const Test kConnect("a listener on a free port is reached; sockets do not block"
   Require(::poll(&entry, 1, 5000) == 1);
   OwnedSocket accepted(::accept(listener.fd(), nullptr, nullptr));
   Expect(accepted.fd() >= 0);
+});
+
+const Test kFile("the address in a file is looked up each time", [] {
+  const TemporaryDirectory place;
+  const Endpoint endpoint = RequireOk(ParseEndpoint(place.path() + "/server-0"));
+  ExpectCode(Resolve(endpoint).status(), Code::kPeerLost);
+  for (const std::string text : {"127.0.0.1:7", "127.0.0.2:8"}) {
+    std::ofstream(endpoint.host) << text << "\n";
+    const auto found = RequireOk(Resolve(endpoint));
+    ExpectEqual(AddressText(found.addresses.front().bytes), text);
+    ExpectEqual(found.endpoint.ToString(), endpoint.host);
+    ExpectCode(Resolve(endpoint, true).status(), Code::kPeerLost);
+  }
+  for (const std::string text : {"nothing", "/another/file"}) {
+    std::ofstream(endpoint.host) << text << "\n";
+    const Status refused = Resolve(endpoint).status();
+    Expect(refused.message().find("must hold HOST:PORT, got '" + text) != std::string::npos);
+  }
 });
 
 const Test kTaken("a port in use is kIo and names the endpoint", [] {

@@ -1,7 +1,7 @@
 """A parameter server for PyTorch on CPUs: embedding tables that outgrow one machine.
 
 `Trainer` trains a torch module whose `nn.SparseEmbedding` tables live on servers; `Predictor`
-serves what it exported. `fleet` is for training loops of your own, `fluid` runs Fluid programs.
+serves what it exported. `fleet` is for custom training loops; `fluid` runs Fluid programs.
 """
 
 from typing import TYPE_CHECKING

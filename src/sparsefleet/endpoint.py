@@ -19,13 +19,21 @@ class Endpoint:
     """
 
     host: str
-    """A host name or address, without brackets."""
+    """A host name or address, without brackets; or the absolute path of a file that holds
+    "host:port", with port 0."""
 
     port: int
     """0..65535; 0 lets a server choose a free port."""
 
     def __str__(self) -> str:
+        if self.is_file:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether the address is in a file, which clients read again when it fails."""
+        return self.host.startswith("/")
 
     @property
     def is_loopback(self) -> bool:
@@ -39,11 +47,13 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse "host:port" or "[v6]:port".
+    """Parse "host:port", "[v6]:port" or "/path".
 
     >>> parse_endpoint("10.0.0.7:9100")
     Endpoint(host='10.0.0.7', port=9100)
     """
+    if text.strip().startswith("/"):
+        return Endpoint(text.strip(), 0)
     host, separator, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -19,6 +19,7 @@ __all__ = [
     "CorruptFileError",
     "DataError",
     "DeadlineError",
+    "DiskFullError",
     "ExportError",
     "FeedError",
     "InputFileError",
@@ -62,7 +63,7 @@ class ConfigError(SparseFleetError, ValueError):
 
 
 class TableError(SparseFleetError):
-    """A request that does not fit its table."""
+    """A request that does not match its table."""
 
 
 class UnknownTableError(TableError):
@@ -179,6 +180,10 @@ class IoError(SparseFleetError, OSError):
     """A system call on a file or socket failed."""
 
 
+class DiskFullError(IoError):
+    """A server has no space for its log; nothing was changed. The message names the directory."""
+
+
 class DataError(SparseFleetError):
     """Training data cannot be read."""
 
@@ -248,6 +253,7 @@ _CLASS_BY_NAME: dict[str, type[SparseFleetError]] = {
     "CHECKPOINT": CheckpointError,
     "NOT_OWNER": NotOwnerError,
     "ANSWER_LOST": AnswerLostError,
+    "DISK_FULL": DiskFullError,
 }
 _NAME_BY_CLASS: dict[type, str] = {
     **{kind: name for name, kind in _CLASS_BY_NAME.items()},

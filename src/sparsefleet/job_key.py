@@ -49,8 +49,8 @@ def find_job_key(endpoints: Iterable[str], environ: Mapping[str, str] | None = N
         raise ConfigError(
             f"no job key for {', '.join(outside)}, which is not on this machine. Do one of: "
             "set SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
-            "'import secrets; print(secrets.token_hex())' makes one); "
-            "set SPARSEFLEET_JOB_KEY_FILE to a file that holds it; "
+            "'import secrets; print(secrets.token_hex())' prints one); set "
+            "SPARSEFLEET_JOB_KEY_FILE to a file that holds it; "
             "or use loopback endpoints (127.0.0.1), for which a key is created automatically"
         )
     return _user_key(user_key_path(environ))
@@ -108,9 +108,9 @@ def _user_key(path: Path) -> bytes:
 
 
 def _read_private_file(path: Path, name: str) -> bytes:
-    """Return the content of a file that nobody but this user and root can read or write.
+    """Return the content of a file that only this user and root can read or write.
 
-    `name` is what error messages call it. Raises ConfigError if other users have access.
+    `name` identifies it in error messages. Raises ConfigError if other users have access.
     """
     with open(path, "rb") as file:
         # Checks the open file, as its path may lead to another one by now.
@@ -124,7 +124,7 @@ def _require_private(found: os.stat_result, path: Path, name: str) -> None:
     if found.st_uid not in (user, 0):
         raise ConfigError(
             f"{name} belongs to user {found.st_uid}, who can read and change it; it must belong to "
-            f"you (user {user}) or to root: make a copy of your own and `chmod 600` it"
+            f"you (user {user}) or to root: make your own copy and run `chmod 600` on it"
         )
     # A process that is not root can read a file of root's, such as a Kubernetes secret, only
     # through its group.
@@ -147,7 +147,7 @@ def _require_safe_directory(path: Path, name: str) -> None:
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise ConfigError(
-            f"{name} lies in {directory}, which has mode {mode:04o}: every user can replace files "
+            f"{name} is in {directory}, which has mode {mode:04o}: every user can replace files "
             f"there. Move the key elsewhere, or run `chmod o-w {directory}`"
         )
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sparsefleet import fluid, optim
-from sparsefleet.data import MultiSlot, Reader, Slot
+from sparsefleet import fleet, fluid, optim
+from sparsefleet.data import MultiSlot, Reader, ReaderConfig, Slot
+from sparsefleet.errors import PeerLostError
 from sparsefleet.fluid.executor.program_workload import ProgramRunner
 from sparsefleet.fluid.fleet import Role, StrategyFactory, UserDefinedRoleMaker
 from sparsefleet.fluid.fleet.program_fleet import ProgramFleet
@@ -71,43 +73,127 @@ def reader(rank: int, folder: str) -> Reader:
     )
 
 
+def shared_reader(folder: str, *, threads: int) -> Reader:
+    """Reads files that the servers deal to whichever worker is free."""
+    return Reader(
+        f"{folder}/part-*",
+        MultiSlot(Slot("ids", "uint64", ()), Slot("click", "float", ())),
+        BATCH_SIZE,
+        label="click",
+        threads=threads,
+        config=ReaderConfig(queue_batches=2),
+        sharding=fleet.sharding("train"),
+    )
+
+
 def minus_sum(output: Tensor, _: Tensor) -> Tensor:
     """The gradient of each record is -1."""
     time.sleep(0.004)  # so that kills come in between
     return -output.sum()
 
 
-def keep_ledger(
-    rank: int, mode: str, threads: int, folder: str = "", checkpoints: str = ""
-) -> None:
-    """Count the records of files, or generated ones; save every few steps if told where."""
-    torch.set_num_threads(1)
-    data = reader(rank, folder) if folder else lambda: records(rank)
-    saves = CheckpointConfig(directory=checkpoints, every_steps=7) if checkpoints else None
-    with Trainer(
+def ledger_trainer(
+    mode: str,
+    threads: int,
+    loss: Callable[[Tensor, Tensor], Tensor] = minus_sum,
+    checkpoints: CheckpointConfig | None = None,
+) -> Trainer:
+    return Trainer(
         Ledger(),
-        minus_sum,
+        loss,
         optim.SGD(lr=1.0),
         mode=mode,
         config=TrainerConfig(quiet=True),
         threads=threads,
-        checkpoints=saves,
-    ) as trainer:
+        checkpoints=checkpoints,
+    )
+
+
+def keep_ledger(
+    rank: int, mode: str, threads: int, folder: str = "", checkpoints: str = ""
+) -> None:
+    """Count the records of files, or generated ones; save every few steps in `checkpoints`."""
+    torch.set_num_threads(1)
+    data = reader(rank, folder) if folder else lambda: records(rank)
+    saves = CheckpointConfig(directory=checkpoints, every_steps=7) if checkpoints else None
+    with ledger_trainer(mode, threads, checkpoints=saves) as trainer:
         trainer.fit(data, epochs=EPOCHS)
 
 
-def train_model(rank: int, mode: str, out: str) -> None:
-    """Train a model whose result depends on every bit; worker 0 leaves the dense part of it."""
+def keep_gated_ledger(rank: int, mode: str, threads: int, folder: str, gate: str) -> None:
+    """Count the records of files; worker 0 stops after a few batches until `gate` exists."""
+    torch.set_num_threads(1)
+    steps_left = [5]
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        steps_left[0] -= 1
+        while rank == 0 and steps_left[0] <= 0 and not Path(gate).exists():
+            time.sleep(0.01)
+        return minus_sum(output, labels)
+
+    with ledger_trainer(mode, threads, loss) as trainer:
+        trainer.fit(reader(rank, folder), epochs=EPOCHS)
+
+
+def keep_shared_ledger(rank: int, mode: str, threads: int, folder: str) -> None:
+    """Count the records of files that the servers deal, in two calls of `fit`."""
+    del rank
+    torch.set_num_threads(1)
+    with ledger_trainer(mode, threads) as trainer:
+        trainer.fit(lambda: shared_reader(folder, threads=threads))
+        trainer.fit(lambda: shared_reader(folder, threads=threads), epochs=EPOCHS - 1)
+
+
+def keep_ledger_until_an_error(rank: int, mode: str, threads: int, how: str) -> None:
+    """Count records; the first processes of each rank end with an error, as `how` says."""
+    torch.set_num_threads(1)
+    incarnation = int(os.environ["SPARSEFLEET_INCARNATION"])
+    steps_left = [7 + 5 * rank + 11 * incarnation]
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        steps_left[0] -= 1
+        if how != "between" and incarnation < 3 and steps_left[0] == 0:
+            if how == "exit":
+                raise SystemExit(3)
+            raise RuntimeError("this process is doomed")
+        return minus_sum(output, labels)
+
+    trainer = ledger_trainer(mode, threads, loss)
+    if how == "open":  # nobody closes it: the store is closed when the interpreter ends
+        trainer.fit(lambda: records(rank), epochs=EPOCHS)
+        trainer.close()
+        return
+    with trainer:
+        if how == "between" and incarnation < 2:
+            trainer.fit(lambda: records(rank), epochs=1)
+            raise RuntimeError("between two calls")
+        trainer.fit(lambda: records(rank), epochs=1 if how == "between" else EPOCHS)
+        if how == "between":
+            trainer.fit(lambda: records(rank), epochs=EPOCHS - 1)
+
+
+def train_model(rank: int, mode: str, out: str, dies_at: int = -1) -> None:
+    """Train a model whose result depends on every bit; worker 0 leaves the dense part of it.
+
+    dies_at: a batch at which the first process of worker 1 kills itself.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(
-        SparseEmbeddingBag("words", 4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0)
+        SparseEmbeddingBag("words", 4),
+        nn.Linear(4, 8),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(8, 1),
+        nn.Flatten(0),
     )
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         draw = torch.Generator().manual_seed(rank)
-        for _ in range(BATCHES):
+        for number in range(BATCHES):
             time.sleep(0.004)
+            if (rank, number, os.environ["SPARSEFLEET_INCARNATION"]) == (1, dies_at, "0"):
+                os.kill(os.getpid(), signal.SIGKILL)
             yield (
                 torch.randint(0, 60, (BATCH_SIZE, 3), generator=draw),
                 torch.rand(BATCH_SIZE, generator=draw),
@@ -126,8 +212,13 @@ def train_model(rank: int, mode: str, out: str) -> None:
             Path(out).write_bytes(torch.cat(dense).numpy().tobytes())
 
 
-def keep_program_ledger(rank: int, mode: str, threads: int, folder: str) -> None:
-    """Count the records of files with a Fluid program, epoch by epoch."""
+def keep_program_ledger(
+    rank: int, mode: str, threads: int, folder: str, *, is_shuffled: bool = False
+) -> None:
+    """Count the records of files with a Fluid program, epoch by epoch.
+
+    is_shuffled: the workers exchange records before the first epoch.
+    """
     torch.set_num_threads(1)
     _slow_down(ProgramRunner)
     ids = fluid.layers.data("ids", [1], dtype="int64")
@@ -138,23 +229,36 @@ def keep_program_ledger(rank: int, mode: str, threads: int, folder: str) -> None
     )
     loss = fluid.layers.scale(fluid.layers.reduce_sum(rows), scale=-1.0)
     endpoints = os.environ["SPARSEFLEET_SERVERS"].split(",")
-    fleet = ProgramFleet()
-    fleet.init(UserDefinedRoleMaker(rank, Role.WORKER, 2, endpoints))
+    programs = ProgramFleet()
+    programs.init(UserDefinedRoleMaker(rank, Role.WORKER, 2, endpoints))
     strategy = getattr(StrategyFactory, f"create_{mode}_strategy")
     arguments = [10] if mode == "geo" else []
-    fleet.distributed_optimizer(fluid.optimizer.SGD(1.0), strategy(*arguments)).minimize(loss)
-    fleet.init_worker()
+    programs.distributed_optimizer(fluid.optimizer.SGD(1.0), strategy(*arguments)).minimize(loss)
+    programs.init_worker()
     executor = fluid.Executor()
     executor.run(fluid.default_startup_program())
-    dataset = fluid.DatasetFactory().create_dataset()
+    kind = "InMemoryDataset" if is_shuffled else "QueueDataset"
+    dataset = fluid.DatasetFactory().create_dataset(kind)
     dataset.set_use_var([ids, click])
     dataset.set_batch_size(BATCH_SIZE)
     dataset.set_thread(threads)
     files = sorted(str(path) for path in Path(folder).glob("part-*"))
     dataset.set_filelist(files[rank::2])
+    if is_shuffled:
+        dataset.load_into_memory()
+        dataset.global_shuffle(programs)
     for _ in range(EPOCHS):
         executor.train_from_dataset(fluid.default_main_program(), dataset)
-    fleet.stop_worker()
+    programs.stop_worker()
+
+
+def keep_shuffled_program_ledger(rank: int, folder: str) -> None:
+    """Count records that all workers have exchanged before; keep the error in a file."""
+    try:
+        keep_program_ledger(rank, "async", 1, folder, is_shuffled=True)
+    except PeerLostError as error:
+        Path(folder, f"error-of-worker-{rank}.txt").write_text(str(error))
+        raise
 
 
 def _slow_down(runner: type[ProgramRunner]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,17 @@ from tests.support.server_process import DEADLINE_S, ServerProcess
 from sparsefleet import optim
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.server.command_loop import pack_body, unpack_body
-from sparsefleet.store import Constant, RemoteStore, RemoteStoreConfig, RoundMember, TableSpec
+from sparsefleet.store import (
+    AdmitByProbability,
+    Constant,
+    Evict,
+    LocalStore,
+    RemoteStore,
+    RemoteStoreConfig,
+    RoundMember,
+    TableSpec,
+)
+from sparsefleet.store.store_save import Base, StoreSave
 
 KEYS = np.arange(60)
 CONFIG = RemoteStoreConfig(timeout_s=DEADLINE_S, failover_wait_s=DEADLINE_S)
@@ -40,10 +52,16 @@ class DurableServers:
 
     def kill(self, index: int) -> None:
         with self._lock:
-            self._processes[index].kill()
-            self._processes[index] = self._start(index, self.endpoints[index])
-            self._processes[index].wait_ready()
+            self.end(index)
+            self.start(index)
             self.kills += 1
+
+    def end(self, index: int) -> None:
+        self._processes[index].kill()
+
+    def start(self, index: int) -> None:
+        self._processes[index] = self._start(index, self.endpoints[index])
+        self._processes[index].wait_ready()
 
     def close(self) -> None:
         for process in self._processes:
@@ -161,6 +179,90 @@ def test_mail_and_loads_outlive_a_kill(servers: DurableServers, tmp_path: Path) 
         assert unpack_body(store.command(0, "mail.take", take))[0] == {"sizes": []}
 
 
+def _save(store: RemoteStore, path: Path, base: Base | None = None) -> Base:
+    save = StoreSave(store, path, base=base, track=True)
+    save.open()
+    save.write()
+    return Base(str(path), save.commit({}, step=0).token)
+
+
+def test_a_delta_after_kills_has_what_was_changed_and_removed(
+    servers: DurableServers, tmp_path: Path
+) -> None:
+    spec = dataclasses.replace(_ledger(), track_dirty=True)
+    with RemoteStore(servers.endpoints, config=CONFIG) as store:
+        store.define(spec)
+        store.push("t", KEYS, np.full((len(KEYS), 2), -1.0, np.float32))
+        base = _save(store, tmp_path / "full")
+        for index in range(2):
+            servers.kill(index)
+        store.push("t", KEYS[:5], np.full((5, 2), -1.0, np.float32))
+        assert store.erase("t", KEYS[10:13]) == 3
+        for index in range(2):
+            servers.kill(index)
+        changed = np.concatenate([rows.keys for rows in store.rows("t", only_dirty=True)])
+        # It forgets with the process that others were saved: the delta has more than it needs.
+        assert set(KEYS[:5].tolist()) <= set(changed.tolist())
+        _save(store, tmp_path / "delta", base)
+        wanted = store.pull("t", KEYS, train=False)
+        with LocalStore() as copy:
+            copy.define(spec)
+            copy.load(str(tmp_path / "delta"))
+            assert np.array_equal(copy.pull("t", KEYS, train=False), wanted)
+            assert not copy.contains("t", KEYS[10:13]).any()
+
+
+def test_rows_born_by_pulls_by_chance_are_the_same_after_a_kill(servers: DurableServers) -> None:
+    spec = TableSpec(name="t", dim=2, initializer=Constant(5.0), admission=AdmitByProbability(0.3))
+    with RemoteStore(servers.endpoints, config=CONFIG) as store:
+        store.define(spec)
+        for _ in range(2):
+            before = store.pull("t", KEYS)
+            for index in range(2):
+                servers.kill(index)
+            after = store.pull("t", KEYS, train=False)
+            assert np.array_equal(after, before)
+            assert 0 < np.count_nonzero(after[:, 0]) < len(KEYS)
+
+
+def test_shrinking_counts_touches_and_removals_from_before_a_kill(servers: DurableServers) -> None:
+    spec = dataclasses.replace(_ledger(), eviction=Evict(untouched_steps=3))
+    with RemoteStore(servers.endpoints, config=CONFIG) as store:
+        store.define(spec)
+        store.push("t", KEYS, np.full((len(KEYS), 2), -1.0, np.float32))
+        for _ in range(5):
+            store.push("t", KEYS[:20], np.full((20, 2), -1.0, np.float32))
+        for index in range(2):
+            servers.kill(index)
+        assert store.shrink("t") == len(KEYS) - 20
+        for index in range(2):
+            servers.kill(index)
+        assert sum(len(rows.keys) for rows in store.rows("t")) == 20
+        assert store.version("t") == 6
+
+
+def test_a_work_list_hands_out_each_file_once_over_kills(servers: DurableServers) -> None:
+    files = [[f"part-{number}", []] for number in range(6)]
+    place = {"list": "train", "epoch": 1}
+
+    def ask(store: RemoteStore, name: str, **words: object) -> dict[str, Any]:
+        return unpack_body(store.command(0, f"work.{name}", pack_body({**place, **words})))[0]
+
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(RemoteStore(servers.endpoints, name=f"worker-{n}", config=CONFIG))
+            for n in range(2)
+        ]
+        for store in stores:
+            ask(store, "begin", num_workers=2, files=files)
+        taken = []
+        for number in range(6):
+            taken.append(ask(stores[number % 2], "take", keep_going=False)["path"])
+            if number % 2:
+                servers.kill(0)
+        assert sorted(taken) == [path for path, _ in files]
+
+
 def test_a_successor_learns_what_is_applied(servers: DurableServers) -> None:
     gradients = np.full((len(KEYS), 2), -1.0, np.float32)
     config = dataclasses.replace(CONFIG, session="job/worker-0")
@@ -174,6 +276,37 @@ def test_a_successor_learns_what_is_applied(servers: DurableServers) -> None:
         assert second.push_many({"t": (KEYS, gradients)}, data=[(7, 0, 4, 5)]).applied == len(KEYS)
         assert second.pull("t", KEYS, train=False).tolist() == [[2.0] * 2] * len(KEYS)
     first.close()
+
+
+def test_a_wait_lasts_as_long_as_a_launcher_restarts_the_server(
+    servers: DurableServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_LOG_DIR", str(tmp_path))
+    note = tmp_path / "server-1.restarting"
+    config = RemoteStoreConfig(timeout_s=0.5, failover_wait_s=1.0, peer_timeout_s=2.5)
+    gradients = np.full((len(KEYS), 2), -1.0, np.float32)
+    with RemoteStore(servers.endpoints, config=config) as store:
+        store.define(_ledger())
+        servers.end(1)
+        with pytest.raises(SparseFleetError, match="no launcher on this machine is restarting it"):
+            store.push("t", KEYS, gradients)
+        note.write_text("the launcher restarted it 1 s ago")
+        pushed: list[int] = []
+        pushing = threading.Thread(
+            target=lambda: pushed.append(store.push("t", KEYS, gradients).applied)
+        )
+        pushing.start()
+        for _ in range(15):  # longer than both times
+            pushing.join(0.3)
+            assert pushing.is_alive()
+            note.touch()
+        servers.start(1)
+        pushing.join(DEADLINE_S)
+        assert pushed == [len(KEYS)]
+        servers.end(1)
+        os.utime(note, (1.0, 1.0))
+        with pytest.raises(SparseFleetError, match="restarted it 1 s ago, but it has not said so"):
+            store.push("t", KEYS, gradients)
 
 
 def test_without_durability_a_restarted_server_is_reported(tmp_path: Path) -> None:

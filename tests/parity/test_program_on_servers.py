@@ -52,6 +52,12 @@ def regularized() -> Any:
     )
 
 
+def centered() -> Any:
+    """RMSProp whose rate changes: its momentum holds steps at the rates of their time."""
+    rate = fluid.layers.exponential_decay(0.02, decay_steps=2, decay_rate=0.5)
+    return fluid.optimizer.RMSProp(rate, momentum=0.6, centered=True, epsilon=1e-3)
+
+
 def clipped() -> Any:
     return fluid.optimizer.Adagrad(0.1, grad_clip=fluid.clip.GradientClipByValue(0.05))
 
@@ -76,7 +82,16 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamax": lambda: fluid.optimizer.Adamax(0.01),
     "decayed_adagrad": lambda: fluid.optimizer.DecayedAdagrad(0.05),
     "ftrl": lambda: fluid.optimizer.Ftrl(0.1, l1=0.001, l2=0.01),
+    "rmsprop": lambda: fluid.optimizer.RMSProp(0.01),
+    "rmsprop_centered": centered,
+    "adadelta": lambda: fluid.optimizer.Adadelta(0.1, epsilon=1e-3, rho=0.9),
+    "lars": lambda: fluid.optimizer.LarsMomentum(0.5, 0.9, lars_coeff=0.05),
+    "lamb": lambda: fluid.optimizer.LambOptimizer(0.05),
+    "lamb_regularized": lambda: fluid.optimizer.LambOptimizer(
+        0.05, regularization=fluid.regularizer.L2Decay(0.1)
+    ),
 }
+NEW = ("rmsprop_centered", "adadelta", "lars", "lamb")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -100,6 +115,51 @@ def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
         wanted = np.array(scope.find_var(parameter).get_tensor())
         np.testing.assert_allclose(found[0][parameter], wanted, rtol=2e-4, atol=2e-6)
         np.testing.assert_array_equal(found[0][parameter], found[1][parameter])
+
+
+@pytest.mark.parametrize("strategy", ["half_async", "async"])
+@pytest.mark.parametrize("name", NEW)
+def test_one_worker_of_the_other_modes_is_one_process(
+    name: str, strategy: str, servers: NativeServers
+) -> None:
+    feeds = feeds_of(0, STEPS)
+
+    def work(worker: ProgramWorker) -> dict[str, Any]:
+        for feed in feeds:
+            worker.run(feed, [worker.network.loss])
+            model = worker.network.main._distributed.model  # type: ignore[union-attr]
+            model.finish()  # async: one gradient at a time, and the values that it made
+            model.start()
+        return {name: worker.value(name) for name in (*DENSE, "embedding_0.w_0")}
+
+    make = getattr(StrategyFactory, f"create_{strategy}_strategy")
+    (found,) = run_workers(servers, 1, work, OPTIMIZERS[name], make)
+    _, scope, _ = run_alone(OPTIMIZERS[name], feeds)
+    for parameter, value in found.items():
+        wanted = np.array(scope.find_var(parameter).get_tensor())
+        np.testing.assert_allclose(value, wanted, rtol=2e-4, atol=2e-6, err_msg=parameter)
+
+
+def test_lars_takes_the_norm_of_a_parameter_that_two_servers_could_share(
+    servers: NativeServers,
+) -> None:
+    def wide() -> fluid.Variable:
+        x = fluid.layers.data("x", [3])
+        hidden = fluid.layers.fc(x, 9000, act="tanh")  # 27,000 values: three blocks
+        return fluid.layers.mean(fluid.layers.fc(hidden, 1))
+
+    feeds = [{"x": feed["x"]} for feed in feeds_of(0, STEPS)]
+
+    def work(worker: ProgramWorker) -> Any:
+        for feed in feeds:
+            worker.run(feed)
+        return worker.value("fc_0.w_0")
+
+    sync = StrategyFactory.create_sync_strategy
+    (found,) = run_workers(servers, 1, work, OPTIMIZERS["lars"], sync, wide)
+    _, scope, _ = run_alone(OPTIMIZERS["lars"], feeds, wide)
+    wanted = np.array(scope.find_var("fc_0.w_0").get_tensor())
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
 def own_settings() -> fluid.Variable:

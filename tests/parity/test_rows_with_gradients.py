@@ -67,9 +67,13 @@ def train(
         quiet=True, prefetch=prefetch, non_finite_loss="skip" if skip else "raise"
     )
 
+    # Made before the threads start, which share torch's generator.
+    models = [plain_clicks() if len(data) > 1 else None for _ in data]
+
     def work(endpoints: list[str], index: int) -> None:
-        model = plain_clicks() if len(data) > 1 else None
-        trainer = make_trainer(endpoints, index, len(data), model=model, config=config, **options)
+        trainer = make_trainer(
+            endpoints, index, len(data), model=models[index], config=config, **options
+        )
         with trainer:
             trained = trainer.fit(data[index], epochs=2).examples
             trainer.save(out)

@@ -48,6 +48,16 @@ def batches():
         yield torch.randint(0, 40, (16, 2)), torch.rand(16)
 
 
+class Batches:
+    """Has a length, so that it is known how much a lost worker has left."""
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        return batches()
+
+
 model = nn.Sequential(SparseEmbeddingBag("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
 with Trainer(
     model,
@@ -58,4 +68,4 @@ with Trainer(
     checkpoints=CheckpointConfig(directory=directory[0]) if directory else None,
     callbacks=[Witness()],
 ) as trainer:
-    trainer.fit(batches, epochs=2)
+    trainer.fit(Batches(), epochs=2)

@@ -87,7 +87,7 @@ def test_the_exit_code_is_the_scripts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "no script is given"),
+        ((), "no script was given"),
         (("-m",), "-m needs the name of a module"),
         (("--lr", "1"), "unknown flag --lr"),
         (("missing.py",), "'missing.py' does not exist"),
@@ -133,6 +133,7 @@ assert float(found) == 2.5 and "%.1f %d" % (found, found * 2) == "2.5 5"
 assert float(np.array(found)) == 2.5 and type(found + 1) is type(found)
 (tensor,) = exe.run(fetch_list=[value], return_numpy=False)
 assert float(np.array(tensor)) == 2.5
+assert ["%.1f" % row for row in np.zeros((2, 1))] == ["0.0", "0.0"] and int(np.exp([0.0])) == 1
 assert np.array([[1], [2, 3]]).dtype == object
 assert str([np.mean(found), found]) == "[2.5, array([2.5], dtype=float32)]"
 try:

@@ -1,4 +1,4 @@
-"""`sparsefleet chaos` on its own job: what is killed comes back, and the ledger is exact."""
+"""`sparsefleet chaos` on its own job: what breaks is mended, and the ledger is exact."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ COMMAND = ("-m", "sparsefleet", "chaos")
             ("--door", "fluid", "--mode", "async", "--kill", "servers", "--partition"),
             {"kill", "partition"},
         ),
+        (("--mode", "hybrid", "--disk-full", "--seed", "3"), {"disk-full"}),
     ],
-    ids=["torch-sync", "fluid-async"],
+    ids=["torch-sync", "fluid-async", "torch-hybrid-disk"],
 )
-def test_killed_servers_lose_no_record(
-    tmp_path: Path, words: tuple[str, ...], kinds: set[str]
-) -> None:
+def test_faults_lose_no_record(tmp_path: Path, words: tuple[str, ...], kinds: set[str]) -> None:
     report = tmp_path / "report.json"
     size = ("--batches", "80", "--pace-ms", "50", "--every", "1s", "--for", "4s")
     times = ("--fault-time", "500ms", "--report", str(report))
@@ -40,4 +39,5 @@ def test_killed_servers_lose_no_record(
     assert found["problems"] == []
     assert {fault["kind"] for fault in found["injected"]} == kinds
     assert found["ledger"]["records"] == 2 * 80 * 32
+    assert set(found["ledger"]["counted"]) == {2 * 80 * 32}
     assert found["left"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,12 @@ def test_example_is_short_and_says_how_to_run_it(path: Path) -> None:
     if "argparse" in text:
         assert f"python examples/{path.name}" in text
         assert f"examples/{path.name} --mode" in text
+
+
+@pytest.mark.slow  # a minute and more on two cores
+@pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install sparsefleet[ray]")
+def test_on_ray_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # loopback only
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster of another test
+    printed = run_alone("on_ray", "--rows", "30000", "--storage", str(tmp_path))
+    assert number_after("held-out AUC", printed) > 0.66

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -19,79 +17,15 @@ from typing import Any
 
 import pytest
 from tests.support.browser import keep_picture, open_browser, wait_for
-from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import wait_until
+from tests.support.monitored_job import MonitoredJob
 
-from sparsefleet.endpoint import parse_endpoint
-from sparsefleet.monitor import CATALOGUE, parse
-from sparsefleet.monitor.reading import Reading
+from sparsefleet.monitor import CATALOGUE
 from sparsefleet.monitor.series import metric_of
 
 pytestmark = pytest.mark.job
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).parent / "monitored_script.py"
-
-
-class MonitoredJob:
-    """Two servers and two workers that train until they are told to stop."""
-
-    def __init__(self, directory: Path, *faults: str) -> None:
-        self.directory = directory
-        shutil.copy(SCRIPT, directory / "train.py")
-        self.launcher = LaunchProcess(
-            directory, "--servers", "2", "--workers", "2", "--metrics", "127.0.0.1:0",
-            "--dashboard", "--log-dir", "logs", "--durability", "process", "--native-servers",
-            "train.py", *faults,
-        )  # fmt: skip
-        wait_until(self.is_training, "all workers train")
-
-    def is_training(self) -> bool:
-        reading = self.reading()
-        steps = reading.by("sparsefleet_worker_steps_total", "index")
-        up = reading.by("sparsefleet_job_process_up", "index")
-        return sum(up.values()) == 4 and len(steps) == 2 and min(steps.values()) > 20
-
-    def address(self) -> str:
-        for line in self.launcher.output().splitlines():
-            if "metrics of the job at http://" in line:
-                return line.rpartition("http://")[2].removesuffix("/metrics")
-        return ""
-
-    def reading(self) -> Reading:
-        """What the launcher has gathered; nothing before it listens."""
-        assert self.launcher.process.poll() is None, self.launcher.output()
-        if not self.address():
-            return Reading([])
-        where = parse_endpoint(self.address())
-        connection = http.client.HTTPConnection(where.host, where.port, timeout=60)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return Reading(parse(text))
-
-    def page(self) -> str:
-        return (self.directory / "logs" / "metrics" / "dashboard.url").read_text().strip()
-
-    def pid(self, name: str) -> int:
-        job = json.loads((self.directory / "logs" / "metrics" / "job.json").read_text())
-        role, index = name.split()
-        return next(
-            int(each["pid"])
-            for each in job["processes"]
-            if (each["role"], each["index"]) == (role, int(index))
-        )
-
-    def top(self) -> str:
-        command = [sys.executable, "-m", "sparsefleet", "top", "--once", "--interval", "1"]
-        done = subprocess.run(
-            [*command, "--job", "logs"], cwd=self.directory, capture_output=True, timeout=240
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode()
-
-    def stop(self) -> int:
-        (self.directory / "stop").touch()
-        return self.launcher.wait()
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +48,9 @@ def test_the_launcher_gathers_the_metrics_of_all_processes(job: MonitoredJob) ->
     buckets = reading.buckets("sparsefleet_server_request_seconds", type="pull", role="server")
     assert buckets[float("inf")] > 0
     assert reading.sum("sparsefleet_log_bytes_total") > 0
+    for name in ("received", "sent"):  # workers on this host greet over a socket, then share memory
+        moved = reading.by(f"sparsefleet_server_{name}_bytes_total", "transport")
+        assert moved["shared_memory"] > moved["socket"] > 0
 
 
 def test_the_discovery_file_names_every_process(job: MonitoredJob) -> None:
@@ -263,31 +200,3 @@ def test_the_job_ends_and_says_so(job: MonitoredJob) -> None:
     assert ended["ended"] == "the job has ended"
     assert not (job.directory / "logs" / "metrics" / "dashboard.url").exists()
     assert "the job has ended" in job.top()
-
-
-def test_what_is_wrong_is_named_everywhere(tmp_path: Path) -> None:
-    job = MonitoredJob(tmp_path, "slow-worker", "nan", "new-ids")
-    try:
-        wanted = {
-            ("straggler", "worker 1"),
-            ("slow_reader", "worker 1"),
-            ("nan_gradients", "worker 0"),
-            ("dying_feature", "table clock"),
-        }
-        found: set[tuple[str, str]] = set()
-
-        def all_found() -> bool:
-            for each in job.reading().samples():
-                if each.name == "sparsefleet_job_diagnosis":
-                    labels = dict(each.labels)
-                    found.add((labels["rule"], labels["subject"]))
-            return found >= wanted
-
-        wait_until(all_found, "all faults are diagnosed")
-        with urllib.request.urlopen(job.page().replace("/?", "/job.json?"), timeout=60) as answer:
-            page = json.load(answer)
-        assert {"nan_gradients", "dying_feature"} <= {each["rule"] for each in page["findings"]}
-        assert all(each["advice"] for each in page["findings"])
-        wait_until(lambda: "batches whose loss was NaN" in job.top(), "top names it, too")
-    finally:
-        job.launcher.close()

@@ -54,6 +54,30 @@ sys.exit(int(word))
 """
 
 
+# Takes longer to come back than others wait for it.
+SLOW_TO_RETURN = """\
+import os, pathlib, signal, sys, time
+if os.environ["SPARSEFLEET_INCARNATION"] != "0":
+    time.sleep(9)
+import torch
+from sparsefleet import Trainer, TrainerConfig, fleet, optim
+from sparsefleet.nn import SparseEmbeddingBag
+fleet.init()
+if fleet.is_server():
+    fleet.run_server()
+    sys.exit()
+def batches():
+    for number in range(20):
+        if (fleet.worker_index(), number, os.environ["SPARSEFLEET_INCARNATION"]) == (1, 5, "0"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield torch.arange(4).reshape(2, 2), torch.ones(2)
+model = torch.nn.Sequential(SparseEmbeddingBag("t", 4), torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+loss = torch.nn.BCEWithLogitsLoss()
+with Trainer(model, loss, optim.SGD(lr=0.1), mode="sync", config=TrainerConfig(quiet=True)) as t:
+    t.fit(batches)
+"""
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[LaunchProcess] = []
@@ -113,6 +137,16 @@ def _pushes(directory: Path) -> int:
         return int((directory / "pushes").read_text())
     except FileNotFoundError:
         return 0
+
+
+@pytest.mark.job
+def test_others_wait_for_a_worker_as_long_as_the_launcher_restarts_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_FAILOVER_WAIT_S", "6")
+    launcher = start(SLOW_TO_RETURN, "--workers", "2", "--servers", "2", "--native-servers")
+    assert launcher.wait() == 0, launcher.output() + launcher.log("workerlog.0")
+    assert "restarted alone: worker 1: 1" in launcher.output()
 
 
 def test_without_durability_a_killed_server_ends_the_job(start: Start, tmp_path: Path) -> None:
@@ -196,7 +230,7 @@ with RemoteStore(fleet.server_endpoints(), name=f"worker-{rank}") as store:
     assert launcher.wait() == 137
     assert "the data of worker 1 was left out" in launcher.output()
     assert (tmp_path / "seen").exists(), launcher.output() + launcher.log("workerlog.0")
-    assert "has ended, as its launcher reports" in launcher.log("serverlog.0")
+    assert "its launcher reports that it has ended" in launcher.log("serverlog.0")
 
 
 def test_sigterm_gives_workers_notice_while_servers_still_run(start: Start, tmp_path: Path) -> None:
@@ -221,7 +255,7 @@ while True:
     launcher.wait_for_pids(3)
     launcher.send(signal.SIGTERM)
     assert launcher.wait() == 75, launcher.output()
-    assert "start the job elsewhere" in launcher.output()
+    assert "the state of the job is saved: start it elsewhere" in launcher.output()
     assert (tmp_path / "server-ended").exists()
     launcher.wait_for_no_child()
 

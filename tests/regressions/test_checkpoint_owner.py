@@ -114,7 +114,7 @@ def test_a_training_whose_directory_was_taken_over_saves_no_more(tmp_path: Path)
     with trainer(tmp_path, resume="auto") as second:
         second.fit(BATCHES, epochs=2)
     first.fit(BATCHES, epochs=1)
-    with pytest.raises(CheckpointError, match="now the directory belongs to"):
+    with pytest.raises(CheckpointError, match="the directory now belongs to"):
         first.close()
     newest = latest(str(tmp_path))
     assert newest is not None

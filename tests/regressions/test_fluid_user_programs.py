@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,11 @@ def test_a_mask_is_drawn_for_each_box_with_an_object() -> None:
     assert drawn[1].tolist() == [[1, 1, 0, 0]] * 4
 
 
-def test_a_module_that_only_has_names_can_be_run() -> None:
+def test_a_module_that_only_has_names_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import runpy
 
+    # Another test may have imported it, which runpy warns of.
+    monkeypatch.delitem(sys.modules, "sparsefleet.fluid.reader", raising=False)
     assert "PyReader" not in runpy.run_module("sparsefleet.fluid.reader")
 
 
@@ -260,3 +263,24 @@ def test_a_program_built_again_starts_with_the_same_rows() -> None:
             exe.run(startup)
             found.append(exe.run(main, {"ids": np.array([[2], [5]])}, [rows])[0])
     assert np.array_equal(found[0], found[1])
+
+
+def test_an_array_fills_a_parameter_of_another_shape_with_as_many_elements() -> None:
+    main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
+    with fluid.program_guard(main, startup), fluid.scope_guard(scope):
+        first = fluid.initializer.NumpyArrayInitializer(np.arange(3, dtype="float32"))
+        fluid.layers.create_parameter([3, 1], "float32", name="w", default_initializer=first)
+        fluid.Executor().run(startup)
+        assert np.array(scope.find_var("w").get_tensor()).tolist() == [[0.0], [1.0], [2.0]]
+        with pytest.raises(ValueError, match=r"an array of shape \(3,\) for parameter 'v'"):
+            fluid.layers.create_parameter([4], "float32", name="v", default_initializer=first)
+
+
+def test_the_communicator_comes_with_the_modes_it_takes() -> None:
+    from sparsefleet.fluid.communicator import Communicator, DistributedMode
+
+    communicator = Communicator(fluid.Program(), DistributedMode.HALF_ASYNC)
+    communicator.start()
+    assert communicator.is_running()
+    communicator.stop()
+    assert [mode.name for mode in DistributedMode] == ["SYNC", "ASYNC", "HALF_ASYNC", "GEO"]

@@ -129,7 +129,7 @@ def test_pass_continues_without_a_lost_worker() -> None:
 def test_files_of_a_live_worker_cannot_be_handed_back_by_its_namesake() -> None:
     with NativeServers(1) as servers, servers.connect(name="worker-0") as first:
         shard = FleetShard(first, "files", 1, keep_going=True)
-        shard.begin([FileToRead("a"), FileToRead("b")], 2)
+        shard.begin([FileToRead("a"), FileToRead("b")], 2, again=False)
         taken = shard.take()
         assert taken == FileToRead("a")
         with servers.connect(name="worker-0") as namesake:
@@ -146,10 +146,10 @@ def test_files_of_a_lost_worker_are_not_kept_by_its_namesake() -> None:
     with NativeServers(1) as servers, servers.connect(name="worker-0") as first:
         files = [FileToRead("a"), FileToRead("b")]
         shard = FleetShard(first, "files", 1, keep_going=False)
-        shard.begin(files, 2)
+        shard.begin(files, 2, again=False)
         second = servers.connect(name="worker-1")
         lost = FleetShard(second, "files", 1, keep_going=False)
-        lost.begin(files, 2)
+        lost.begin(files, 2, again=False)
         assert lost.take() == FileToRead("a")
         with servers.connect(name="worker-1") as namesake:
             assert namesake.num_servers == 1

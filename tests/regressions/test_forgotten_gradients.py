@@ -21,7 +21,7 @@ def test_a_loop_without_apply_gradients_warns_soon(caplog: pytest.LogCaptureFixt
             optimizer.step()
     [record] = caplog.records
     assert "rows are not trained" in record.getMessage()
-    assert "apply_gradients(model) beside optimizer.step()" in record.getMessage()
+    assert "apply_gradients(model) next to optimizer.step()" in record.getMessage()
     assert apply_gradients(model).applied == 2
 
 

@@ -59,9 +59,9 @@ def test_adamw_trains_tables_as_torch_does_with_rows_in_every_step() -> None:
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda m: torch.optim.RAdam(m.parameters()), "no RAdam"),
-        (lambda m: torch.optim.NAdam(m.parameters()), "no NAdam"),
-        (lambda m: torch.optim.Adam(m.parameters(), amsgrad=True), "Adam with amsgrad=False only"),
+        (lambda m: torch.optim.RAdam(m.parameters()), "do not support RAdam"),
+        (lambda m: torch.optim.NAdam(m.parameters()), "do not support NAdam"),
+        (lambda m: torch.optim.Adam(m.parameters(), amsgrad=True), "Adam only with amsgrad=False"),
         (lambda m: torch.optim.SGD(m.parameters(), lr=1.0, maximize=True), "negate the loss"),
     ],
 )

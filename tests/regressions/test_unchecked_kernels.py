@@ -90,7 +90,7 @@ def test_shapes_of_attention_are_checked() -> None:
         lambda: graph(torch.rand(4, 3, 4, 8), key, value, mask),
     ]
     for call in wrong:
-        with pytest.raises(ShapeError, match="which do not belong together"):
+        with pytest.raises(ShapeError, match="which do not match"):
             call()
 
 

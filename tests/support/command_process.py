@@ -18,16 +18,21 @@ class CommandProcess:
     """Started by the constructor; `ready` is what its first line looks like.
 
     open_files: the soft and the hard limit of files that it may open; None: this process's own.
+    prefix: words before the command, which must replace themselves by it.
     """
 
     def __init__(
-        self, ready: re.Pattern[str], *words: str, open_files: tuple[int, int] | None = None
+        self,
+        ready: re.Pattern[str],
+        *words: str,
+        open_files: tuple[int, int] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self._ready = ready
         limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, open_files)
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparsefleet", *words],
+            [*prefix, sys.executable, "-m", "sparsefleet", *words],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,

@@ -511,7 +511,7 @@ CASES: dict[str, Case] = {
     ),
     "tensor before its file": Case(
         tensor_is(lambda entry: entry["tensor_meta"].update(storage_offset={"as_int": -1})),
-        "expected a size of a tensor",
+        "expected the size of a stored tensor",
     ),
     "tensor of another rank": Case(
         tensor_is(lambda entry: entry["tensor_meta"].update(strides=[])), "the tensor 'model."

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
@@ -25,6 +25,8 @@ class KillableWorkers:
 
     work: finds its role in the environment.
     restarts: False: who is killed stays away, and the others continue.
+    restarts_failed: also restart who ends with an error, as `--restart failed`.
+    variables_of: by rank, what its environment has besides that of all.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class KillableWorkers:
         work: Callable[..., None],
         *arguments: Any,
         restarts: bool = True,
+        restarts_failed: bool = False,
+        variables_of: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         self._work = work
         self._arguments = arguments
@@ -46,13 +50,16 @@ class KillableWorkers:
             "SPARSEFLEET_FAILOVER_WAIT_S": "60" if restarts else "0",
             "SPARSEFLEET_KEEP_GOING": "0" if restarts else "1",
         }
+        self._variables_of = variables_of or {}
         self._restarts = restarts
+        self._restarts_failed = restarts_failed
         self.restarts = [0] * count
         self._processes = [self._start(rank) for rank in range(count)]
 
     def _start(self, rank: int) -> ForkServerProcess:
         variables = {
             **self._variables,
+            **self._variables_of.get(rank, {}),
             "SPARSEFLEET_INDEX": str(rank),
             "SPARSEFLEET_INCARNATION": str(self.restarts[rank]),
         }
@@ -69,7 +76,9 @@ class KillableWorkers:
         for rank, process in enumerate(self._processes):
             if process.is_alive():
                 done = False
-            elif process.exitcode == -9 and self._restarts:
+            elif (process.exitcode == -9 and self._restarts) or (
+                process.exitcode and self._restarts_failed
+            ):
                 self.restarts[rank] += 1
                 self._processes[rank] = self._start(rank)
                 done = False

@@ -43,13 +43,19 @@ class LaunchProcess:
     A script of a test writes its pid to `pids/<anything>`; so the test knows what must be gone.
     """
 
-    def __init__(self, directory: Path, *words: str, command: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *words: str,
+        command: tuple[str, ...] = (),
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         self.directory = directory
         (directory / "pids").mkdir(exist_ok=True)
         start = command or ("-m", "sparsefleet", "launch")
         self._out = open(directory / f"launch-{len(os.listdir(directory))}.out", "w+b")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, *start, *words],
+            [*prefix, sys.executable, *start, *words],
             cwd=directory,
             env={
                 **os.environ,

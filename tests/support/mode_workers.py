@@ -59,14 +59,18 @@ class ModeWorkers:
         servers: int = 1,
         optimizer: Optimizer | None = None,
         width: int = 1,
+        max_frame_bytes: int = 64 << 20,
         **setting: Any,
     ) -> None:
         optimizer = optimizer or SGD(lr=0.1)
-        self.servers = NativeServers(servers, transport="plain")
+        self.servers = NativeServers(servers, transport="plain", max_frame_bytes=max_frame_bytes)
         self.spec = TableSpec(name=ROWS, dim=1, optimizer=optimizer, initializer=Constant(0.0))
         self.threads = setting.get("threads", 1)
         self.stores = [
-            self.servers.connect(name=f"worker-{index}", timeout_s=20.0) for index in range(workers)
+            self.servers.connect(
+                name=f"worker-{index}", timeout_s=20.0, max_frame_bytes=max_frame_bytes
+            )
+            for index in range(workers)
         ]
         for store in self.stores:
             store.define(self.spec)

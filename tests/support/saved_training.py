@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
 
 Batches = list[tuple[Tensor, Tensor]]
+
+_SEEDING = Lock()
 
 
 class StoppedError(Exception):
@@ -51,8 +54,10 @@ def make_trainer(
     """Return a trainer with Adam, in this process or in a job, with the same initial values every
     time.
     """
-    torch.manual_seed(0)
-    model = options.pop("model", None) or DropoutClicks()
+    model = options.pop("model", None)
+    with _SEEDING:  # workers that are threads share torch's generator
+        torch.manual_seed(0)
+        model = model or DropoutClicks()
     optimizer = options.pop("optimizer", None) or torch.optim.Adam(model.parameters(), lr=0.01)
     fleet = Fleet()
     if endpoints:

@@ -16,9 +16,14 @@ _READY = re.compile(
 class ServerProcess(CommandProcess):
     """Started by the constructor; `wait_ready()` gives its endpoint."""
 
-    def __init__(self, *flags: str, open_files: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        open_files: tuple[int, int] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         port = () if "--endpoint" in flags else ("--endpoint", "127.0.0.1:0")
-        super().__init__(_READY, "server", *port, *flags, open_files=open_files)
+        super().__init__(_READY, "server", *port, *flags, open_files=open_files, prefix=prefix)
 
     def wait_ready(self) -> str:
         """The endpoint it listens on, once it says so."""

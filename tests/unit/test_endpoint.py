@@ -13,6 +13,7 @@ from sparsefleet.errors import ConfigError
         ("ps-0.job.svc:0", "ps-0.job.svc", 0),
         ("[::1]:65535", "::1", 65535),
         (" localhost:1 ", "localhost", 1),
+        ("/run/job/server-0", "/run/job/server-0", 0),
     ],
 )
 def test_host_and_port_are_read_and_written_back(text: str, host: str, port: int) -> None:

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "sparsefleet"
 
 # Imports point to the right or down. Entry points may import anything.
-ENTRY_POINTS = "__init__ __main__ as_paddle distributed cli"
+ENTRY_POINTS = "__init__ __main__ as_paddle distributed ray cli"
 ROOMS = """
-    fluid zoo torchrec_like
+    planning fluid zoo torchrec_like
     train launch
     engine embed
     fleet modes

@@ -171,7 +171,7 @@ class Checkpoint:
             self._right.add(entry.path)
 
     def verify(self, *, deep: bool = True) -> None:
-        """Raise the first problem of this checkpoint or its bases.
+        """Raise the first problem found in this checkpoint or its bases.
 
         Checks that all files exist with the right size; with `deep` also that checksums match, all
         files can be read, rows are in the right shard, and no key appears twice.

@@ -135,7 +135,7 @@ def read_header(file: IO[bytes], location: str) -> TensorHeader:
         raise wrong("a header that is not an object")
     notes = fields.pop(_NOTES, {})
     if not (isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())):
-        raise wrong(f"{_NOTES} that is not an object of texts")
+        raise wrong(f"{_NOTES} that is not an object of strings")
     begin_of_data = _LENGTH.size + size
     tensors = {}
     for name, entry in fields.items():

@@ -24,7 +24,7 @@ _PART_ROWS = 8_000_000  # 24 bytes each
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableDiff:
-    """The differences of a table."""
+    """The differences between two versions of a table."""
 
     name: str
     same: int
@@ -47,7 +47,7 @@ class TableDiff:
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """The difference of a dense tensor."""
+    """The difference between two versions of a dense tensor."""
 
     name: str
     what: str

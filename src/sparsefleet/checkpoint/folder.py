@@ -1,4 +1,4 @@
-"""Folders of checkpoint files, on a local disk or any fsspec file system, confined to a root."""
+"""Folders of checkpoint files, on a local disk or any fsspec file system, optionally confined."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FoundFile(NamedTuple):
 def reported(
     action: str, path: str, kinds: tuple[type[Exception], ...] = (OSError,)
 ) -> Iterator[None]:
-    """Convert errors of a file system to errors that name the file."""
+    """Convert file system errors to errors that name the file."""
     try:
         yield
     except CheckpointError:
@@ -68,7 +68,7 @@ class OutputFile(abc.ABC):
     """A new file, complete and on disk only after `close()` has returned."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
-    """What it raises."""
+    """The errors it raises."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -101,7 +101,7 @@ class Folder(abc.ABC):
     """Files by their path relative to `root`. Thread-safe."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
-    """What its files raise."""
+    """The errors its files raise."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ def _local_path(path: str) -> str | None:
 
 
 def _real(path: str) -> str:
-    """Resolve a path in the same way as `LocalFolder`, and its links."""
+    """Resolve a path and its links in the same way as `LocalFolder`."""
     return os.path.realpath(os.path.abspath(os.path.expanduser(path)))
 
 

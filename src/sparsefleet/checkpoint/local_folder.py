@@ -102,7 +102,7 @@ class LocalFolder(Folder):
                 with contextlib.suppress(FileNotFoundError):
                     _make_folder(os.path.dirname(location))
                     return _LocalFile(location)
-            raise FileNotFoundError(errno.ENOENT, "another process keeps removing its folder")
+            raise FileNotFoundError(errno.ENOENT, "another process keeps removing its directory")
 
     def replace(self, path: str, data: bytes, pending: str) -> None:
         target = self.allowed(path)

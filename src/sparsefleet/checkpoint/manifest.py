@@ -81,12 +81,14 @@ class Manifest:
 
     @property
     def number(self) -> int | None:
-        """Counts the saves of a series; None outside of one, and in series of older versions."""
+        """Counts the saves of a series; None outside of a series, and in series written by older
+        versions."""
         return self._series_count("number")
 
     @property
     def generation(self) -> int | None:
-        """The training from scratch in its series that it belongs to; None if unknown."""
+        """Number of the training run, counted from scratch starts in its series; None if
+        unknown."""
         return self._series_count("generation")
 
     def _series_count(self, name: str) -> int | None:
@@ -96,7 +98,8 @@ class Manifest:
 
     @property
     def age_order(self) -> tuple[int, datetime, int]:
-        """Grows from save to save of a series, whatever the clock says and where steps go back.
+        """A sort key that grows with each save of a series, even if the clock or the step goes
+        back.
 
         Only saves without a number, which older versions wrote, are ordered by time.
         """

@@ -72,7 +72,7 @@ def _read_combined(
     if names is None:
         if folder.size(_PROGRAM) is None:
             raise ConfigError(
-                f"{folder.locate(filename)} holds variables without their names: give `names`, "
+                f"{folder.locate(filename)} contains variables without their names: pass `names`, "
                 f"because there is no {_PROGRAM} that lists them"
             )
         names = _persistable_names(_Bytes(folder.read(_PROGRAM), folder.locate(_PROGRAM)))

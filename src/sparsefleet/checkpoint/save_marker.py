@@ -1,4 +1,4 @@
-"""Tells running saves from crashed ones, and removes the files that crashed saves left.
+"""Distinguishes running saves from crashed ones, and removes the files that crashed saves left.
 
 A save creates `pending-<token>.json` first and removes it last. On a disk it holds a lock (flock)
 on that file, which the system releases however the process ends. Object stores have no locks:
@@ -55,7 +55,7 @@ class SaveMarker:
         self._written = time.monotonic()
 
     def _put_locked(self, folder: LocalFolder) -> None:
-        """Lock the file before it gets its name, so that nobody finds it unlocked."""
+        """Lock the file before it gets its name, so that it is never seen unlocked."""
         location = folder.locate(marker_file(self._token))
         before = folder.locate(pending_marker(self._token))
         with reported("write", location):

@@ -210,7 +210,7 @@ _FORMAT = "sparsefleet-series"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesOwner:
-    """The training that writes checkpoints to a folder.
+    """The training run that writes checkpoints to a folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -227,14 +227,14 @@ class SeriesOwner:
     """A digest of the model's names and shapes."""
 
     generation: int = 1
-    """Counts the trainings that started from scratch in this folder."""
+    """Counts the training runs that started from scratch in this folder."""
 
     token: str = ""
     """Differs for each process that has claimed the folder."""
 
     @staticmethod
     def of(path: str, storage_options: Mapping[str, Any] | None = None) -> SeriesOwner | None:
-        """Return the owner of a folder; None if nobody has claimed it."""
+        """Return the owner of a folder; None if it is unclaimed."""
         folder = open_folder(path, storage_options)
         try:
             data = folder.read(_FILE)
@@ -283,8 +283,8 @@ class SeriesOwner:
         if now is None or now.token != self.token:
             who = "nobody" if now is None else f"{now} (generation {now.generation})"
             raise CheckpointMismatchError(
-                f"{path}: this training wrote its checkpoints here, and now the directory belongs "
-                f"to {who}; give each job a directory of its own"
+                f"{path}: this job wrote its checkpoints here, but the directory now belongs to "
+                f"{who}; give each job its own directory"
             )
 
     def __str__(self) -> str:

@@ -57,7 +57,7 @@ def read_vectors(
 
 @contextmanager
 def _reported(path: str) -> Iterator[None]:
-    """Convert errors of file systems and Arrow to errors that name the file."""
+    """Convert errors from file systems and Arrow to errors that name the file."""
     try:
         yield
     except (InputFileError, ConfigError):

@@ -58,10 +58,10 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         "--partition", action="store_true", help="cut the network of a server for a while"
     )
     parser.add_argument(
-        "--delay", action="store_true", help="slow the network of a server down for a while"
+        "--delay", action="store_true", help="slow down the network of a server for a while"
     )
     parser.add_argument(
-        "--disk-full", action="store_true", help="let a server's writes to files fail for a while"
+        "--disk-full", action="store_true", help="make a server's file writes fail for a while"
     )
     parser.add_argument(
         "--every", default="5s", metavar="TIME", help="mean time between faults (default 5s)"
@@ -94,12 +94,12 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         "job",
         metavar="launch ...",
         nargs=argparse.REMAINDER,
-        help="the job: the words of `sparsefleet launch`, after --",
+        help="the job: the arguments of `sparsefleet launch`, after --",
     )
 
 
 def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
-    ledger = parser.add_argument_group("a job of its own, instead of `-- launch ...`")
+    ledger = parser.add_argument_group("a built-in job, instead of `-- launch ...`")
     ledger.add_argument("--ledger", action="store_true", help="run the ledger job")
     ledger.add_argument(
         "--mode",
@@ -193,7 +193,7 @@ def _given_job(
 
 def _ledger_job(options: argparse.Namespace, chaos: ChaosConfig, place: str) -> LaunchConfig:
     if options.job:
-        raise ConfigError(f"--ledger runs a job of its own, got {' '.join(options.job)!r} as well")
+        raise ConfigError(f"--ledger runs its own job, but got {' '.join(options.job)!r} as well")
     batches = options.batches or max(1, round(chaos.duration_s * 1e3 / options.pace_ms))
     words = ["--door", options.door, "--mode", options.mode, "--out", place]
     words += ["--batches", str(batches), "--pace-ms", str(options.pace_ms)]

@@ -121,7 +121,7 @@ def _add_import(commands: _Commands) -> None:
     parser.add_argument(
         "--key-column",
         metavar="NAME",
-        help="column of the keys (default: 'key', else the first column)",
+        help="column of the keys (default: 'key', or the first column)",
     )
     parser.add_argument("--no-header", action="store_true", help="the .csv has no header line")
     parser.add_argument(
@@ -146,7 +146,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def run_checkpoint_command(options: argparse.Namespace) -> int:
-    """Run the command and return the exit code. Raises ConfigError for a wrong command line."""
+    """Run the command and return the exit code. Raises ConfigError for an invalid command line."""
     run: Callable[[argparse.Namespace], int] = options.run
     return run(options)
 

@@ -9,7 +9,14 @@ from typing import get_args
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch.launch_config import DurabilityName, LaunchConfig, RestartName
 
-__all__ = ["LAUNCH_DESCRIPTION", "LAUNCH_EPILOG", "add_launch_flags", "launch_config"]
+__all__ = [
+    "LAUNCH_DESCRIPTION",
+    "LAUNCH_EPILOG",
+    "add_launch_flags",
+    "assignment",
+    "launch_config",
+    "launch_on_ray",
+]
 
 LAUNCH_DESCRIPTION = """\
 Runs a script on this machine as a job of servers and workers, each in its own process with its
@@ -24,6 +31,7 @@ examples:
   sparsefleet launch --workers 4 --native-servers -m my_package.train
   sparsefleet launch --servers 0 --workers 4 --max-restarts 3 train_collective.py
   sparsefleet launch --nodes host1,host2 --node-rank 0 --start-port 9100 train.py
+  sparsefleet launch --on ray --address 10.0.0.1:6379 --servers 2 --workers 4 train.py
 
 Each job gets a random job key unless SPARSEFLEET_JOB_KEY or SPARSEFLEET_JOB_KEY_FILE is set. On
 several nodes, one of these must be set to the same key everywhere.
@@ -40,6 +48,7 @@ def add_launch_flags(parser: argparse.ArgumentParser) -> None:
     """Add all flags except --transport and --log-level, which are common to several commands."""
     _add_job_flags(parser)
     _add_node_flags(parser)
+    _add_ray_flags(parser)
     _add_output_flags(parser)
     parser.add_argument(
         "-m",
@@ -90,9 +99,9 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--restart",
         choices=get_args(RestartName),
         default="auto",
-        help="what is restarted when a process fails. killed: that process alone, if a signal "
+        help="what to restart when a process fails. killed: that process alone, if a signal "
         "killed it (kill -9, out of memory, crash) or if it is a server that has served; failed: "
-        "that process alone, also after an error, when it trains its epoch again; all: every "
+        "that process alone, also after an error, when it repeats its epoch; all: every "
         "process, and a Trainer with resume='auto' resumes from its last checkpoint. auto "
         "(default): killed with durable servers, and all for other failures if --max-restarts is "
         "given; all with --durability off or --servers 0",
@@ -121,7 +130,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="HOST,HOST",
         help="all machines of the job; run this command on each of them. --servers and --workers "
-        "are spread over them, the first nodes getting more. Requires --start-port",
+        "are spread over them; the first nodes may get one more. Requires --start-port",
     )
     parser.add_argument(
         "--node-rank",
@@ -139,12 +148,60 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_ray_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("on a Ray cluster (extra `ray`, see docs/ray.md)")
+    group.add_argument(
+        "--on",
+        choices=("machine", "ray"),
+        default="machine",
+        help="where processes run: on this machine (default), or as actors of a Ray cluster",
+    )
+    group.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="the Ray cluster (default: RAY_ADDRESS, or one on this machine, or a new one)",
+    )
+    group.add_argument(
+        "--job",
+        default="",
+        metavar="NAME",
+        help="name of the job. If this command is killed, the same command with the same name and "
+        "--log-dir continues the job",
+    )
+    group.add_argument(
+        "--server-memory",
+        default="0",
+        metavar="SIZE",
+        help="memory that Ray reserves for each server, such as 8GiB (default: none)",
+    )
+    group.add_argument(
+        "--server-cpus", type=float, default=1.0, help="CPUs of each server (default 1)"
+    )
+    group.add_argument(
+        "--worker-cpus", type=float, default=1.0, help="CPUs of each worker (default 1)"
+    )
+    group.add_argument(
+        "--worker-placement",
+        choices=("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
+        default="PACK",
+        help="pack workers onto few nodes (default) or spread them; servers are always spread",
+    )
+
+
 def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir",
         default="logs",
         metavar="DIRECTORY",
         help="directory for serverlog.0, workerlog.0, ... (default logs)",
+    )
+    parser.add_argument(
+        "--state-dir",
+        default="",
+        metavar="DIRECTORY",
+        help="keep the servers' logs here until the job succeeds; a job that was ended, started "
+        "again with the same directory, continues (default: a new directory, removed at the end)",
     )
     parser.add_argument(
         "--durability",
@@ -180,6 +237,13 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where --dashboard listens (default %(default)s: this machine only, a free port)",
     )
+    parser.add_argument(
+        "--otlp",
+        default=os.environ.get("SPARSEFLEET_OTLP", ""),
+        metavar="URL",
+        help="push the metrics of all processes to an OpenTelemetry collector, such as "
+        "http://127.0.0.1:4318 (needs sparsefleet[otel]; default: SPARSEFLEET_OTLP, else none)",
+    )
 
 
 def launch_config(options: argparse.Namespace) -> LaunchConfig:
@@ -193,6 +257,7 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         log_dir=options.log_dir,
         transport=options.transport,
         durability=options.durability,
+        state_dir=options.state_dir,
         start_port=options.start_port,
         nodes=tuple(host.strip() for host in options.nodes.split(",")) if options.nodes else (),
         node_rank=options.node_rank,
@@ -204,13 +269,36 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
         show=options.show,
         grace_s=options.grace_seconds,
         join_timeout_s=options.join_seconds,
-        set_variables=tuple(_assignment(text) for text in options.env),
+        set_variables=tuple(assignment(text) for text in options.env),
         metrics="" if options.metrics in ("off", "0") else options.metrics,
         dashboard=options.dashboard_address if options.dashboard else "",
+        otlp="" if options.otlp in ("off", "0") else options.otlp,
     )
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def launch_on_ray(config: LaunchConfig, options: argparse.Namespace) -> int:
+    """Run the job on a Ray cluster; return the exit code. Raises ConfigError."""
+    try:
+        import sparsefleet.ray  # noqa: F401  (says what to install)
+    except ImportError as error:
+        raise ConfigError(str(error)) from error
+    from sparsefleet.launch.ray.script_job import RayLaunch, run_on_ray
+
+    return run_on_ray(
+        config,
+        RayLaunch(
+            address=options.address,
+            name=options.job,
+            server_memory=options.server_memory,
+            server_cpus=options.server_cpus,
+            worker_cpus=options.worker_cpus,
+            worker_placement=options.worker_placement,
+        ),
+    )
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Return name and value of --env. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise ConfigError(f"--env must be NAME=VALUE, got {text!r}")

@@ -1,9 +1,10 @@
 """The job that `sparsefleet chaos --ledger` runs: every record adds exactly 1 to its own row.
 
-Each worker trains on records of its own, whose gradients are -1 for the row of the record and -1
-for a dense counter of batches. At the end one worker compares all rows and the counter with what
-was to be trained, and writes the differences to a file. So a record that was lost, or trained
-twice, shows whatever happened to the processes meanwhile.
+Each worker trains on its own records, whose gradients are -1 for the row of the record and -1 for a
+dense counter of records. At the end one worker compares all rows and the counter with the expected
+values, and writes the differences to a file. So a record that was lost or trained twice is
+detected, whatever happened to the processes. The counter has an element on each server with the
+torch API.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", default="async")
     parser.add_argument("--batches", type=int, default=200, help="per worker")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--pace-ms", type=float, default=10.0, help="pause before each batch")
+    parser.add_argument("--pace-ms", type=float, default=10.0, help="pause in each step")
     parser.add_argument("--out", required=True, help="directory for ledger.json")
     parser.add_argument("--checkpoints", default="", help="directory of checkpoints")
     return parser
 
 
 def _rate(mode: str, num_workers: int) -> float:
-    """Return the rate with which a record adds 1: sync takes the mean over the workers."""
+    """Return the learning rate at which a record adds 1: sync takes the mean over the workers."""
     return float(num_workers) if mode == "sync" else 1.0
 
 
@@ -63,6 +64,7 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
     from torch import nn
 
     from sparsefleet import CheckpointConfig, Trainer, TrainerConfig, optim
+    from sparsefleet.engine.dense_groups import DenseGroup
     from sparsefleet.modes import GeoConfig
     from sparsefleet.nn import SparseEmbedding
 
@@ -70,30 +72,42 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.rows = SparseEmbedding(_TABLE, 1, initializer=Constant(0.0))
-            self.batches = nn.Parameter(torch.zeros(1))
+            self.records = nn.Parameter(torch.zeros(len(role.server_endpoints)))
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            loss: torch.Tensor = -(self.rows(ids).sum() + self.batches.sum())
+            # Not where batches are read: a restarted worker reads those again that are done.
+            time.sleep(options.pace_ms / 1e3)
+            loss: torch.Tensor = -(self.rows(ids).sum() + self.records.sum() * len(ids) * weight)
             return loss
 
     def batches() -> Iterator[torch.Tensor]:
         for ids in _batches_of(options, role.index):
             _report_begin(options, role)
-            time.sleep(options.pace_ms / 1e3)
             yield torch.from_numpy(ids)
 
     checkpoints = None
     if options.checkpoints:
         checkpoints = CheckpointConfig(directory=options.checkpoints, every_s=5.0)
+    model = Ledger()
+    # Hybrid takes the mean of dense gradients only.
+    weight = role.worker_num if options.mode == "hybrid" else 1
+    counter = DenseGroup(
+        table="records",
+        index=0,
+        parameters=[model.records],
+        optimizer=optim.SGD(lr=_rate(options.mode, role.worker_num)),
+        min_block_size=1,
+    )
     with Trainer(
-        Ledger(),
+        model,
         None,
-        optim.SGD(lr=_rate(options.mode, role.worker_num)),
+        [counter],  # type: ignore[arg-type]  # the engine also takes groups
         mode=GeoConfig(push_interval_steps=_GEO_INTERVAL)
         if options.mode == "geo"
         else options.mode,
         config=TrainerConfig(quiet=True),
         checkpoints=checkpoints,
+        resume="auto" if options.checkpoints else None,
     ) as trainer:
         trainer.fit(batches)
 
@@ -113,7 +127,12 @@ def _train_by_fluid(options: argparse.Namespace, role: RoleInfo) -> None:
     zero = fluid.initializer.Constant(0.0)
     table = fluid.ParamAttr(name=_TABLE, initializer=zero)
     rows = fluid.layers.embedding(ids, [records, 1], is_sparse=True, param_attr=table)
-    cost = fluid.layers.scale(fluid.layers.reduce_sum(rows), scale=-1.0)
+    counter = fluid.layers.create_parameter(
+        [1], "float32", attr=fluid.ParamAttr(name="records", initializer=zero)
+    )
+    ones = fluid.layers.fill_constant_batch_size_like(rows, [-1, 1], "float32", 1.0)
+    counted = fluid.layers.reduce_sum(counter) * fluid.layers.reduce_sum(ones)
+    cost = fluid.layers.scale(fluid.layers.reduce_sum(rows) + counted, scale=-1.0)
     optimizer = fluid.optimizer.SGD(_rate(options.mode, role.worker_num))
     fleet.init(role_maker.PaddleCloudRoleMaker())
     settings = (_GEO_INTERVAL,) if options.mode == "geo" else ()
@@ -132,18 +151,21 @@ def _train_by_fluid(options: argparse.Namespace, role: RoleInfo) -> None:
     dataset.set_use_var([ids])
     dataset.set_batch_size(options.batch_size)
     dataset.set_filelist([_write_records(options, role.index)])
-    dataset.set_pipe_command(f"{sys.executable} {_write_pace(options)}")
-    _report_begin(options, role)
+    dataset.set_pipe_command(f"{sys.executable} {_write_pace(options, role)}")
     exe.train_from_dataset(fleet.main_program, dataset)
     fleet.stop_worker()
 
 
-def _write_pace(options: argparse.Namespace) -> str:
-    """Write the filter that slows down a Dataset, which reads its files itself."""
+def _write_pace(options: argparse.Namespace, role: RoleInfo) -> str:
+    """Write the filter that slows down a Dataset, which reads its files itself.
+
+    It also reports that training has begun, since a Dataset is read only then.
+    """
     pause_s = options.pace_ms / 1e3
     path = Path(options.out, f"pace-{os.getpid()}.py")
     path.write_text(
-        "import sys, time\n"
+        "import pathlib, sys, time\n"
+        f"pathlib.Path({str(_begin_file(options, role))!r}).touch()\n"
         "for number, line in enumerate(sys.stdin):\n"
         f"    time.sleep({pause_s} if number % {options.batch_size} == 0 else 0)\n"
         "    print(line, end='', flush=True)\n"
@@ -170,7 +192,11 @@ def _batches_of(options: argparse.Namespace, rank: int) -> Iterator[np.ndarray]:
 
 def _report_begin(options: argparse.Namespace, role: RoleInfo) -> None:
     """Create a file to show that this worker has reached its first batch."""
-    Path(options.out, f"begun-{role.index}").touch()
+    _begin_file(options, role).touch()
+
+
+def _begin_file(options: argparse.Namespace, role: RoleInfo) -> Path:
+    return Path(options.out, f"begun-{role.index}")
 
 
 def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
@@ -187,6 +213,7 @@ def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
         missing, repeated = records[counts < 1], records[counts > 1]
         found = {
             "records": len(records),
+            "counted": _dense_counts(store),
             "missing": len(missing),
             "repeated": len(repeated),
             "first_missing": missing[:_SHOWN].tolist(),
@@ -196,6 +223,19 @@ def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
     draft.write_text(json.dumps(found))
     draft.replace(Path(options.out, "ledger.json"))
     print("ledger:", json.dumps(found), flush=True)
+
+
+def _dense_counts(store: RemoteStore) -> list[float]:
+    """Return the elements of the dense counter, the one table besides the ledger."""
+    prefix, suffix = "table.", ".version"
+    names = {
+        name[len(prefix) : -len(suffix)]
+        for stats in store.stats()
+        for name in stats
+        if name.startswith(prefix) and name.endswith(suffix)
+    }
+    [counter] = names - {_TABLE}
+    return [float(value) for value in store.pull_dense(counter)]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The `sparsefleet` command.
 
-Exit codes: 0 for success, 1 for a failure (one line says which), 2 for a wrong command line;
+Exit codes: 0 for success, 1 for a failure (one line describes it), 2 for an invalid command line;
 `launch` exits with the code of the process that failed.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
-import os
 import sys
 from collections.abc import Sequence
 from typing import get_args
@@ -38,8 +36,16 @@ from sparsefleet.cli.launch import (
     LAUNCH_EPILOG,
     add_launch_flags,
     launch_config,
+    launch_on_ray,
+)
+from sparsefleet.cli.manifest import (
+    MANIFEST_DESCRIPTION,
+    MANIFEST_EPILOG,
+    add_manifest_commands,
+    run_manifest_command,
 )
 from sparsefleet.cli.monitor import MONITOR_COMMANDS, run_dashboard_command, run_top_command
+from sparsefleet.cli.plan import PLAN_DESCRIPTION, add_plan_flags, run_plan_command
 from sparsefleet.cli.predict import (
     PREDICT_DESCRIPTION,
     add_predict_flags,
@@ -59,21 +65,22 @@ from sparsefleet.cli.serve import (
     run_serve_command,
     run_switch_command,
 )
+from sparsefleet.cli.server import (
+    REPLICA_DESCRIPTION,
+    SERVER_DESCRIPTION,
+    add_replica_flags,
+    add_server_flags,
+    replica_config,
+    server_config,
+)
 from sparsefleet.cli.verify import VERIFY_DESCRIPTION, add_verify_flags, run_verify_command
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.launch import run_job
-from sparsefleet.server import ReplicaConfig, ServerConfig, run_replica, run_server
-from sparsefleet.server.run_replica import replica_place
-from sparsefleet.server.run_server import (
-    DurabilityName,
-    TransportName,
-    await_order,
-    durable_settings,
-    predecessor_config,
-)
+from sparsefleet.server import run_replica, run_server
+from sparsefleet.server.run_server import TransportName
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _KEY_HELP = """\
 Servers and workers must share the job key. It is read from SPARSEFLEET_JOB_KEY, or else from the
@@ -96,7 +103,7 @@ which export?
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    parser = _make_parser()
+    parser = make_parser()
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=options.log_level.upper(),
@@ -118,10 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _UsageError(Exception):
-    """A wrong command line."""
+    """An invalid command line."""
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="sparsefleet",
         description="A parameter server for PyTorch on CPUs.",
@@ -130,8 +138,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sparsefleet {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_server_command(commands)
-    _add_replica_command(commands)
+    _add_server_commands(commands)
     _add_stats_command(commands)
     _add_launch_command(commands)
     _add_chaos_command(commands)
@@ -173,173 +180,14 @@ def _add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def _add_server_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add_command(
-        commands,
-        "server",
-        "run one server",
-        "Runs one server until SIGTERM, SIGINT (Ctrl-C) or a client's shutdown request. It then\n"
-        "finishes the requests in progress and exits with 0. Prints one line when it is ready.",
-    )
-    parser.add_argument(
-        "--endpoint",
-        metavar="HOST:PORT",
-        default="127.0.0.1:9100",
-        help="address to listen on; port 0 picks a free port (default %(default)s: this machine "
-        "only)",
-    )
-    parser.add_argument(
-        "--index",
-        type=int,
-        default=0,
-        help="position of this server in the workers' list of endpoints, from 0 (default 0)",
-    )
-    parser.add_argument(
-        "--num-servers", type=int, default=1, help="number of servers in the fleet (default 1)"
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        help="threads that execute requests (default: one per core, at most 8)",
-    )
-    parser.add_argument(
-        "--max-frame-mb",
-        type=int,
-        default=256,
-        help="reject larger requests and replies, in MiB (default 256)",
-    )
-    parser.add_argument(
-        "--peer-timeout",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="a worker silent for this long counts as lost (default 10)",
-    )
-    _add_connection_flags(parser)
-    parser.add_argument(
-        "--metrics",
-        metavar="HOST:PORT",
-        default="",
-        help="serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 picks a free port "
-        "(default: SPARSEFLEET_METRICS, else none)",
-    )
-    parser.add_argument(
-        "--save-root",
-        metavar="DIRECTORY",
-        default="",
-        help="restrict clients' saves and loads to this directory or URL (default: no restriction)",
-    )
-    parser.add_argument(
-        "--durability",
-        choices=get_args(DurabilityName),
-        default=os.environ.get("SPARSEFLEET_DURABILITY", "off"),
-        help="failures that acknowledged changes survive: off (none), process (kill -9 of this "
-        "process), disk (also power loss) or replica (the loss of this machine); default: "
-        "SPARSEFLEET_DURABILITY, else off",
-    )
-    parser.add_argument(
-        "--log-dir",
-        metavar="DIRECTORY",
-        default="",
-        help="where a durable server keeps its log and snapshots, and recovers them from; each "
-        "server needs its own (default: server-INDEX in SPARSEFLEET_LOG_DIR)",
-    )
-    parser.add_argument(
-        "--replica",
-        metavar="HOST:PORT",
-        default="",
-        help="the `sparsefleet replica` that holds a copy of the log, for --durability replica "
-        "(default: this server's entry of SPARSEFLEET_REPLICAS)",
-    )
-    parser.add_argument(
-        "--replica-wait",
-        type=float,
-        default=math.inf,
-        metavar="SECONDS",
-        help="replies wait this long for a lost replica, then the server continues without it "
-        "(default: until it is back)",
-    )
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="kill a process that still holds --log-dir, such as a stopped predecessor",
-    )
-    parser.add_argument(
-        "--recover",
-        metavar="DIRECTORY",
-        default="",
-        help="take the place of the durable server that used this --log-dir: its address, index "
-        "and all other settings; further flags are ignored",
-    )
-    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)  # of a launcher
+def _add_server_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add_command(commands, "server", "run one server", SERVER_DESCRIPTION)
+    add_server_flags(parser)
     _add_log_level(parser, "info")
-
-
-def _add_replica_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = _add_command(
-        commands,
-        "replica",
-        "keep copies of the logs of durable servers",
-        "Keeps copies of the logs of durable servers (`sparsefleet server --durability replica`),\n"
-        "of which they recover when their machine is lost. Run it on another machine than theirs.\n"
-        "It holds no tables in memory. Prints one line when it is ready; ends with SIGTERM.",
-    )
-    parser.add_argument(
-        "--endpoint",
-        metavar="HOST:PORT",
-        default="127.0.0.1:9200",
-        help="address to listen on; port 0 picks a free port (default %(default)s: this machine "
-        "only)",
-    )
-    parser.add_argument(
-        "--log-dir",
-        metavar="DIRECTORY",
-        default="",
-        help="where the copies are kept, the log of server K in server-K (default: replica in "
-        "SPARSEFLEET_LOG_DIR)",
-    )
-    parser.add_argument(
-        "--durability",
-        choices=("process", "disk"),
-        default="disk",
-        help="answer when records are on disk (disk, the default) or written (process)",
-    )
+    summary = "keep copies of the logs of durable servers"
+    parser = _add_command(commands, "replica", summary, REPLICA_DESCRIPTION)
+    add_replica_flags(parser)
     _add_log_level(parser, "info")
-
-
-def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-connections",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="accept at most N connections of workers (default 10000). The server raises its soft "
-        "limit of open files; if the hard limit (ulimit -Hn) is too low, it accepts fewer",
-    )
-    parser.add_argument(
-        "--max-unproven",
-        type=int,
-        default=0,
-        metavar="N",
-        help="keep at most N connections that have not proven the job key yet; the oldest is "
-        "dropped for a new one (default: a quarter of --max-connections, at most 512)",
-    )
-    parser.add_argument(
-        "--max-unproven-per-address",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the same limit per IPv4 address or IPv6 /64 network (default: half of "
-        "--max-unproven)",
-    )
-    parser.add_argument(
-        "--handshake-timeout",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="drop connections that have not proven the job key by then (default 10)",
-    )
 
 
 def _add_stats_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -381,7 +229,7 @@ def _add_launch_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
 def _add_chaos_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "chaos",
-        help="inject faults into a job and check what must hold afterwards",
+        help="inject faults into a job and check its invariants afterwards",
         description=CHAOS_DESCRIPTION,
         epilog=CHAOS_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -400,7 +248,14 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
             CHECKPOINT_DESCRIPTION,
             add_checkpoint_commands,
         ),
+        (
+            "manifest",
+            "write a job as a file for Slurm or Kubernetes",
+            MANIFEST_DESCRIPTION + "\n" + MANIFEST_EPILOG,
+            add_manifest_commands,
+        ),
         *MONITOR_COMMANDS,
+        ("plan", "size a fleet; try a script in each mode", PLAN_DESCRIPTION, add_plan_flags),
         ("predict", "predict with an exported model", PREDICT_DESCRIPTION, add_predict_flags),
         ("export", "inspect or verify an exported model", EXPORT_DESCRIPTION, add_export_flags),
         (
@@ -453,6 +308,13 @@ def _run_checkpoint_command(options: argparse.Namespace) -> int:
         raise _UsageError(str(error)) from error
 
 
+def _run_manifest_command(options: argparse.Namespace) -> int:
+    try:
+        return run_manifest_command(options)
+    except ConfigError as error:
+        raise _UsageError(str(error)) from error
+
+
 def _run_push_rows_command(options: argparse.Namespace) -> int:
     try:
         return run_push_rows_command(options)
@@ -461,57 +323,29 @@ def _run_push_rows_command(options: argparse.Namespace) -> int:
 
 
 def _run_server_command(options: argparse.Namespace) -> int:
-    recovered = await_order() if options.spare else options.recover
-    if options.spare and not recovered:
-        return 0
     try:
-        config = predecessor_config(recovered) if recovered else _server_config(options)
+        config = server_config(options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
-    run_server(config)
+    if config is not None:
+        run_server(config)
     return 0
 
 
 def _run_replica_command(options: argparse.Namespace) -> int:
     try:
-        config = ReplicaConfig(
-            endpoint=options.endpoint,
-            log_dir=options.log_dir or replica_place(),
-            durability=options.durability,
-            transport=options.transport,
-        )
+        config = replica_config(options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
     run_replica(config)
     return 0
 
 
-def _server_config(options: argparse.Namespace) -> ServerConfig:
-    return ServerConfig(
-        endpoint=options.endpoint,
-        index=options.index,
-        num_servers=options.num_servers,
-        transport=options.transport,
-        num_threads=options.threads,
-        max_frame_bytes=min(options.max_frame_mb << 20, 2**32 - 1),
-        max_connections=options.max_connections,
-        max_unproven_connections=options.max_unproven,
-        max_unproven_per_address=options.max_unproven_per_address,
-        handshake_timeout_s=options.handshake_timeout,
-        peer_timeout_s=options.peer_timeout,
-        save_root=options.save_root,
-        durability=options.durability,
-        log_dir=options.log_dir or durable_settings(options.index)["log_dir"],
-        replica=options.replica or durable_settings(options.index)["replica"],
-        replica_wait_s=options.replica_wait,
-        take_over=options.take_over,
-        metrics=options.metrics,
-    )
-
-
 def _run_launch_command(options: argparse.Namespace) -> int:
     try:
         config = launch_config(options)
+        if options.on == "ray":
+            return launch_on_ray(config, options)
     except ConfigError as error:
         raise _UsageError(str(error)) from error
     return run_job(config)
@@ -519,7 +353,7 @@ def _run_launch_command(options: argparse.Namespace) -> int:
 
 def _run_chaos_command(options: argparse.Namespace) -> int:
     try:
-        return run_chaos_command(options, lambda words: _make_parser().parse_args(words))
+        return run_chaos_command(options, lambda words: make_parser().parse_args(words))
     except ConfigError as error:
         raise _UsageError(str(error)) from error
 
@@ -573,6 +407,8 @@ _COMMANDS = {
     "export": run_export_command,
     "fluid-coverage": run_fluid_coverage_command,
     "launch": _run_launch_command,
+    "manifest": _run_manifest_command,
+    "plan": run_plan_command,
     "predict": run_predict_command,
     "push-rows": _run_push_rows_command,
     "recipe": run_recipe_command,

@@ -43,12 +43,12 @@ def add_top_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
         type=float,
-        default=2.0,
+        default=1.0,
         metavar="SECONDS",
-        help="time between two readings (default 2)",
+        help="time between two readings (default 1)",
     )
     parser.add_argument(
-        "--once", action="store_true", help="print one picture and exit; the default in a pipe"
+        "--once", action="store_true", help="print one screen and exit; the default in a pipe"
     )
 
 

@@ -77,7 +77,7 @@ def run_push_rows_command(options: argparse.Namespace) -> int:
         )
     if not directories and not only_versions and not options.activate:
         raise ConfigError(
-            "nothing to do: give MODEL_DIR to push, or --list, --activate VERSION, --rollback or "
+            "nothing to do: pass MODEL_DIR to push, or --list, --activate VERSION, --rollback or "
             "--delete VERSION"
         )
     server = RedisServer(url, timeout_s=options.timeout)

@@ -37,13 +37,13 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--mode", help="local, sync, half_async, async, hybrid or geo")
     run.add_argument("--servers", type=int, default=0, help="number of servers (default 0)")
     run.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
-    run.add_argument("--seed", type=int, default=0, help="of all that is drawn (default 0)")
+    run.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
     run.add_argument("--epochs", type=int, help="in place of the recipe's")
-    run.add_argument("--batch-size", type=int, help="in place of the recipe's, for each worker")
+    run.add_argument("--batch-size", type=int, help="per worker, instead of the recipe's")
     run.add_argument(
         "--plain-sgd",
         action="store_true",
-        help="train by plain SGD, as mode geo always does, to compare with it",
+        help="train with plain SGD, as mode geo always does, for comparison",
     )
     run.add_argument(
         "--out",

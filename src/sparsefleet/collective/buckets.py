@@ -1,4 +1,4 @@
-"""Buckets: which gradients are sent together, and their memory.
+"""Buckets: groups of gradients that are sent together, and their memory.
 
 Letters: P parameters of a bucket, S elements of all of them, R ranks.
 """

@@ -73,7 +73,8 @@ class Heartbeat:
         return self._is_store_gone
 
     def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
-        """Return the ranks whose heartbeat stands still for `silence_s`; waits that long if any.
+        """Return the ranks whose heartbeat has stopped for `silence_s`; waits that long if there
+        are any.
 
         Empty if the store is gone: then nothing is known about any rank.
         """
@@ -117,7 +118,7 @@ class Absence:
     """Ranks that no longer take part."""
 
     lost: tuple[int, ...] = ()
-    """Ranks whose heartbeat stopped without a word."""
+    """Ranks whose heartbeat stopped without notice."""
     left: dict[int, str] = field(default_factory=dict)
     """Rank -> the reason it gave when it left."""
 
@@ -208,7 +209,7 @@ class Connections:
         dist.destroy_process_group(group)
 
     def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
-        """Return which of the ranks are gone; takes `silence_s` if one left without a word."""
+        """Return which of the ranks are gone; takes `silence_s` if one left without notice."""
         asked = [rank for rank in ranks if rank != self._rank]
         left = {rank: words for rank in asked if (words := self._farewell(rank))}
         silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
@@ -222,7 +223,7 @@ class Connections:
 
         Groups that others may still use are kept until the end of the process: freeing one waits
         for pending calls, which may never be answered. After an error only the keeper of the store
-        waits, since others may be asking it about a lost rank.
+        waits, since others may be querying it about a lost rank.
         """
         atexit.unregister(self._leave_at_exit)
         is_together = False
@@ -285,7 +286,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def check_gloo_transport() -> None:
-    """Raise ConfigError if GLOO_DEVICE_TRANSPORT asks for what this torch cannot do.
+    """Raise ConfigError if GLOO_DEVICE_TRANSPORT requests a transport that this torch lacks.
 
     Torch itself would say "unsupported gloo device", and only once the ranks have met.
     """
@@ -305,12 +306,12 @@ def check_gloo_transport() -> None:
         raise ConfigError(
             f"{_TRANSPORT} is {transport}, which torch {torch.__version__} was built without. "
             "Unset it, or install a torch that has it (TCP_TLS: built with "
-            "USE_GLOO_WITH_OPENSSL=1); docs/collective.md names other ways to protect the traffic"
+            "USE_GLOO_WITH_OPENSSL=1); see docs/collective.md for other ways to protect the traffic"
         ) from error
 
 
 def warn_of_exposed_traffic(backend: str) -> None:
-    """Warn, once per process, that ranks on several machines talk without protection.
+    """Warn, once per process, that traffic between machines is unprotected.
 
     Silent if the user has chosen TLS or a network interface for every library that `backend` uses.
     """
@@ -327,7 +328,7 @@ def warn_of_exposed_traffic(backend: str) -> None:
     _log.warning(
         "ranks on several machines exchange gradients and parameters over %s without encryption or "
         "authentication: anyone who can reach their ports can read and change the model. Connect "
-        "the machines by a private network or a tunnel and name its interface in %s%s. See "
+        "the machines through a private network or a tunnel and name its interface in %s%s. See "
         "docs/collective.md, section Security",
         " and ".join(exposed),
         chosen,

@@ -25,7 +25,7 @@ _ABSENT, _PRESENT, _FAILED = 0, 1, 2
 
 
 def require_agreement(world: World, facts: Mapping[str, object]) -> None:
-    """Raise ConfigError on all ranks if the facts of one differ from rank 0's. All must call it.
+    """Raise ConfigError on all ranks if any rank's facts differ from rank 0's. All must call it.
 
     facts: description -> value on this rank; values are compared by their repr.
 
@@ -225,7 +225,7 @@ class GradientExchange:
         return self._end_step(_PRESENT, divisor)
 
     def shadow(self, divisor: float = 1.0) -> bool:
-        """Take part in a step without gradients; return False if no rank had any: all are done.
+        """Take part in a step without gradients; return False if no rank had any, so all are done.
 
         Otherwise gradients are available as after ``finish``, for the same update as elsewhere.
         """

@@ -1,4 +1,4 @@
-"""LocalSGD: ranks train on their own for some steps, then continue from the mean parameters.
+"""LocalSGD: ranks train independently for some steps, then continue from the mean parameters.
 
 Letters: R ranks.
 """
@@ -43,7 +43,8 @@ class LocalSgd:
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
         """All ranks must create it, with equal parameters. reduction: may be shared if it is not
-        used at the same time. at_meeting: called when ranks average, with how many count."""
+        used at the same time. at_meeting: called when ranks average, with the number of ranks that
+        count."""
         self._parameters = list(named_parameters)
         self._world = world
         self._config = config
@@ -84,7 +85,7 @@ class LocalSgd:
 
     @property
     def interval(self) -> int:
-        """Steps between averagings."""
+        """Steps between two averagings."""
         return self._interval
 
     @torch.no_grad()
@@ -120,8 +121,8 @@ class LocalSgd:
             self._meet()
 
     def shadow(self) -> bool:
-        """Take part in the next averaging, with remaining steps of its own if there are any;
-        return False if no rank had steps: then all are done, and equal."""
+        """Take part in the next averaging, with this rank's remaining steps if there are any;
+        return False if no rank had steps: all are then done and have equal parameters."""
         return self._meet()
 
     @torch.no_grad()

@@ -40,7 +40,7 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """The current factor of the loss; a float32 number, as in Fluid."""
+        """The current loss factor; a float32 number, as in Fluid."""
         return float(self._scale)
 
     @property

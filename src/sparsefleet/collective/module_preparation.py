@@ -88,7 +88,7 @@ def prepare_module(
     synchronized, for ``CollectiveTraining``. All ranks must call it.
 
     The module is modified in place, unless it is itself a batch norm; parameters and their names
-    stay. Order: batch norms, float32 parts, recomputation around them, compilation of it all.
+    stay. Order: batch norms, float32 parts, recomputation around them, compilation of the result.
     """
     norm_group = None
     if strategy.sync_batch_norm and world.size > 1:

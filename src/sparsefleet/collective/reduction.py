@@ -113,10 +113,10 @@ class Traffic:
 def gather_rows(
     world: World, keys: torch.Tensor, rows: torch.Tensor, *, traffic: Traffic | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys [M] and rows [M, D] of all ranks, one rank after the other; equal on all of them.
+    """Return keys [M] and rows [M, D] of all ranks in rank order; equal on all of them.
 
-    All ranks must call it; N may differ and be 0. A key may come from several ranks: to add up
-    its rows, and to divide by the ranks, is the caller's part.
+    All ranks must call it; N may differ and be 0. A key may come from several ranks: the caller
+    adds up its rows and divides by the number of ranks.
 
     >>> gather_rows(World.join(), torch.tensor([7]), torch.ones(1, 2))
     (tensor([7]), tensor([[1., 1.]]))
@@ -204,7 +204,7 @@ class Reduction(ABC):
 
 
 class _RingReduction(Reduction):
-    """The library's all-reduce, used where the order of summation does not matter."""
+    """The all-reduce of torch.distributed, used where the order of summation does not matter."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
         self._group = group
@@ -226,7 +226,7 @@ class _RingReduction(Reduction):
 
 
 class _ThreadReduction(Reduction):
-    """A reduction of several calls, which a background thread makes in sequence."""
+    """A reduction that makes several calls in sequence, on a background thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collective-ring")
@@ -246,8 +246,8 @@ class _OrderedReduction(_ThreadReduction):
     """Each rank sums a part of the tensor, always in rank order.
 
     With more than two ranks, the order in which a ring adds depends on an element's position in
-    the tensor, so other buckets would give other bits. This sends as much as a ring, in 2 steps
-    instead of 2 (R - 1).
+    the tensor, so different buckets would give different bits. This sends as much as a ring, in 2
+    steps instead of 2 (R - 1).
     """
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
@@ -341,7 +341,8 @@ class _Count:
 def make_reductions(
     world: World, strategy: CollectiveStrategy, traffic: Traffic
 ) -> list[Reduction]:
-    """Return one reduction per ring, none if R is 1. All ranks must call it with one strategy."""
+    """Return one reduction per ring, none if R is 1. All ranks must call it with the same
+    strategy."""
     if world.size == 1:
         return []
     ranks_per_node = strategy.ranks_per_node or world.ranks_per_node
@@ -372,7 +373,7 @@ def _is_hierarchical(size: int, ranks_per_node: int, strategy: CollectiveStrateg
 
 
 def _flat(world: World, ranks: list[int], count: _Count) -> Reduction | None:
-    """Return a reduction over some ranks; None on others, which must call it, too."""
+    """Return a reduction over some ranks; None on other ranks, which must call it, too."""
     group = world.new_group(ranks)
     if group is None:
         return None

@@ -85,7 +85,7 @@ def choose_device(
 
 
 def backend_of(device: torch.device) -> str:
-    """Return the torch.distributed backend for tensors on that device and on the CPU."""
+    """Return the torch.distributed backend for tensors on `device` and on the CPU."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
@@ -170,7 +170,7 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
 
 
 def second_connection(store: Store) -> Store:
-    """Return the same store for another thread, which does not wait for calls of the first."""
+    """Return the same store for another thread, which need not wait for calls of the first."""
     if hasattr(store, "clone"):  # torch 2.7 and later
         clone: Store = store.clone()
         return clone
@@ -182,7 +182,7 @@ def second_connection(store: Store) -> Store:
 def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -> list[str]:
     """Return the keys that nobody has set within `timeout_s`.
 
-    It polls, because torch logs it when a wait of the store times out.
+    It polls, because torch logs a message when a wait of the store times out.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
@@ -233,9 +233,9 @@ def _listen(meeting_point: Endpoint) -> socket.socket:
 class AnsweringStore:
     """A store whose calls end within `answer_s`. Thread-safe.
 
-    Those of torch wait forever if the network to the store's keeper fails silently. A call without
-    an answer raises DistNetworkError, and so does every later call, at once, because the first one
-    still holds the connection.
+    torch's own calls wait forever if the network to the store's keeper fails silently. A call
+    without an answer raises DistNetworkError, and so does every later call, at once, because the
+    first one still holds the connection.
 
     >>> store = AnsweringStore(dist.HashStore())
     >>> store.set("rank", "3")

@@ -36,7 +36,7 @@ class NormGroup:
         self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
-        """Tell the others whether this rank has another batch; return the ranks that do, which
+        """Announce whether this rank has another batch; return the ranks that do, which
         become ``present``. Call it before each forward pass in training."""
         if self._everyone is None:
             self.present = (0,) if is_present else ()
@@ -54,7 +54,7 @@ class NormGroup:
         return self
 
     def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks that take part; all have one shape."""
+        """Return the tensors of all ranks that take part; all have the same shape."""
         if self._group is None:
             return [own]
         parts = [torch.empty_like(own) for _ in self.present]

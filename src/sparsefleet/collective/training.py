@@ -1,4 +1,4 @@
-"""One rank of a collective training: forward, backward, exchange, update."""
+"""Collective training on one rank: forward, backward, exchange, update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ gradients is Fluid's rule of thumb."""
 
 
 class CollectiveTraining:
-    """One rank's collective training: parameters, an optimizer and a strategy.
+    """Collective training on one rank: parameters, an optimizer and a strategy.
 
     A rank loops over its batches and reports when it has no more; ranks may have different numbers
     of them. Training starts from the parameters of rank 0; they are equal on all ranks after every
@@ -112,7 +112,7 @@ class CollectiveTraining:
 
     @property
     def is_local(self) -> bool:
-        """Whether this rank steps on its own, as in LocalSGD after the warm-up."""
+        """Whether this rank steps independently, as in LocalSGD after the warm-up."""
         return self._is_local
 
     @property

@@ -41,7 +41,7 @@ _NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
 
 
 class World:
-    """This rank's connection to the others that train with it. Made by `join`.
+    """This rank's connection to the other ranks of the job. Created by `join`.
 
     All ranks must make the same calls in the same order. Every wait ends within `timeout_s`; the
     error names the ranks that are lost or late. Not thread-safe.
@@ -94,7 +94,7 @@ class World:
         meeting_point: "host:port" on which rank 0 listens, or with `is_kept_elsewhere` a process
         that is not a rank; or a torch.distributed store used for nothing else. None: the process
         group that the script has created. An existing process group takes precedence.
-        ranks_per_node: 0 if all are on one machine. attempt: how often the job was restarted.
+        ranks_per_node: 0 if all are on one machine. attempt: how many times the job was restarted.
         gpu: the GPU to use, if there are any (default: one per rank, in order).
         device: use this device in any case.
         Raises ConfigError for impossible arguments, DeadlineError naming the ranks that did not
@@ -155,7 +155,8 @@ class World:
             return connections.new_group(ranks)
 
     def shared_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Return a cached `new_group`, for calls that all ranks make in one order and thread."""
+        """Return a cached `new_group`, for calls that all ranks make in the same order and on one
+        thread."""
         key = tuple(ranks)
         if key not in self._shared_groups:
             self._shared_groups[key] = self.new_group(ranks)
@@ -248,7 +249,7 @@ class World:
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
         """Raise PeerLostError naming those of the ranks that are lost; for use while waiting.
 
-        A busy rank gets time: it takes up to 15 s if the heartbeat of one has stopped.
+        Takes up to 15 s if a heartbeat has stopped, to give a busy rank time.
         """
         patience_s = max(_SILENCE_S, min(_LONGEST_SILENCE_S, self.timeout_s / 4))
         self._check_absence(what, ranks, silence_s=patience_s)

@@ -1,7 +1,7 @@
 """Columns of Arrow record batches as columns of a slot.
 
-No single value is handled in Python. Arrays are copied only if their memory belongs to Arrow, or if
-their type is not that of the slot.
+No value is handled individually in Python. Arrays are copied only if their memory belongs to Arrow,
+or if their type is not that of the slot.
 
 Letters: B rows, N values, W width.
 """
@@ -304,7 +304,7 @@ def _as_floats(values: NDArray[Any], missing: Mask | None) -> Values:
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the values as stored in memory; those under a null are undefined."""
+    """Return the values as stored in memory; values of nulls are undefined."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     dtype = np.dtype(array.type.to_pandas_dtype())

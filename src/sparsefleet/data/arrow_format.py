@@ -1,4 +1,4 @@
-"""Columnar files: what Arrow IPC, Feather and Parquet have in common, and Arrow IPC itself."""
+"""Columnar files: the base of Arrow IPC, Feather and Parquet, and Arrow IPC itself."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class ArrowFormat(RecordFormat):
     def check_config(self, config: ReaderConfig, files: list[str]) -> None:  # noqa: ARG002
         name = type(self).__name__
         if config.command is not None:
-            raise ConfigError(f"{name} files cannot go through a pipe command, which is for text")
+            raise ConfigError(
+                f"{name} files cannot be read through a pipe command, which is only for text"
+            )
         if config.compression not in ("infer", "none"):
             raise ConfigError(
                 f"{name} files have their own compression: leave ReaderConfig.compression at "
@@ -128,7 +130,7 @@ class ArrowSource:
         room: Callable[[], int],
         total: int | None,
     ) -> Generator[ColumnPart, None, None]:
-        """Yield the good rows of a record batch, as many at once as there is room for."""
+        """Yield the good rows of a record batch, in pieces as large as there is room for."""
         counts, share = self._context.counts, self._context.share
         rows = np.arange((share.rank - first) % share.num, batch.num_rows, share.num)
         if share.num > 1:
@@ -162,7 +164,7 @@ def _text_of(row: pa.RecordBatch) -> bytes:
 
 @contextlib.contextmanager
 def file_errors(path: str, noun: str) -> Iterator[None]:
-    """Turn what Arrow or the file system raises inside into InputFileError."""
+    """Convert errors that Arrow or the file system raises in the block to InputFileError."""
     import pyarrow as pa
 
     try:
@@ -170,7 +172,7 @@ def file_errors(path: str, noun: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
-        raise InputFileError(f"{path}: no valid {noun} file: {error}") from error
+        raise InputFileError(f"{path}: not a valid {noun} file: {error}") from error
 
 
 class ArrowIpc(ArrowFormat):

@@ -1,4 +1,4 @@
-"""Arrow tables from a Python function: Hugging Face datasets, Ray Data, or anything like them."""
+"""Arrow tables from a Python function: Hugging Face datasets, Ray Data, and the like."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def fill_empty(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
 class BlockWalk:
     """Takes spans of up to `batch_size` records from contiguous blocks, round robin.
 
-    This is what training threads with one queue each do: no batch has records of two blocks, and
+    This is what training threads with one queue each do: no batch has records from two blocks, and
     each block may end with a short batch. Thread-safe.
 
     given: the number of records of each block that an earlier walk has handed out.

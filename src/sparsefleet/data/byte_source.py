@@ -34,7 +34,7 @@ _CONTENT_SIZE_BYTES = (0, 2, 4, 8)
 
 
 def compression_of(path: str, setting: Compression) -> str:
-    """Return "none", "gzip" or "zstd"; "infer" goes by the file name's suffix."""
+    """Return "none", "gzip" or "zstd"; "infer" uses the file name's suffix."""
     if setting != "infer":
         return setting
     if path.endswith(".gz"):
@@ -154,7 +154,7 @@ class FormatError(Exception):
 
 
 class WindowError(Exception):
-    """A frame needs a larger window, which is memory, than is allowed."""
+    """A frame needs a larger window, and so more memory, than is allowed."""
 
     def __init__(self, window_bytes: int) -> None:
         super().__init__(f"needs a zstd window of {window_bytes:,} bytes")
@@ -174,7 +174,7 @@ def zstd_pieces(
     """Yield the frames of the file in pieces that decompress to at most `output_bytes`, or to one
     block if that is more. Skips skippable frames; does not check the contents of blocks.
 
-    Raises CutOffError, FormatError, WindowError, and what reading the file raises.
+    Raises CutOffError, FormatError, WindowError, and any error from reading the file.
     """
     source = _Input(file, read_bytes)
     num_blocks = max(1, output_bytes // MAX_BLOCK_BYTES)

@@ -17,8 +17,8 @@ class Csv(TextFormat):
     """Text with a separator between fields; columns without a slot are ignored.
 
     slots: `Slot`, or `Field` if the column has another name, values may be missing, strings are
-        hashed, or a field has several values. A slot without a shape has as many values as its
-        field, which may be none.
+        hashed, or a field has several values. A slot without a shape has all values of its field,
+        possibly none.
     header: True: the first line of each file names its columns, in any order. A list of names:
         the columns of files without such a line. False: columns are given by number.
     separator, quote: one character each; quote="" turns quoting off. A quoted field may contain

@@ -73,7 +73,7 @@ class Numeric(Feature):
 
     mean: float = 0.0
     std: float = 1.0
-    """Subtracted from the transformed number, and what the difference is divided by."""
+    """`mean` is subtracted from the transformed number, and the difference is divided by `std`."""
 
     def __post_init__(self) -> None:
         self._require(
@@ -95,7 +95,7 @@ class Numeric(Feature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdFeature(Feature):
-    """Ids that are looked up in a table. Base of the kinds that differ in how many there are."""
+    """Ids that are looked up in a table. Base of the kinds that differ in ids per example."""
 
     table: str = ""
     """The table of the rows; features may share one. "": the name of the feature."""
@@ -187,7 +187,7 @@ class _ManyIds(IdFeature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiValued(_ManyIds):
-    """Any number of ids without order, such as tags; the model pools their rows to one.
+    """Any number of ids without order, such as tags; the model pools their rows into one.
 
     A column is a pair (values int64[N], offsets int64[B]).
 
@@ -196,7 +196,7 @@ class MultiValued(_ManyIds):
     """
 
     pooling: Literal["mean", "sum", "sqrtn"] = "mean"
-    """How the rows become one; an example without ids gets zeros."""
+    """How the rows are pooled; an example without ids gets zeros."""
 
     def __post_init__(self) -> None:
         IdFeature.__post_init__(self)
@@ -206,7 +206,7 @@ class MultiValued(_ManyIds):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence(_ManyIds):
-    """Ids in order, oldest first, such as what a user has seen; models of sequences use them.
+    """Ids in order, oldest first, such as items that a user has seen; used by sequence models.
 
     A column is a pair (values int64[N], offsets int64[B]).
 
@@ -217,14 +217,15 @@ class Sequence(_ManyIds):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label(Feature):
-    """What the model learns to predict: float32[B], or float32[B, W] from W columns.
+    """The target that the model learns to predict: float32[B], or float32[B, W] from W columns.
 
     >>> Label("income", positive=">50K").field.vocabulary
     ('>50K',)
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The columns of the file, several for several tasks; None: the one named like the label."""
+    """The columns of the file, several for several tasks; None: the column with the name of the
+    label."""
 
     positive: str | None = None
     """The string that is 1.0 while all others are 0.0. None: the column holds numbers."""
@@ -352,8 +353,8 @@ class Features:
     ) -> Reader:
         """Return a reader of files, with labels if there is a label.
 
-        format: as `csv()` and the others return it; None: by the suffix of the first file: .csv,
-            .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
+        format: as `csv()` and the others return it; None: chosen by the suffix of the first file:
+            .csv, .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
         settings: those of `Reader`.
         """
         chosen = self._format_of(files) if format is None else format
@@ -370,8 +371,8 @@ class Features:
     ) -> MemoryData:
         """Return batches of columns that are in memory, which can be shuffled; see `MemoryData`.
 
-        columns: by name, for all features and the label: an array or list with an item for each
-            example, or for features with any number of ids also (values [N], offsets [B + 1]).
+        columns: by name, for all features and the label: an array or list with one item per
+            example; features with any number of ids also take (values [N], offsets [B + 1]).
             Columns that no feature has are ignored. Strings become ids as in a file.
         worker_index, worker_num: which contiguous part of the examples this worker gets.
         """
@@ -414,7 +415,7 @@ class Features:
         if path.endswith((".arrow", ".feather")):
             return self.arrow()
         raise ConfigError(
-            f"the suffix of {os.fspath(one)!r} does not tell its format: expected .csv, .tsv, "
+            f"the suffix of {os.fspath(one)!r} does not identify its format: expected .csv, .tsv, "
             ".parquet, .arrow or .feather; pass one, such as features.csv(...)"
         )
 
@@ -425,12 +426,13 @@ class Features:
             if first.dim != feature.dim:
                 raise ConfigError(
                     f"features '{first.name}' and '{feature.name}' share table "
-                    f"'{feature.table_name}' with dim {first.dim} and {feature.dim}; use the same"
+                    f"'{feature.table_name}' but have dim {first.dim} and {feature.dim}; use the "
+                    "same dim"
                 )
 
 
 class _MemoryColumn:
-    """A column in memory, as `Records` takes batches of it."""
+    """A column in memory that returns batches in the form `Records` takes."""
 
     def __init__(self, values: Any, offsets: Any = None) -> None:
         self._values = np.asarray(values)

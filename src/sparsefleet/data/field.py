@@ -85,7 +85,8 @@ class Field(Slot):
     fill one slot with one value each. None: the column with the name of the slot."""
 
     missing: int | float | None = None
-    """The value that replaces a missing one: null, NaN in a float column, a missing text in CSV.
+    """The value that replaces a missing one: null, NaN in a float column, one of `missing_texts` in
+    CSV.
     None: missing values are errors."""
 
     hash_seed: int | None = None

@@ -44,7 +44,7 @@ def list_files(
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given and not isinstance(paths, WorkerFiles):
         raise ConfigError(
-            "the list of files is empty: give at least one path or pattern. A worker may have no "
+            "the list of files is empty: pass at least one path or pattern. A worker may have no "
             "files if it passes what fleet.split_files returned, or all files together with "
             "worker_index and worker_num"
         )

@@ -1,4 +1,4 @@
-"""The MultiSlot formats, text and binary, and that of Criteo. Letters: B records."""
+"""The MultiSlot formats, text and binary, and Criteo's format. Letters: B records."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class MultiSlotBinary(RecordFormat):
     def check_config(self, config: ReaderConfig, files: list[str]) -> None:
         if config.command is not None:
             raise ConfigError(
-                "MultiSlotBinary cannot use a pipe or shell command, which is for text"
+                "MultiSlotBinary cannot use a pipe or shell command, which is only for text"
             )
         if any(compression_of(path, config.compression) == "zstd" for path in files):
             check_zstd()

@@ -1,4 +1,4 @@
-"""Who did what when: splits by time, histories and negative examples for recommendation models.
+"""User-item interactions: splits by time, histories and negatives for recommendation models.
 
 Letters: N interactions, U users, I items, K negatives.
 """
@@ -48,7 +48,8 @@ class Interactions:
         for name, column in zip(("users", "items", "times"), columns, strict=True):
             if column.ndim != 1 or len(column) != len(columns[0]) or column.dtype.kind not in "iuf":
                 raise ShapeError(
-                    f"{name} must be one-dimensional numbers, as many as users, got "
+                    f"{name} must be a one-dimensional array of numbers with the length of users, "
+                    "got "
                     f"{column.dtype}{list(column.shape)}; hash strings with data.hash_ids"
                 )
         rows = np.lexsort((columns[2], columns[0]))
@@ -63,7 +64,7 @@ class Interactions:
         return len(self.users)
 
     def take(self, chosen: Any) -> Interactions:
-        """Return the interactions of a mask bool[N] or of places int[M] in rising order."""
+        """Return the interactions of a mask bool[N] or of positions int[M] in ascending order."""
         columns = (self.users, self.items, self.times, self.rows)
         return Interactions(*(column[chosen] for column in columns))
 
@@ -80,7 +81,7 @@ class Interactions:
     def split_by_time(self, share: float) -> tuple[Interactions, Interactions]:
         """Return the earliest `share` of all interactions, and the later ones.
 
-        Interactions of one moment stay together, in the later part.
+        Interactions with the same time stay together, in the later part.
         """
         if not 0 < share < 1:
             raise ConfigError(f"share must be a number with 0 < share < 1, got {share!r}")
@@ -91,8 +92,8 @@ class Interactions:
         return self.take(early), self.take(~early)
 
     def leave_last_out(self, count: int = 1) -> tuple[Interactions, Interactions]:
-        """Return all but the last `count` of each user, and those; users with fewer are left
-        out of both.
+        """Return all but the last `count` interactions of each user, and those last ones; users
+        with fewer are left out of both.
         """
         _, sizes, place = self._by_user()
         size_of = np.repeat(sizes, sizes)

@@ -64,7 +64,7 @@ def _gather(reader: Reader, without_zeros: bool) -> list[list[CompactColumn]]:
 class _Arenas:
     """One arena per column for each file that is being read.
 
-    Thus memory that lies together is used together when files are put in order. A new file takes
+    Adjacent memory is then used together when files are put in order. A new file takes
     over the arenas of the least recently used file, which has most likely been read to its end.
     """
 
@@ -89,7 +89,7 @@ def _compact(slot: Slot, column: TakenColumn, without_zeros: bool) -> CompactCol
 
 
 class MemoryPass:
-    """An iterator over batches, made by `MemoryData.begin`. Thread-safe: copies run in parallel.
+    """An iterator over batches, created by `MemoryData.begin`. Thread-safe: copies run in parallel.
 
     order: the permutation of records; None: the stored order.
     slot_orders: for shuffled columns, the record whose values each record gets.
@@ -162,15 +162,15 @@ def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_giv
         "seed": seed if was_given else None,
         "slots": [[slot.name, slot.dtype, slot.shape] for slot in slots],
     }
-    told = [json.loads(part) for part in workers.all_gather(json.dumps(mine).encode())]
-    for rank, theirs in enumerate(told):
+    reported = [json.loads(part) for part in workers.all_gather(json.dumps(mine).encode())]
+    for rank, theirs in enumerate(reported):
         for what in ("seed", "slots"):
-            if theirs[what] != told[0][what]:
+            if theirs[what] != reported[0][what]:
                 raise ConfigError(
-                    f"global_shuffle: {what} of worker {rank} is {theirs[what]}, but that of "
-                    f"worker 0 is {told[0][what]}; use the same on all workers"
+                    f"global_shuffle: {what} is {theirs[what]} on worker {rank}, but "
+                    f"{reported[0][what]} on worker 0; use the same on all workers"
                 )
-    return int(told[0]["drawn"])
+    return int(reported[0]["drawn"])
 
 
 class MemoryData:
@@ -274,9 +274,9 @@ class MemoryData:
         """Redistribute the records over all workers at random, each to exactly one, and shuffle.
 
         All workers call it, between passes and with the same arguments; the result depends only on
-        seed, data and number of workers. Afterwards workers have the same number of records, give
-        or take one per worker. If a worker or server is lost meanwhile, all workers raise and have
-        no records left.
+        seed, data and number of workers. Afterwards the record counts of workers differ by at most
+        one per worker. If a worker or server is lost meanwhile, all workers raise and have no
+        records left.
 
         workers: `sparsefleet.fleet`, or any `Fleet` whose worker has started.
         seed: None: the first worker draws one.

@@ -57,7 +57,7 @@ class PipeCommand:
             _end(child, kill=not is_well)
 
     def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
-        """After malformed output: return the error that the command ends with, if it ends soon.
+        """Return the error of a command that failed after malformed output, if it ends soon.
 
         blocks: the iterator that `blocks` returned, not yet exhausted.
         """
@@ -160,7 +160,7 @@ class PipeCommand:
         return memoryview(b"")
 
     def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
-        """Wait for the command to end well; return False if the output is no longer needed."""
+        """Wait for the command to succeed; return False if the output is no longer needed."""
         deadline = monotonic() + self._timeout_s
         while not self._is_unwanted():
             try:

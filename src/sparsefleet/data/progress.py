@@ -116,8 +116,17 @@ class Progress:
                 if path not in self._done
             ]
 
+    def set_back(self, path: str, done: Spans) -> None:
+        """Forget what was handed out of a file, except for `done`."""
+        with self._lock:
+            self._done.discard(path)
+            self._totals.pop(path, None)
+            self._spans[path] = done
+            if not done:
+                del self._spans[path]
+
     def gaps(self, files: Iterable[str]) -> dict[str, Spans]:
-        """Return what was read of each file behind a record that was not."""
+        """Return what was read of each file after a record that was not read."""
         with self._lock:
             later = {path: [s for s in self._spans.get(path, ()) if s[0] > 0] for path in files}
         return {path: tuple(spans) for path, spans in later.items() if spans}
@@ -217,7 +226,7 @@ class Progress:
         return self._done.union(self._spans, *named)
 
     def _add(self, other: Progress) -> None:
-        """Count what `other` has handed out, too."""
+        """Also count what `other` has handed out."""
         self._done |= other._done
         for path, spans in other._spans.items():
             for span in spans:
@@ -283,7 +292,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _with_one(saved: Progress) -> tuple[Progress, ...]:
-    """Return the progress of all workers that shared files, of which one is known."""
+    """Return the progress of all workers that shared files, given that of one of them."""
     index, num = saved.share
     workers = [Progress() for _ in range(num)]
     workers[index]._add(saved)

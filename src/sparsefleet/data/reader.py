@@ -23,7 +23,7 @@ from sparsefleet.data.record_source import (
     RecordSource,
     SourceContext,
 )
-from sparsefleet.data.sharding import Sharding
+from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.data.transforms import (
     HashRange,
     MappedArrangement,
@@ -121,10 +121,13 @@ class Reader:
                 "and worker_num, and sharding hands out whole files: use one of them"
             )
         self._sharding = sharding
+        self._is_rest = False
+        self.read_before: dict[str, list[list[int]]] = {}
+        """Records of the files that are not for this reader, if it reads what another has left."""
         self._reset()
 
     def _reset(self) -> None:
-        """Start without passes, progress and counts."""
+        """Reset passes, progress and counts."""
         self._progress = Progress(self._share)
         self._resumed: Progress | None = None
         self._tally = ReaderTally()
@@ -160,7 +163,7 @@ class Reader:
     def own_files(self) -> list[str] | None:
         """The files that no other worker should read; None if they are shared or unnamed."""
         has_names = self.files != [self._format.unnamed_input]
-        is_own = self._sharding is None and self._share.num == 1
+        is_own = self._sharding is None and self._share.num == 1 and not self._is_rest
         return self.files if has_names and is_own else None
 
     @property
@@ -173,7 +176,8 @@ class Reader:
     def record_files(self) -> list[str] | None:
         """All files, if batches come in any order and only their records identify them."""
         has_names = self.files != [self._format.unnamed_input]
-        return self._all_files if has_names and not self.keeps_order else None
+        is_known = self._is_rest or not self.keeps_order
+        return self._all_files if has_names and is_known else None
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> Reader | None:
         """Return a reader of what another worker reads; None if that is not known.
@@ -182,7 +186,8 @@ class Reader:
         """
         new = self._derive()
         if self._sharding is not None:
-            return None
+            epoch = int(getattr(self._sharding, "epoch", 0))
+            return self._taken_by(rank, epoch) if epoch else None
         if self._share.num > 1:
             new._share = Share(rank, self._share.num)
         elif self._num_workers > 1:
@@ -193,6 +198,38 @@ class Reader:
             return None
         new._reset()
         return new
+
+    def rest_of_epoch(
+        self, state: Mapping[str, Any] | None
+    ) -> tuple[Reader, Callable[[], ReaderPass] | None]:
+        """Return a reader of what this worker's previous process took from the shared list, and a
+        function that starts reading the rest of the list.
+
+        state: of its reader, when the epoch began.
+        """
+        sharding, epoch = self._sharding, int((state or {}).get("shared_epoch", 0))
+        assert sharding is not None
+        if not epoch:  # it was alone
+            alone = self._derive()
+            alone._sharding, alone._is_rest = None, True
+            return alone, None
+        taken = self._taken_by(None, epoch)
+        return taken, lambda: self._begin(self.arrangement, sharding.resume(epoch))
+
+    def _taken_by(self, rank: int | None, epoch: int) -> Reader:
+        """Return a reader of the files that a worker has taken from the shared list."""
+        assert self._sharding is not None
+        given = self._sharding.given_to(rank, epoch)
+        new = self._derive()
+        new._sharding, new._is_rest = None, True
+        new.files = [file.path for file in given]
+        new.read_before = {file.path: [list(span) for span in file.done] for file in given}
+        return new
+
+    def keep_account(self) -> None:
+        """Record in the shared list, if any, that applied records are tracked."""
+        for one in list(self._passes):
+            one.keep_account()
 
     # -- choosing and changing records ---------------------------------------------------------
 
@@ -217,8 +254,8 @@ class Reader:
     ) -> tuple[Reader, Reader]:
         """Return a reader of the training records and one of about `validation` of all records.
 
-        A hash of a record's values decides, so it is on the same side in every pass, on every
-        worker and after a resume, and equal records are on one side.
+        A hash of its values decides where a record goes, so it is in the same part in every pass,
+        on every worker and after a resume, and equal records stay together.
 
         validation: between 0 and 1.
         seed: another seed gives another split.
@@ -276,14 +313,16 @@ class Reader:
         """Start a pass whose batches are the parser's columns: a (values, offsets) for each.
 
         Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
-        records of one part of a file, which `ReaderPass.take` names; short ones are not dropped.
+        records from one part of a file, which `ReaderPass.take` returns; short ones are not
+        dropped.
         """
         return self._begin(None)
 
-    def _begin(self, arrangement: BatchMaker | None) -> ReaderPass:
+    def _begin(self, arrangement: BatchMaker | None, shard: Shard | None = None) -> ReaderPass:
         progress, self._resumed = self._resumed or Progress(self._share), None
         files = progress.remaining(self.files)
-        shard = None if self._sharding is None else self._sharding.begin(files)
+        if self._sharding is not None and shard is None:
+            shard = self._sharding.begin(files)
         num_threads = len(files) and self.threads
         if not self._format.splits_files:
             num_threads = min(num_threads, len(files))
@@ -345,17 +384,19 @@ class Reader:
         return SelectingSource(source, chosen, self._share, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass that was started: which records it has given out.
+        """Return the position of the last pass that was started: which records it has handed out.
 
         It consists of lists, dicts, strings and numbers. At the end of a pass it is the start of
         the next one.
         """
-        return (self._resumed or self._progress).state()
+        state = (self._resumed or self._progress).state()
+        epoch = int(getattr(self._sharding, "epoch", 0))  # a Sharding of the user may lack it
+        return {**state, "shared_epoch": epoch} if epoch else state
 
     def finished_state_dict(self) -> dict[str, Any]:
         """Return `state_dict()`, but at the end of a pass a state that resumes to no batches.
 
-        With `sharding`, it resumes to what other workers had not read by then.
+        With `sharding`, it resumes with what other workers had not read by then.
         """
         return {**self.state_dict(), "is_over": False}
 
@@ -385,7 +426,7 @@ class Reader:
         return self._tally.total(self._num_threads)
 
     def close(self) -> None:
-        """Stop all running passes; a thread that waits for a batch gets the end of the data."""
+        """Stop all running passes; a thread that waits for a batch sees the end of the data."""
         for one in list(self._passes):
             one.close()
 

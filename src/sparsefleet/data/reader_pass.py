@@ -111,7 +111,7 @@ class Producer:
 class ReaderPass:
     """One pass over the files of a reader: an iterator of batches. Thread-safe.
 
-    Its threads end at the end of the data, by `close()`, or when it is garbage-collected.
+    Its threads end at the end of the data, on `close()`, or when it is garbage-collected.
     """
 
     def __init__(
@@ -193,6 +193,11 @@ class ReaderPass:
         self.close()
         return None
 
+    def keep_account(self) -> None:
+        """Record in the shared list, if any, that applied records are tracked."""
+        if self._shard is not None:
+            self._shard.keep_account()
+
     def close(self) -> None:
         """Stop the reading threads; no more batches come."""
         self._end()
@@ -217,15 +222,15 @@ class ReaderPass:
         files = self._reader.files
         if self._reader.is_selective and self._counts["lines"] > self._counts["bad_lines"]:
             _log.warning(
-                "Reader.filter or Reader.split left no records of the %d in %d file(s), the first "
-                "being %s",
+                "Reader.filter or Reader.split removed all of the %d records in %d file(s), the "
+                "first of which is %s",
                 self._counts["lines"] - self._counts["bad_lines"],
                 len(files),
                 files[0],
             )
             return
         told = (
-            f"no records in {len(files)} file(s), the first being {files[0]}: "
+            f"no records in {len(files)} file(s), the first is {files[0]}: "
             f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
         )
         if not self._reader.has_all_files:  # other workers may have records

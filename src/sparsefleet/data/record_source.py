@@ -99,7 +99,7 @@ class FilePart(NamedTuple):
     end: int | None = None
     """None: up to the end of the file."""
     detail: Any = None
-    """What the format learned about the file when it split it."""
+    """What the format found out about the file when splitting it."""
 
 
 class ColumnPart(NamedTuple):
@@ -134,7 +134,7 @@ class RecordSource(Protocol):
 
         The last piece, which may be empty, ends where `part` does; if that is the end of the file,
         it has a `total`. Bad records are counted and skipped; positions include them, and a bad
-        record ends a piece, so that `Share.positions` tells where each record of a piece is.
+        record ends a piece, so that `Share.positions` gives the position of each record of a piece.
         """
 
 
@@ -211,15 +211,15 @@ class RecordFormat(ABC):
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:  # noqa: ARG002
         """Return the unread rest of the file, in parts for one thread each.
 
-        A format that does not split files returns all from the first unread record on: the reader
-        leaves out what was read of that.
+        A format that does not split files returns everything from the first unread record on; the
+        reader skips what was already read.
         """
         begun = bool(file.done) and file.done[0][0] == 0
         return [FilePart(file.path, file.done[0][1] if begun else 0)]
 
 
 class BatchMaker(Protocol):
-    """Makes batches of columns: an `Arrangement`, with or without functions on top."""
+    """Makes batches from columns: an `Arrangement`, with or without functions on top."""
 
     def arrange(self, taken: list[TakenColumn], num_records: int) -> Any:
         """Return a batch of `num_records` records."""
@@ -267,7 +267,7 @@ def last_values(
 
 
 class Arrangement:
-    """Makes batches of columns: the columns, or (columns, label) if there is a label; all views.
+    """Makes batches from columns: the columns, or (columns, label) if there is a label; all views.
 
     left_out: columns that are not part of batches.
     """

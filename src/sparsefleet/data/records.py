@@ -38,8 +38,8 @@ class Records(RecordFormat):
         the reader's files are None; returns an iterator. To resume, it is run again and its first
         records are skipped, so it should yield the same ones each time.
     slots: a value is a number (or, in a slot of ids, a string, which is hashed), or a list, tuple
-        or array of them; for a slot with a shape, as many as the shape has. `Field` can replace
-        None.
+        or array of them; for a slot with a shape, the number that the shape has. `Field` can
+        replace None.
     batches: the function yields whole batches instead: a dict or tuple with an array [B, *shape]
         for a slot with a shape, (values [N], offsets [B + 1]) for one without.
 
@@ -210,7 +210,8 @@ class RecordsSource:
 
 
 def hash64(text: str | bytes, seed: int = 0) -> int:
-    """XXH64 of the bytes, of a str those of UTF-8; seed in 0..2^64 - 1. See docs/data.md.
+    """Return XXH64 of the bytes, or of the UTF-8 bytes of a str; seed in 0..2^64 - 1. See
+    docs/data.md.
 
     >>> hash64("xxhash")
     3665147885093898016
@@ -221,7 +222,7 @@ def hash64(text: str | bytes, seed: int = 0) -> int:
 
 
 def hash_ids(texts: Iterable[str | bytes], seed: int = 0) -> NDArray[np.int64]:
-    """`hash64` of each text as int64[N], by bit pattern: ids for an embedding.
+    """Return `hash64` of each text as int64[N] with the same bits: ids for an embedding.
 
     >>> hash_ids(["a", "b"]) == np.array([hash64("a"), hash64("b")], np.uint64).view(np.int64)
     array([ True,  True])
@@ -240,7 +241,7 @@ class MismatchError(DataError, ValueError):
 
 
 class RecordPacker:
-    """Packs records or batches with these slots; raises MismatchError if one does not fit them.
+    """Packs records or batches with these slots; raises MismatchError if one does not match.
 
     A record or batch is a mapping by slot name, or a list or tuple in the order of slots.
     """

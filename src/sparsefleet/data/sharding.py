@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sparsefleet.data.progress import FileMark, FileToRead, Progress
+from sparsefleet.data.progress import FileMark, FileToRead, Progress, Spans
 from sparsefleet.errors import ConfigError, PeerLostError
 
 _log = logging.getLogger("sparsefleet.data")
@@ -23,6 +23,9 @@ class Shard(Protocol):
     def report(self, marks: Sequence[FileMark]) -> None:
         """Report that these records were handed to training."""
 
+    def keep_account(self) -> None:
+        """Record that applied records are tracked, and do not give away what is left."""
+
     def finish(self) -> list[str]:
         """Report that all files taken were read; return them."""
 
@@ -36,8 +39,23 @@ class Sharding(Protocol):
     It counts the epochs: every worker begins the same number of them.
     """
 
+    @property
+    def epoch(self) -> int:
+        """Return the epoch that this worker began last, if another process can continue it;
+        otherwise 0.
+        """
+
+    def resume(self, epoch: int) -> Shard:
+        """Return this worker's shard of an epoch that its previous process began."""
+
+    def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
+        """Return the files that a worker has taken in an epoch, each with what was read before.
+
+        rank: None: this worker.
+        """
+
     def begin(self, files: Sequence[FileToRead]) -> Shard:
-        """Return this worker's shard of the next epoch; all workers name the same files for it."""
+        """Return this worker's shard of the next epoch; all workers pass the same files."""
 
     def beside(self, name: str) -> Sharding:
         """Return the sharding of another reader of the same files; the same one for each call."""
@@ -89,6 +107,16 @@ class _LocalMember:
         self._lists.begin(self._name, self._epoch, self._worker, self._num_workers, files)
         return _LocalShard(self._lists, self._name, self._epoch, self._worker)
 
+    @property
+    def epoch(self) -> int:
+        return 0
+
+    def resume(self, epoch: int) -> Shard:
+        raise ConfigError(f"no other process has begun epoch {epoch} of '{self._name}'")
+
+    def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
+        raise ConfigError(f"no other process has begun epoch {epoch} of '{self._name}', {rank}")
+
     def beside(self, name: str) -> Sharding:
         if name not in self._beside:
             self._beside[name] = _LocalMember(
@@ -111,6 +139,9 @@ class _LocalShard:
 
     def report(self, marks: Sequence[FileMark]) -> None:
         self._lists.report(*self._place, marks)
+
+    def keep_account(self) -> None:
+        """Do nothing: there is no other process."""
 
     def finish(self) -> list[str]:
         self._lists.finish(*self._place)
@@ -136,17 +167,23 @@ class WorkList:
         self.files = list(files)
         self._waiting = deque(file.path for file in files)
         self._owners: dict[str, str] = {}
+        self._given: dict[str, dict[str, Spans]] = {}
+        self._finished: set[str] = set()
+        self.is_accounted = False
+        """Whether workers know which records were applied, and read what a lost one has left."""
         self._progress = Progress()
         for file in files:
             self._progress.advance(FileMark(file.path, begin, end) for begin, end in file.done)
 
     def take(self, worker: str) -> FileToRead | None:
-        """Assign the next file that nobody reads to this worker; None if there is none."""
+        """Assign the next unassigned file to this worker; None if there is none."""
         while self._waiting:
             path = self._waiting.popleft()
             left = self._progress.remaining([path])
             if left:  # otherwise it was read to the end before it was handed back
                 self._owners[path] = worker
+                self._given.setdefault(worker, {}).setdefault(path, left[0].done)
+                self._finished.discard(worker)
                 return left[0]
         return None
 
@@ -166,6 +203,7 @@ class WorkList:
 
     def finish(self, worker: str) -> None:
         """Mark all files of the worker as read."""
+        self._finished.add(worker)
         for path in self.files_of(worker):
             del self._owners[path]
 
@@ -174,6 +212,22 @@ class WorkList:
         for path in reversed(self.files_of(worker)):
             del self._owners[path]
             self._waiting.appendleft(path)
+
+    def given_to(self, worker: str) -> list[FileToRead]:
+        """Return the files that the worker has taken, each with what was read of it before."""
+        return [FileToRead(path, done) for path, done in self._given.get(worker, {}).items()]
+
+    def is_finished(self, worker: str) -> bool:
+        """Return whether the worker has read all files it has taken."""
+        return worker in self._finished
+
+    def start_again(self, worker: str) -> None:
+        """Take back what the worker was given, as if it had read nothing."""
+        self.release(worker)
+        for path, done in self._given.pop(worker, {}).items():
+            self._progress.set_back(path, done)
+            if path not in self._waiting and path not in self._owners:
+                self._waiting.appendleft(path)
 
     def files_of(self, worker: str) -> list[str]:
         """Return the files that the worker is reading."""
@@ -196,6 +250,9 @@ class WorkList:
             "waiting": list(self._waiting),
             "owners": self._owners,
             "progress": self._progress.state(),
+            "given": self._given,
+            "finished": sorted(self._finished),
+            "is_accounted": self.is_accounted,
         }
 
     @staticmethod
@@ -209,6 +266,15 @@ class WorkList:
         work._waiting = deque(state["waiting"])
         work._owners = dict(state["owners"])
         work._progress = Progress.from_state(state["progress"], None)
+        work._given = {
+            worker: {
+                path: tuple((int(begin), int(end)) for begin, end in done)
+                for path, done in files.items()
+            }
+            for worker, files in state["given"].items()
+        }
+        work._finished = set(state["finished"])
+        work.is_accounted = bool(state["is_accounted"])
         return work
 
 
@@ -244,11 +310,24 @@ class WorkLists:
             self._epochs = {name: dict(epochs) for name, epochs in state["epochs"].items()}
 
     def begin(
-        self, name: str, epoch: int, worker: str, num_workers: int, files: Sequence[FileToRead]
+        self,
+        name: str,
+        epoch: int,
+        worker: str,
+        num_workers: int,
+        files: Sequence[FileToRead],
+        *,
+        again: bool = False,
     ) -> None:
-        """Start an epoch for the worker, which ends its earlier ones."""
+        """Start an epoch for the worker, which ends its earlier ones.
+
+        again: a previous process may have started it; its files are read again.
+        """
         with self._lock:
             epochs = self._epochs.setdefault(name, {})
+            if again and epochs.get(worker, 0) == epoch and (name, epoch) in self._lists:
+                self._lists[name, epoch].start_again(worker)
+                return
             if epochs.get(worker, 0) >= epoch:
                 raise ConfigError(
                     f"{worker} starts epoch {epoch} of '{name}' after epoch {epochs[worker]}: two "
@@ -277,6 +356,8 @@ class WorkLists:
         with self._lock:
             work = self._find(name, epoch)
             for other in work.workers - {worker}:
+                if work.is_accounted and keep_going:
+                    break  # after the pass, others read what a lost worker has left
                 if not self._is_present(name, other):
                     self._lose(name, epoch, work, other, keep_going)
             return work.take(worker)
@@ -286,15 +367,34 @@ class WorkLists:
         with self._lock:
             self._find(name, epoch).report(worker, marks)
 
+    def keep_account(self, name: str, epoch: int) -> None:
+        """Record that workers track applied records; see `WorkList.is_accounted`."""
+        with self._lock:
+            self._find(name, epoch).is_accounted = True
+
+    def given_to(self, name: str, epoch: int, worker: str) -> tuple[int, bool, list[FileToRead]]:
+        """Return what the worker has taken in an epoch (0: its last one), that epoch, and whether
+        the worker has read all it has taken.
+        """
+        with self._lock:
+            epoch = epoch or self._epochs.get(name, {}).get(worker, 0)
+            work = self._lists.get((name, epoch))
+            if work is None:  # it is over, or has never begun
+                return epoch, True, []
+            return epoch, work.is_finished(worker), work.given_to(worker)
+
     def finish(self, name: str, epoch: int, worker: str) -> None:
         """See `WorkList.finish`."""
         with self._lock:
             self._find(name, epoch).finish(worker)
 
     def release(self, name: str, epoch: int, worker: str) -> None:
-        """See `WorkList.release`."""
+        """See `WorkList.release`; if applied records are tracked, the worker's next process reads
+        them."""
         with self._lock:
-            self._leave(name, epoch, worker)
+            work = self._lists.get((name, epoch))
+            if work is None or not work.is_accounted:
+                self._leave(name, epoch, worker)
 
     def _find(self, name: str, epoch: int) -> WorkList:
         found = self._lists.get((name, epoch))
@@ -311,16 +411,16 @@ class WorkLists:
 
     def _lose(self, name: str, epoch: int, work: WorkList, worker: str, keep_going: bool) -> None:
         files = work.files_of(worker)
-        told = f"{worker} was lost while it read {', '.join(files)} in epoch {epoch} of '{name}'"
+        message = f"{worker} was lost while it read {', '.join(files)} in epoch {epoch} of '{name}'"
         if not keep_going:
             raise PeerLostError(
-                f"{told}; `sparsefleet launch --keep-going` lets the others take over its files"
+                f"{message}; `sparsefleet launch --keep-going` lets the others take over its files"
             )
-        _log.warning("%s: others continue these files from its last report", told)
+        _log.warning("%s: other workers continue these files from its last report", message)
         work.release(worker)
 
     def _forget(self, name: str, num_workers: int) -> None:
-        """Drop epochs that all workers have left or were lost in."""
+        """Drop epochs that all workers have left or been lost in."""
         epochs = self._epochs[name]
         if len(epochs) < num_workers:
             return

@@ -1,4 +1,4 @@
-"""What happens to records on their way into batches: choosing some of them, and changing batches.
+"""Transforms on the way from records to batches: selecting records and changing batches.
 
 Letters: B records.
 """
@@ -143,7 +143,7 @@ def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64
 class SelectingSource:
     """Yields only the chosen records of a source; positions include the others.
 
-    share: the reader's share of each file. batch_size: records asked of the source at once.
+    share: the reader's share of each file. batch_size: records requested from the source at once.
     """
 
     def __init__(

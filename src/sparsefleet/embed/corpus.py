@@ -41,7 +41,7 @@ class Corpus:
 
     files: tuple[str, ...] = ()
     sentences: Iterable[Sequence[Any]] | None = None
-    """In place of files."""
+    """Used instead of files."""
     has_ids: bool = False
     """Whether words are 64-bit integers."""
 
@@ -76,7 +76,7 @@ class Vocabulary(Protocol):
     """Words by number, most frequent first."""
 
     total_words: int
-    """Words of the text, rare ones included; on servers, of all workers."""
+    """Words of the text, including rare ones; on servers, over all workers."""
     own_words: int
     """Words of this worker's text."""
 
@@ -85,23 +85,23 @@ class Vocabulary(Protocol):
         """uint64[V]"""
 
     def words(self) -> list[Any]:
-        """Return all words: texts, or integers."""
+        """Return all words: strings or integers."""
 
     def keys(self) -> NDArray[np.int64]:
-        """Return the key of each word in a table: int64[V]. Texts are hashed as `data` does."""
+        """Return the key of each word in a table: int64[V]. Strings are hashed as in `data`."""
 
     def encode(self, block: Block, form: _core.TextForm) -> Encoded:
         """Return the block as word numbers; unknown words are left out."""
 
     def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
-        """Replace the counts, as when those of other workers have been added."""
+        """Replace the counts, for example after adding those of other workers."""
 
     def without_rare(self, min_count: int) -> Vocabulary:
         """Return the vocabulary of the words with at least that count."""
 
 
 class TextVocabulary:
-    """Words that are texts, indexed natively."""
+    """Words that are strings, indexed natively."""
 
     def __init__(self, index: _core.WordIndex, total_words: int) -> None:
         self._index = index
@@ -199,7 +199,7 @@ def open_corpus(source: Source) -> Corpus:
     if isinstance(first, (int, np.integer)):
         return Corpus(sentences=sentences, has_ids=True)
     raise ConfigError(
-        f"a sentence must be a list of texts or integers, got a {type(first).__name__} in it"
+        f"a sentence must be a list of strings or integers, got a {type(first).__name__} in it"
     )
 
 
@@ -214,7 +214,7 @@ def _expand(paths: Iterable[Any]) -> list[str]:
 
 
 def _file_blocks(path: str) -> Iterator[bytes]:
-    """Blocks that end with a line; within a very long line, between two words."""
+    """Yield blocks that end with a line or, within a very long line, between two words."""
     rest = b""
     try:
         with _open(path) as file:
@@ -246,7 +246,7 @@ def _text_blocks(sentences: Iterable[Sequence[Any]]) -> Iterator[bytes]:
             text = _WORD_END.join(sentence)
         except TypeError as error:
             raise DataError(
-                f"sentence {number}: expected a list of texts, as in the first one ({error})"
+                f"sentence {number}: expected a list of strings, as in the first one ({error})"
             ) from error
         if text.count(_WORD_END) != max(0, len(sentence) - 1) or _SENTENCE_END in text:
             raise DataError(f"sentence {number}: a word contains the character 0x1E or 0x1F")

@@ -1,4 +1,4 @@
-"""A worker's skip-gram rows and those on servers, kept together by exchanging differences (GEO).
+"""Synchronizes a worker's skip-gram rows with those on servers by exchanging differences (GEO).
 
 Letters: V words of this worker, D width, N rows that changed.
 """
@@ -22,7 +22,7 @@ _BARRIER_S = 3600.0
 
 
 def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
-    """Add up the counts of all workers; each learns those of its own words. All call it.
+    """Add up the counts of all workers; each gets the totals of its own words. All call it.
 
     Counts are rows of a table of width 2 that hold the upper and lower 20 bits: a float32 adds
     integers of up to 24 bits exactly.
@@ -78,7 +78,7 @@ class ServerExchange:
             self._old.append(rows)
 
     def exchange(self, touched: Sequence[NDArray[np.uint8]]) -> None:
-        """Send what this worker changed in the touched rows and take in what others changed."""
+        """Send this worker's changes to the touched rows and receive those of others."""
         sent = {}
         for number, (table, marks) in enumerate(zip(self._tables, touched, strict=True)):
             at = np.flatnonzero(marks)

@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling as an estimator: give it sentences, take its vectors.
+"""Skip-gram with negative sampling as an estimator: takes sentences, returns vectors.
 
 Letters: V words, D width, W width padded for the native loop.
 """
@@ -33,7 +33,7 @@ _log = logging.getLogger("sparsefleet.embed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipGramConfig:
-    """How skip-gram trains. Names and defaults are gensim's where it has one."""
+    """How skip-gram trains. Names and defaults follow gensim where it has them."""
 
     dim: int = 100
     """Width of the vectors."""
@@ -42,13 +42,13 @@ class SkipGramConfig:
     """Words to each side that count as context, at most."""
 
     shrink_windows: bool = True
-    """Draw the size of each window from 1 to `window`, so that near words count more."""
+    """Draw the size of each window from 1 to `window`, so that nearby words count more."""
 
     negatives: int = 5
     """Noise words for each position, shared by the pairs of its window."""
 
     noise_power: float = 0.75
-    """Noise words are drawn by their count to this power."""
+    """Noise words are drawn in proportion to their count raised to this power."""
 
     min_count: int = 5
     """Drop words that occur less often."""
@@ -57,7 +57,7 @@ class SkipGramConfig:
     """Keep at most this many words, the most frequent ones. 0: all."""
 
     sample: float = 1e-3
-    """Thin out words that are a larger share of the text. 0: keep all."""
+    """Downsample words that make up a larger share of the text. 0: keep all."""
 
     epochs: int = 5
     """Passes over the sentences."""
@@ -76,7 +76,7 @@ class SkipGramConfig:
     then, as in gensim, which costs no quality."""
 
     seed: int = 1
-    """Seed of first values, windows and noise."""
+    """Seed of initial values, windows and noise."""
 
     exchange_words: int = 50_000
     """On servers: words this worker trains between two exchanges with them."""
@@ -99,7 +99,7 @@ class SkipGram:
     """Learns a vector for each word, item or user from the sequences they occur in.
 
     sentences: text files, one sentence per line (a path, a pattern or a list; .gz is read), or an
-        iterable of lists of texts or 64-bit integers that can be read more than once.
+        iterable of lists of strings or 64-bit integers that can be read more than once.
 
     Trains at construction, unless `train=False`; `vectors` has the result. Under `sparsefleet
     launch` with servers, every worker trains on its share of the files, or on the sentences it is
@@ -196,7 +196,7 @@ class SkipGram:
         if not len(vocabulary.counts):
             raise ConfigError(
                 f"no word occurs min_count={config.min_count} times or more among "
-                f"{vocabulary.total_words:,} words: give more text or a lower min_count"
+                f"{vocabulary.total_words:,} words: provide more text or lower min_count"
             )
         return vocabulary
 
@@ -255,7 +255,7 @@ class _Servers:
 
 
 class _Run:
-    """One training: how far it is, and the blocks its threads take."""
+    """One training run: its progress, and the blocks its threads take."""
 
     def __init__(
         self,
@@ -320,7 +320,7 @@ class _Run:
                     self.exchange.exchange(self.touched)
 
     def _rate(self) -> float:
-        """The learning rate by how much of the text of all epochs is done."""
+        """Return the learning rate for the fraction of all epochs that is done."""
         config = self._config
         progress = min(1.0, self.done_words / max(1, self._all_words))
         return config.lr - (config.lr - config.min_lr) * progress

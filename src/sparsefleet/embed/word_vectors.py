@@ -22,7 +22,7 @@ _MAX_VALUES = 1 << 36
 class WordVectors:
     """Vectors of words, most frequent first.
 
-    words: V texts or integers. vectors: float32[V, D].
+    words: V strings or integers. vectors: float32[V, D].
 
     >>> import numpy as np
     >>> found = WordVectors(["cat", "dog", "car"], np.array([[1, 0], [0.9, 0.1], [0, 1]]))
@@ -100,7 +100,7 @@ class WordVectors:
                 if any(space in text for space in (b" ", b"\n")):
                     raise ConfigError(
                         f"word {word!r} contains white space, which word2vec's format cannot "
-                        "hold: replace it before training, or save the vectors with numpy"
+                        "represent: replace it before training, or save the vectors with numpy"
                     )
                 if binary:
                     file.write(text + b" " + vector.tobytes() + b"\n")

@@ -1,4 +1,4 @@
-"""Which data of a pass the servers have applied, for a process that continues the pass."""
+"""Tracks which data of a pass the servers have applied, for a process that continues the pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AppliedBatches:
     Mini-batches are identified by their position in the pass, or by their records in files.
 
     servers: what `RemoteStore.applied_data` returned. epoch: the pass, as in its marks.
-    kinds: in which a mini-batch must be applied, see `Mode.data_streams`.
+    kinds: the streams in which a mini-batch must be applied, see `Mode.data_streams`.
 
     >>> applied = AppliedBatches([[(0, 7, 0, 4)], [(0, 7, 0, 3)]], epoch=7, kinds=(0,))
     >>> applied.count, applied.is_done(3), applied.is_done(4), applied.origin(4).partial
@@ -53,7 +53,7 @@ class AppliedBatches:
         return _contains(self._done, number - 1)
 
     def origin(self, number: int) -> BatchOrigin:
-        """Return what a push says of mini-batch `number`."""
+        """Return what a push reports about mini-batch `number`."""
         applied = [k for k in self._kinds if _contains(self._everywhere[k], number - 1)]
         partial = [
             kind

@@ -42,7 +42,7 @@ AsBatch = Callable[[Any, int], Batch]
 
 @runtime_checkable
 class StatefulData(Protocol):
-    """Data that knows its position, as `sparsefleet.data.Reader` does."""
+    """Data that can report and restore its position, such as `sparsefleet.data.Reader`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the current pass, as lists, dicts, strings and numbers."""
@@ -66,8 +66,8 @@ class DataPosition:
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """If it has none: the random generators at the start of the pass, so that shuffled data
-    comes in the same order again.
+    """If it has none: the random generators at the start of the pass, so that shuffled data repeats
+    its order.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -103,15 +103,15 @@ class PassStart:
     """Nothing is left to train on in this pass."""
 
     together: PassStart | None = None
-    """Positions of all workers, for shared data: what is left is for any of them."""
+    """Positions of all workers, for shared data: any of them may take what is left."""
 
     applied: AppliedBatches | None = None
-    """The batches after the position that servers have applied, for a process that was in this
-    one's place.
+    """The batches after the position that servers have applied, if a previous process of this
+    worker trained them.
     """
 
     def for_data(self, data: object) -> PassStart:
-        """Return this, or `together` for data shared by all workers (`Reader.is_shared`)."""
+        """Return this start, or `together` for data shared by all workers (`Reader.is_shared`)."""
         is_shared = getattr(data, "is_shared", False) is True
         return self.together if is_shared and self.together is not None else self
 
@@ -141,8 +141,8 @@ class PassStart:
     def warn_of_restart(self) -> None:
         """Log that the pass starts over: data that was already seen will be seen again."""
         _log.warning(
-            "the checkpoint was made by %d workers, and this data cannot be resumed by another "
-            "number: the interrupted epoch starts over (data.Reader can resume)",
+            "the checkpoint was written by %d workers, and this data cannot be resumed with a "
+            "different number: the interrupted epoch starts over (data.Reader can resume)",
             len(self.positions),
         )
 
@@ -154,8 +154,8 @@ def skip_batches(batches: Iterator[Any], count: int) -> None:
     for number in range(count):
         if next(batches, batches) is batches:
             raise ConfigError(
-                f"the data has {number} batches, but the checkpoint was made after {count}: it is "
-                "different data. Load the model without its training position: "
+                f"the data has {number} batches, but the checkpoint was made after {count}: this "
+                "is different data. Load the model without its training position: "
                 "Trainer.load(directory)"
             )
 
@@ -185,7 +185,7 @@ class BatchFeed:
         """data: reports its position, if possible. before: where the pass started.
 
         close: stops the reading behind `batches`, if it was started for this pass.
-        applied: batches that are passed over, since servers have applied them.
+        applied: batches to skip, since servers have applied them.
         files: whose records identify batches, by number; None: those of `data`, if any.
         """
         self._batches = batches
@@ -250,11 +250,15 @@ class BatchFeed:
         return taken.batch
 
     def keep_account(self, epoch: int) -> None:
-        """Tell servers of each batch; call it before the first is taken. epoch: the pass."""
+        """Report each batch to the servers; call it before the first is taken. epoch: the pass."""
         self._epoch = epoch
+        keep = getattr(self.data, "keep_account", None)
+        if callable(keep):
+            keep()
 
     def origin(self, number: int) -> BatchOrigin | None:
-        """Return what a push says of batch `number`, once; None if nobody keeps account."""
+        """Return what a push reports about batch `number`, once; None if batches are not
+        tracked."""
         if self._epoch is None:
             return None
         if self._files is not None:
@@ -299,6 +303,7 @@ class BatchSource:
     def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
         self._as_batch = as_batch
         self._data = data
+        self._opened: object = data  # by a function, for the last pass
         self._open: Callable[[], Iterable[Any]]
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
@@ -326,16 +331,16 @@ class BatchSource:
         """Batches per pass, if known."""
 
     @property
-    def is_shared(self) -> bool:
-        """Return whether all workers take their files from one list."""
-        return getattr(self._data, "is_shared", False) is True
+    def record_files(self) -> Mapping[str, int] | None:
+        """Return the files whose records identify batches; None if positions do."""
+        return record_files(self._opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
         """Return the data of another worker; None if only its own process can read it.
 
         files: the ones it read, if known.
         """
-        read = getattr(self._data, "of_worker", None)
+        read = getattr(self._opened, "of_worker", None)
         theirs = read(rank, files) if callable(read) else None
         return None if theirs is None else BatchSource(theirs, self._as_batch)
 
@@ -357,7 +362,7 @@ class BatchSource:
             raise ConfigError(
                 f"the data function returned a {type(batches).__name__}, expected an iterator"
             )
-        data = self._data if isinstance(self._data, StatefulData) else batches
+        data = self._opened = self._data if isinstance(self._data, StatefulData) else batches
         if start is not None and (left := self._left_of(data, start, before)) is not None:
             return left
         if start is not None and not is_loaded:
@@ -384,14 +389,19 @@ class BatchSource:
         )
 
     def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
-        """Return what a process before this one has left of a pass over data that is identified by
-        its records; None for other data.
+        """Return what a previous process left of a pass over data that is identified by its
+        records; None for other data.
         """
         files, applied = record_files(data), start.applied
         if files is None or applied is None or not isinstance(data, MarkedData):
             return None
         own = start.own()
-        left = RecordPasses(data, None if own is None else own.state, applied)
+        state, then = None if own is None else own.state, None
+        rest_of_epoch = getattr(data, "rest_of_epoch", None)
+        if getattr(data, "is_shared", False) is True and callable(rest_of_epoch):
+            data, then = rest_of_epoch(state)
+        assert isinstance(data, MarkedData)
+        left = RecordPasses(data, state, applied, then)
         return BatchFeed(
             left,
             self._as_batch,

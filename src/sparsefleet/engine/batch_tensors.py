@@ -18,7 +18,7 @@ _converters: dict[type[Any], Callable[[Any], Any]] = {}
 
 
 def register_tensor_type(kind: type[Kind], convert: Callable[[Kind], Any]) -> None:
-    """Teach `as_tensors` a type that stands for a tensor, or for a tuple of tensors."""
+    """Register a type that `as_tensors` converts to a tensor or a tuple of tensors."""
     _converters[kind] = convert
 
 

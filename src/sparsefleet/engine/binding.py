@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.engine.rank_placement import RankPlacement
+from sparsefleet.engine.trial import chosen_mode
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.collective_world import require_known_workers
 from sparsefleet.fleet.role_info import RoleInfo
@@ -35,7 +36,8 @@ def bind_model(
     schedule: ScheduleLike | None = None,
     track_dirty: bool = False,
 ) -> DistributedModel:
-    """Bind the model to the fleet, which is in charge of it from now on; see `Fleet.distribute`."""
+    """Bind the model to the fleet, which manages it from now on; see `Fleet.distribute`."""
+    mode = chosen_mode(mode)
     config = mode_for_job(mode, fleet.role)
     settings: dict[str, Any] = {
         "role": fleet.role,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import nn
 
+    from sparsefleet.engine.lost_data import LeftOut
     from sparsefleet.engine.model_checkpoint import Predicate
     from sparsefleet.engine.model_tensors import ModelTensors
     from sparsefleet.engine.step import Place, ReadAhead, Step
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from sparsefleet.nn.pulled_rows import PulledRows
     from sparsefleet.store import Store, TableSpec
 
-__all__ = ["BoundModel"]
+__all__ = ["BoundModel", "require_started"]
+
+Part = TypeVar("Part")
 
 
 class BoundModel(Protocol):
@@ -40,7 +45,7 @@ class BoundModel(Protocol):
     wait_s: float
     tensors: ModelTensors
     succession: Succession | None
-    left_out: dict[int, str]
+    left_out: dict[int, LeftOut]
 
     @property
     def is_started(self) -> bool: ...
@@ -107,3 +112,10 @@ class BoundModel(Protocol):
     def notes_to_save(self) -> dict[str, Any]: ...
     def take_notes(self, notes: Mapping[str, Any]) -> None: ...
     def fitted(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...
+
+
+def require_started(part: Part | None) -> Part:
+    """Return a part that a model has only after it is started."""
+    if part is None:
+        raise ConfigError("the model is not started: call fleet.init_worker() first")
+    return part

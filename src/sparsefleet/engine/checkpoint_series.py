@@ -1,4 +1,4 @@
-"""The checkpoints of one training, written one after another in the background."""
+"""The checkpoints of one training run, written one after another in the background."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class CheckpointSeries:
             ServerCalls(distributed.store, "").ask_all("files_ready")
 
     def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
-        """Return all workers' reports by rank; for lost ones the last, since nobody trained their
-        data.
+        """Return all workers' reports by rank; for lost workers the last one, since their data was
+        not trained on.
 
         present: reports of the workers still present, by rank.
         """
@@ -82,14 +82,14 @@ class CheckpointSeries:
         All workers must be paused, with everything applied.
         """
         if self.is_busy:
-            return "skipped: the one before is still being written"
+            return "skipped: the previous one is still being written"
         self._join()
         if self._owner is None:  # another worker has claimed the directory, and is lost
             self._owner = SeriesOwner.of(self._directory, self._config.storage_options)
         step = sum(report.batches for report in reports)
         position = (step, [(report.fit, report.epoch, report.is_ended) for report in reports])
         if position == self._last_position:
-            return "skipped: nothing was trained since the last"
+            return "skipped: nothing was trained since the last save"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
         if base is not None and base.path == path:  # an epoch ended just after a save

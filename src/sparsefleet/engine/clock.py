@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from time import perf_counter
 
 from sparsefleet.data import ReaderStats
 from sparsefleet.engine.workload import Outcome
@@ -35,6 +37,7 @@ class StepClock:
         "compute_s",
         "data_s",
         "elapsed_s",
+        "ended_at",
         "examples",
         "hand_over_s",
         "loss_sum",
@@ -68,6 +71,38 @@ class StepClock:
         """The thread's whole time; set when it ends."""
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
         """The last batches."""
+        self.ended_at = 0.0
+        """When the last step that a script took itself ended, by `perf_counter`; 0: none."""
+
+    def count(
+        self,
+        examples: int,
+        begun: float,
+        entered: float,
+        computed: float,
+        *,
+        hand_over_s: float = 0.0,
+        loss: float | None = None,
+        is_skipped: bool = False,
+    ) -> None:
+        """Count a step that a script took itself; the moments are those of `perf_counter`.
+
+        The time since the last such step counts as elapsed, and hence as "other": what a script
+        does between its steps is unknown.
+        """
+        self.pull_s += entered - begun
+        self.compute_s += computed - entered
+        self.hand_over_s += hand_over_s
+        ended = perf_counter()
+        self.elapsed_s += ended - (self.ended_at or begun)
+        self.ended_at = ended
+        if is_skipped:
+            self.skipped += 1
+            return
+        self.steps += 1
+        self.examples += examples
+        if loss is not None and math.isfinite(loss):  # the sum is kept for as long as the process
+            self.loss_sum += loss * examples
 
     @property
     def loss(self) -> float:
@@ -86,7 +121,7 @@ def total(clocks: Iterable[StepClock]) -> StepClock:
     result = StepClock()
     for clock in clocks:
         for name in StepClock.__slots__:
-            if name != "recent":
+            if name not in ("recent", "ended_at"):
                 setattr(result, name, getattr(result, name) + getattr(clock, name))
     return result
 
@@ -154,7 +189,7 @@ class TimeShares:
 def advise(
     shares: TimeShares, reading: ReaderStats | None = None, *, is_local: bool = False
 ) -> str:
-    """Return one sentence: the bottleneck, its share, and what helps.
+    """Return one sentence: the bottleneck, its share, and how to reduce it.
 
     reading: what the data's reader counted meanwhile, if there is one.
     is_local: tables are in this process.
@@ -166,15 +201,14 @@ def advise(
     """
     found = find_bottleneck(shares.seconds(), is_local=is_local)
     if found is None:
-        return "nothing was trained, the data had no batches"
+        return "nothing was trained: the data had no batches"
     if found.activity == "data" and reading is not None:
         found = found._replace(advice=advise_reading(reading))
     return str(found)
 
 
 class ReadingWatch:
-    """Tracks what data with `stats()`, such as readers, Datasets and loaders, has counted since a
-    moment.
+    """Tracks the counts of data with `stats()` (readers, Datasets, loaders) since a given moment.
 
     >>> watch = ReadingWatch([1, 2])
     >>> watch.begin(), watch.so_far()
@@ -240,30 +274,30 @@ def advise_reading(reading: ReaderStats) -> str:
     """Return what helps when training waits for batches.
 
     >>> advise_reading(ReaderStats(lines=9, threads=2, consumers_blocked_s=3.0))[:60]
-    'training waits for the 2 threads that read; more of them on '
+    'training waits for the 2 threads that read; use more of them'
     """
     if reading.threads == 0:
         return (
-            "the data is in memory, but making batches of it takes that long; prepare the next one "
-            "while this one computes (prefetch=True), or take larger batches"
+            "the data is in memory, but making batches from it is slow; prepare the next one "
+            "while this one computes (prefetch=True), or use larger batches"
         )
     if reading.producers_blocked_s > reading.consumers_blocked_s:
         return (
             "batches were read in time, but taking them is the bottleneck; prepare the next one "
-            "while this one computes (prefetch=True), or take larger batches"
+            "while this one computes (prefetch=True), or use larger batches"
         )
     if reading.lines == 0:
         return (
-            "training waits for the Python code that makes batches; do less for each sample, make "
-            "whole batches with NumPy, run several generators in processes, or have files read "
+            "training waits for the Python code that makes batches; do less work per sample, "
+            "make whole batches with NumPy, run several generators in processes, or read files "
             "natively (data.Reader)"
         )
     threads = (
         "thread that reads" if reading.threads == 1 else f"{reading.threads} threads that read"
     )
     return (
-        f"training waits for the {threads}; more of them on free cores (Reader(threads=...)) and "
-        "a file for each, a format in the place of a pipe command, or the data in memory "
+        f"training waits for the {threads}; use more of them on free cores (Reader(threads=...)) "
+        "with a file for each, a format instead of a pipe command, or keep the data in memory "
         "(MemoryData)"
     )
 

@@ -46,11 +46,13 @@ class DenseGroup:
     def spec(self) -> DenseSpec:
         """Return the description of its table. REQUIRES: `optimizer` is not None."""
         assert self.optimizer is not None
+        size = sum(parameter.numel() for parameter in self.parameters)
+        on_one_server = self.optimizer.needs_norms
         return DenseSpec(
             name=self.table,
-            size=sum(parameter.numel() for parameter in self.parameters),
+            size=size,
             optimizer=self.optimizer,
-            min_block_size=self.min_block_size,
+            min_block_size=max(self.min_block_size, size if on_one_server else 1),
         )
 
 
@@ -59,7 +61,8 @@ OptimizerLike = torch.optim.Optimizer | optim.Optimizer | list[DenseGroup]
 
 
 def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]:
-    """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one.
+    """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one,
+    or each in its own if it needs their norms.
 
     Frozen parameters (requires_grad=False) are left out.
     """
@@ -67,10 +70,16 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
         return optimizer
     if isinstance(optimizer, optim.Optimizer):
         if isinstance(optimizer, optim.RowwiseAdagrad):
-            raise ConfigError("RowwiseAdagrad is for tables with rows: dense parameters have none")
+            raise ConfigError(
+                "RowwiseAdagrad supports only sparse tables: dense parameters have no rows"
+            )
         trainable = [p for p in model.parameters() if p.requires_grad]
-        groups = [DenseGroup(table="dense", index=0, parameters=trainable, optimizer=optimizer)]
-        return groups if trainable else []
+        together = [[one] for one in trainable] if optimizer.needs_norms else [trainable]
+        return [
+            DenseGroup(table=_table_name(at), index=0, parameters=members, optimizer=optimizer)
+            for at, members in enumerate(together)
+            if members
+        ]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             "optimizer must be a torch.optim.Optimizer or a sparsefleet.optim description, got "
@@ -81,7 +90,6 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
         trainable = [p for p in group["params"] if p.requires_grad]
         if not trainable:
             continue
-        table = "dense" if index == 0 else f"dense.{index}"
         description: optim.Optimizer | None = None
         reason = ""
         try:
@@ -90,7 +98,7 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
             reason = str(error)
         groups.append(
             DenseGroup(
-                table=table,
+                table=_table_name(index),
                 index=index,
                 parameters=trainable,
                 optimizer=description,
@@ -98,6 +106,10 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
             )
         )
     return groups
+
+
+def _table_name(number: int) -> str:
+    return "dense" if number == 0 else f"dense.{number}"
 
 
 def describe_optimizer(
@@ -115,11 +127,13 @@ def describe_optimizer(
     if describe is None:
         known = ", ".join(sorted(known.__name__ for known in _DESCRIBE))
         raise ConfigError(
-            f"tables have no {kind.__name__}; of torch.optim they have {known}, and more in "
-            "sparsefleet.optim"
+            f"tables do not support {kind.__name__}; from torch.optim they support {known}; "
+            "sparsefleet.optim has more"
         )
     if group.get("maximize"):
-        raise ConfigError(f"tables have no {kind.__name__} with maximize=True: negate the loss")
+        raise ConfigError(
+            f"tables do not support {kind.__name__} with maximize=True: negate the loss"
+        )
     return describe(group)
 
 
@@ -144,15 +158,15 @@ def require_something_to_train(
 def require_table_optimizers(
     modules: Sequence[SparseModule], groups: Sequence[DenseGroup], default: optim.Optimizer | None
 ) -> None:
-    """Raises ConfigError for tables that would train by an optimizer that only torch implements.
+    """Raise ConfigError for tables that would use an optimizer that only torch implements.
 
-    default: the optimizer of tables that name none; None if there is no such.
+    default: the optimizer of tables without their own; None if there is none.
     """
     without = [module.name for module in modules if module.own_optimizer is None]
     if default is None and without and groups:
         raise ConfigError(
-            f"table '{without[0]}' has no optimizer of its own and cannot train by the one given: "
-            f"{groups[0].reason}. Use one of these, or name one for the table: "
+            f"table '{without[0]}' has no optimizer of its own and cannot use the one given: "
+            f"{groups[0].reason}. Use one of these, or set one for the table: "
             "SparseEmbedding(..., optimizer=sparsefleet.optim.Adam(lr=...))"
         )
 
@@ -170,7 +184,7 @@ def _refuse(group: Mapping[str, Any], kind: str, **wanted: object) -> None:
     for field, value in wanted.items():
         if group.get(field, value) != value:
             raise ConfigError(
-                f"tables have {kind} with {field}={value!r} only, got {group[field]!r}"
+                f"tables support {kind} only with {field}={value!r}, got {group[field]!r}"
             )
 
 
@@ -229,6 +243,15 @@ def _rmsprop(group: Mapping[str, Any]) -> optim.Optimizer:
     )
 
 
+def _adadelta(group: Mapping[str, Any]) -> optim.Optimizer:
+    return optim.Adadelta(
+        lr=float(group["lr"]),
+        l2=float(group["weight_decay"]),
+        rho=float(group["rho"]),
+        eps=float(group["eps"]),
+    )
+
+
 _DESCRIBE: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], optim.Optimizer]] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adagrad: _adagrad,
@@ -236,4 +259,5 @@ _DESCRIBE: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], optim
     torch.optim.AdamW: _adamw,
     torch.optim.Adamax: _adamax,
     torch.optim.RMSprop: _rmsprop,
+    torch.optim.Adadelta: _adadelta,
 }

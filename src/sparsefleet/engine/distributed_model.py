@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet import _core
+from sparsefleet.engine.bound_model import require_started
 from sparsefleet.engine.dense_groups import (
     DenseGroup,
     OptimizerLike,
@@ -22,7 +24,7 @@ from sparsefleet.engine.dense_groups import (
     require_table_optimizers,
 )
 from sparsefleet.engine.flat_parameters import FlatParameters, Replicas
-from sparsefleet.engine.lost_data import raise_left_out
+from sparsefleet.engine.lost_data import LeftOut, raise_left_out
 from sparsefleet.engine.model_checkpoint import ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
@@ -30,6 +32,7 @@ from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.engine.step import Place, ReadAhead, Step
 from sparsefleet.engine.succession import Succession, TakenOver
 from sparsefleet.engine.torch_optimizers import TorchStepping
+from sparsefleet.engine.worker_metrics import WORKER
 from sparsefleet.engine.workload import LookupSource
 from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.board import Board
@@ -51,18 +54,17 @@ from sparsefleet.store import LocalStore, RemoteStore, RemoteStoreConfig, Store,
 if TYPE_CHECKING:
     from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
 
-__all__ = ["DistributedModel", "require_started"]
+__all__ = ["DistributedModel"]
 
 Floats = NDArray[np.float32]
-Part = TypeVar("Part")
 
 
 class DistributedModel:
-    """A model whose tables and parameters live in a store; made by `fleet.distribute`.
+    """A model whose tables and parameters live in a store; created by `fleet.distribute`.
 
     Nothing is sent before `start()`. Dense parameters become views of flat buffers.
 
-    name: identifies this training among the workers; each training has its own.
+    name: identifies this training run among the workers; each run has its own.
     connect_s: seconds to wait for servers to start.
     track_dirty: tables track which rows changed, so that a save can hold only those.
     placement: where dense parameters live and who updates them; None is the store.
@@ -139,8 +141,8 @@ class DistributedModel:
         self._shared_at = 0
         self.succession: Succession | None = None
         """What this worker leaves for a process in its place; None if there will be none."""
-        self.left_out: dict[int, str] = {}
-        """Lost workers whose data nobody else could read, and how much of it was trained."""
+        self.left_out: dict[int, LeftOut] = {}
+        """Data of lost workers that nobody has trained, by worker."""
         self._tables: dict[str, TableSpec] = {}
 
     # -- life ---------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class DistributedModel:
 
     @property
     def mode(self) -> Mode:
-        """Return the mode, which decides who waits for whom; available after `start()`."""
+        """Return the mode, which decides when updates are exchanged; available after `start()`."""
         return require_started(self._mode)
 
     @property
@@ -229,6 +231,7 @@ class DistributedModel:
             )
         elif self.succession is not None:
             self.succession.look_again(self._mode.data_streams)
+        WORKER.serve(self)
 
     def finish(self) -> None:
         """Apply everything handed over, leave the other workers and end threads."""
@@ -244,6 +247,7 @@ class DistributedModel:
 
     def close(self) -> None:
         """Finish and close connections. Tables in this process live on in the model."""
+        WORKER.release(self)
         store, self._store = self._store, None
         try:
             self.finish()
@@ -281,6 +285,8 @@ class DistributedModel:
     def fail(self, error: BaseException) -> None:
         """Report that a thread failed: threads that wait for it raise an error."""
         self._failed = True
+        if self.succession is not None and self._store is not None:
+            self.succession.keep_session(True)
         if self._mode is not None:
             self._mode.fail(error)
         self.placement.failed(error)
@@ -311,6 +317,7 @@ class DistributedModel:
         lookups: predicts what a batch looks up; None uses what this model has learned.
         ahead, place, origin: see `Step`.
         """
+        clock = (WORKER.own_clock(), perf_counter()) if place is None else None
         mode = self.mode
         source = None
         is_planned = False
@@ -333,6 +340,7 @@ class DistributedModel:
             ahead=ahead,
             place=place,
             origin=origin,
+            clock=clock,
         )
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
@@ -439,7 +447,8 @@ class DistributedModel:
         set_random_state(state)
 
     def collect(self) -> None:
-        """Send what only other workers know to the first, before a save. All workers call it."""
+        """Send state that only other workers have to the first one, before a save. All workers call
+        it."""
         self.placement.collect()
 
     def notes_to_save(self) -> dict[str, Any]:
@@ -510,7 +519,7 @@ class DistributedModel:
         )
 
     def _take_over(self) -> TakenOver | None:
-        """Continue where the process before this one stopped, if there was one."""
+        """Continue where the previous process stopped, if there was one."""
         if self.succession is None:
             return None
         is_hybrid = isinstance(mode_config(self._mode_like), HybridConfig)
@@ -521,12 +530,13 @@ class DistributedModel:
         return taken
 
     def _first_values_once(self) -> None:
-        """Write the first values, unless a process in this one's place did: others may train."""
+        """Write the initial values, unless a previous process did: others may already be
+        training."""
         note = f"first-values/{self.meeting.name}"
         try:
             self.board.get_note(note)
         except NotFoundError:
-            self._first_values()
+            self.placement.write_first_values(self)
             if self.succession is not None and self.role.is_first_worker:
                 self.board.put_note(note, b"written")
 
@@ -573,9 +583,6 @@ class DistributedModel:
         """Take one step of an optimizer that only torch implements, on the shared parameters."""
         self.stepping.step(self._replicas.parameters_of(self.model), gradients)
 
-    def _first_values(self) -> None:
-        self.placement.write_first_values(self)
-
     def _share_values(self) -> None:
         self._shared_at = self.meeting.count
         self.placement.share_values(self)
@@ -591,10 +598,3 @@ class DistributedModel:
     def _has_own_copies(self) -> bool:
         """Return whether the mode trains on copies of the store's values."""
         return isinstance(mode_config(self._mode_like), GeoConfig)
-
-
-def require_started(part: Part | None) -> Part:
-    """Return a part that a model has only after it is started."""
-    if part is None:
-        raise ConfigError("the model is not started: call fleet.init_worker() first")
-    return part

@@ -139,7 +139,7 @@ class EvaluatedWithin(NamedTuple):
 
 
 class EpochEnded(NamedTuple):
-    """An epoch is over, with its validation; the model has the parameters of the store."""
+    """An epoch and its validation have finished; the model has the parameters of the store."""
 
     result: PassResult
 
@@ -171,7 +171,7 @@ class Failed(NamedTuple):
 class WorkerLost(NamedTuple):
     """A worker was missing when the others synchronized, and they continue without it.
 
-    It cannot return: the servers refuse a lost worker until the job is restarted.
+    It cannot return: the servers reject a lost worker until the job is restarted.
     """
 
     rank: int

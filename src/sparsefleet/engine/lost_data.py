@@ -1,18 +1,18 @@
-"""Trains the data that lost workers have left, in a job that continues without them.
+"""Trains on the data left by lost workers, in a job that continues without them.
 
-After each pass the workers that are left agree on who is lost, and divide what those have left: the
-part of their data that no server, or not every server, has applied. A worker that takes over the
-data of another continues its account: the batches have their own streams, in the session of the
-worker that trains them. It also takes over the session of the lost one, so that a process that was
-only taken for lost is refused when it comes back.
+After each pass the remaining workers agree on who is lost, and divide their unfinished data: the
+part that no server, or not every server, has applied. A worker that takes over the data of another
+continues tracking it: the batches have their own streams, in the session of the worker that trains
+them. It also takes over the session of the lost one, so that a process that was only presumed lost
+is rejected when it comes back.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsefleet.engine.applied_batches import AppliedBatches
 from sparsefleet.engine.batch_source import BatchFeed, BatchSource, DataPosition, PassStart
@@ -20,20 +20,44 @@ from sparsefleet.errors import NotFoundError, PeerLostError
 from sparsefleet.fleet.incarnation import Incarnation, WorkerRecord
 from sparsefleet.modes.mode_setting import ROUNDS, SOURCES
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
-from sparsefleet.store.rows import DataMark, join_marks
+from sparsefleet.store.own_loop import report_left_out
+from sparsefleet.store.rows import DataMark, join_marks, marks_without
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
     from sparsefleet.engine.events import Attendance
 
-__all__ = ["LeftBehind", "LostData", "raise_left_out"]
+__all__ = ["LeftBehind", "LeftOut", "LostData", "add_left_out", "raise_left_out"]
 
 _log = logging.getLogger("sparsefleet.engine")
 _FILES = 2**40  # streams of one worker's data: more than it has files
 
 
+class LeftOut(NamedTuple):
+    """Data of a lost worker that was not trained on.
+
+    >>> str(LeftOut(3, "batches", "they are gone").and_then(LeftOut(4, "batches", "still gone")))
+    '7 batches: still gone'
+    """
+
+    number: int | None
+    """None: unknown, because the length of the data is unknown."""
+    unit: str
+    why: str
+
+    def and_then(self, later: LeftOut) -> LeftOut:
+        """Return this with what was left out in a later pass."""
+        is_known = self.number is not None and later.number is not None and self.unit == later.unit
+        number = (self.number or 0) + (later.number or 0) if is_known else None
+        return later._replace(number=number)
+
+    def __str__(self) -> str:
+        how_many = "an unknown number of" if self.number is None else f"{self.number:,}"
+        return f"{how_many} {self.unit}: {self.why}"
+
+
 class LeftBehind:
-    """What one lost worker has left of a pass, for the worker that takes it over.
+    """The part of a pass that a lost worker left, for the worker that takes it over.
 
     source: its data; None if only its own process could read it.
     """
@@ -44,12 +68,12 @@ class LeftBehind:
         self._start = start
 
     def begin(self) -> BatchFeed | None:
-        """Return its batches; None if nobody can read them."""
+        """Return its batches; None if no worker can read them."""
         return None if self._source is None else self._source.begin_pass(self._start)
 
 
 class LostData:
-    """The data of lost workers, for one worker of those that are left. Not thread-safe."""
+    """The data of lost workers, as seen by one remaining worker. Not thread-safe."""
 
     def __init__(
         self, distributed: BoundModel, incarnation: Incarnation, attendance: Attendance
@@ -57,8 +81,8 @@ class LostData:
         self._distributed = distributed
         self._job = incarnation.job
         self._attendance = attendance
-        self.left_out: dict[int, str] = {}
-        """Lost workers whose data nobody else can read, and what was trained of it."""
+        self.left_out: dict[int, LeftOut] = {}
+        """The lost workers whose data is left out in this pass."""
 
     def divide(self, epoch: int) -> tuple[bool, int | None]:
         """Return whether anything is left of the data of lost workers in this pass, and the worker
@@ -67,9 +91,9 @@ class LostData:
         role, meeting = self._distributed.role, self._distributed.meeting
 
         def rule(given: list[bytes]) -> bytes:
-            told = [json.loads(part) for part in given]
-            present = sorted(each["rank"] for each in told)
-            left_out = {rank: done for each in told for rank, done in each["left_out"].items()}
+            reported = [json.loads(part) for part in given]
+            present = sorted(each["rank"] for each in reported)
+            left_out = {rank: done for each in reported for rank, done in each["left_out"].items()}
             lost = sorted(set(range(role.worker_num)) - set(present))
             left = [rank for rank in lost if self._note(epoch, rank, "done") is None]
             takes = dict(zip(left, present, strict=False))  # one each; the rest next time
@@ -80,7 +104,7 @@ class LostData:
         assert answer is not None, "this worker is left"
         decided = json.loads(answer)
         self._attendance.update(decided["present"])
-        self.left_out |= {int(rank): done for rank, done in decided["left_out"].items()}
+        self.left_out |= {int(rank): LeftOut(*each) for rank, each in decided["left_out"].items()}
         takes: dict[str, int] = decided["takes"]
         own = [int(rank) for rank, taker in takes.items() if taker == role.index]
         return bool(takes), own[0] if own else None
@@ -93,11 +117,13 @@ class LostData:
         base = self._base(rank)
         lost = [self._marks_of(rank, epoch, base=0)]
         lost += [self._marks_of(taker, epoch, base=base) for taker in takers if taker != mine]
-        # Servers know what they have applied for the sessions of lost workers, but not that a push
-        # of this one brings the same: what some of them have must not be pushed again.
-        some = join_marks(mark for marks in lost for server in marks for mark in server)
+        # A push that only some servers have applied is made whole: each server accounts for what it
+        # has of it in the session of this worker, which pushes the same data again.
         own = self._marks_of(mine, epoch, base=base)
-        servers = [join_marks([*some, *marks]) for marks in own]
+        found = [[mark for marks in each for mark in marks] for each in zip(*lost, strict=True)]
+        both = list(zip(found, own, strict=True))
+        self._adopt([marks_without(marks, known) for marks, known in both], base)
+        servers = [join_marks([*marks, *known]) for marks, known in both]
         if mine not in takers:
             self._put(epoch, rank, "takers", json.dumps([*takers, mine]).encode())
         is_in_pass = record.get("pass") == epoch and record.get("position") is not None
@@ -109,35 +135,38 @@ class LostData:
             base=self._base(rank),
         )
         theirs = source.of_worker(rank, record.get("files"))
-        if source.is_shared:
-            _log.warning("worker %d is lost: its files went to whoever was free", rank)
-        elif theirs is None:
-            done = f"{applied.count} of its batches were trained"
-            self.left_out[rank] = done
-            _log.error(
-                "worker %d is lost, and only its own process could read its data: %s in this "
-                "epoch, the rest is left out",
-                rank,
-                done,
-            )
+        if theirs is None:
+            total = record.get("num_batches")
+            missing = None if total is None else max(0, total - applied.count)
+            trained = f"of the last pass it had trained {applied.count}"
+            why = f"only its own process could read them; {trained}"
+            self.left_out[rank] = LeftOut(missing, "batches", why)
+            _log.error("worker %d is lost, and left out are %s", rank, self.left_out[rank])
         else:
             _log.warning("worker %d is lost: this one trains what is left of its data", rank)
-            partial = _size(some) - min(
-                _size(join_marks(mark for marks in lost for mark in marks[server]))
-                for server in range(len(own))
-            )
-            if partial:
-                done = f"all but {partial} batches, or records, in its last push"
-                self.left_out[rank] = f"{done}, which only some servers have applied, were trained"
         start = PassStart(positions=[position], applied=applied)
         return LeftBehind(rank, theirs, start)
 
     def finished(self, left: LeftBehind, epoch: int) -> None:
-        """All of it is trained, and applied; or nobody can."""
+        """Called when all of it is trained and applied, or no worker can read it."""
         self._put(epoch, left.rank, "done", b"")
 
+    def _adopt(self, by_server: Sequence[Sequence[DataMark]], base: int) -> None:
+        store = self._distributed.store
+        assert isinstance(store, RemoteStore)
+        store.adopt_data(
+            [
+                [
+                    (base + stream, epoch, begin, end)
+                    for stream, epoch, begin, end in marks
+                    if stream % SOURCES != ROUNDS
+                ]
+                for marks in by_server
+            ]
+        )
+
     def _marks_of(self, rank: int, epoch: int, *, base: int) -> list[list[DataMark]]:
-        """Return by server what the session of a worker has applied of the streams at `base`."""
+        """Return, by server, what a worker's session has applied of the streams at `base`."""
         if rank == self._distributed.role.index:
             store = self._distributed.store
             assert isinstance(store, RemoteStore)
@@ -188,15 +217,19 @@ class LostData:
         return f"lost/{self._who(rank)}/{epoch}/{what}"
 
 
-def _size(marks: Sequence[DataMark]) -> int:
-    return sum(end - begin for stream, _, begin, end in marks if stream % SOURCES != ROUNDS)
+def add_left_out(so_far: dict[int, LeftOut], more: Mapping[int, LeftOut]) -> None:
+    """Add what was left out in one more pass, and report it to the launcher."""
+    for rank, new in more.items():
+        before = so_far.get(rank)
+        so_far[rank] = new if before is None else before.and_then(new)
+        report_left_out(rank, f"of worker {rank}, {so_far[rank]}")
 
 
-def raise_left_out(left_out: dict[int, str]) -> None:
-    """Raise PeerLostError for records that nobody has trained; once, when all else is done."""
-    told = "; ".join(f"of worker {rank}, {done}" for rank, done in left_out.items())
+def raise_left_out(left_out: dict[int, LeftOut]) -> None:
+    """Raise PeerLostError for records that were not trained on; once, when all else is done."""
+    which = "; ".join(f"of worker {rank}, {each}" for rank, each in left_out.items())
     left_out.clear()
     raise PeerLostError(
-        f"training has ended, but records were left out: {told} in the epoch of its loss. Other "
-        "workers can take over files: use data.Reader, or a Dataset"
+        f"training has ended, but some records were not used: {which}. Other workers can take over "
+        "files: use data.Reader, or a Dataset"
     )

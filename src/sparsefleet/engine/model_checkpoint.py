@@ -37,7 +37,7 @@ _USER_NOTES = "user"
 
 
 class ModelSave:
-    """One save of a model and its tables; made and used by one worker.
+    """One save of a model and its tables; created and used by one worker.
 
     step: training steps so far, for listings of checkpoints.
     workers: what each worker needs to resume, by rank.
@@ -210,7 +210,7 @@ def _require_fits(checkpoint: Checkpoint, distributed: BoundModel, only: Predica
             continue
         if name not in found:
             raise CheckpointMismatchError(
-                f"{where} is of another model: expected '{name}', found no tensor of that name"
+                f"{where} belongs to another model: expected '{name}', found no tensor of that name"
             )
         if found[name] != shape:
             raise CheckpointMismatchError(
@@ -224,6 +224,6 @@ def _require_fits(checkpoint: Checkpoint, distributed: BoundModel, only: Predica
     )
     if unknown:
         raise CheckpointMismatchError(
-            f"{where} is of another model: it has '{unknown[0]}', which this model lacks; to "
+            f"{where} belongs to another model: it has '{unknown[0]}', which this model lacks; to "
             "load part of it pass only="
         )

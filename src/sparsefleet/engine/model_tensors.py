@@ -20,7 +20,7 @@ class ModelTensors:
     """A model's parameters and persistent buffers, once each.
 
     in_tables: dense table -> the names of the parameters in it, in order.
-    stepped_by: the torch optimizer that steps the parameters here; None where the store does.
+    stepped_by: the torch optimizer that steps the parameters here; None if the store does.
 
     >>> model = nn.BatchNorm1d(2)
     >>> tensors = ModelTensors(model, {"dense": ["weight", "bias"]}, None)
@@ -147,5 +147,6 @@ def _to_array(name: str, tensor: Tensor) -> NDArray[Any]:
         return np.array(tensor.detach().cpu().numpy())
     except TypeError as error:  # bfloat16 and other types that NumPy lacks
         raise ConfigError(
-            f"'{name}' has type {tensor.dtype}, which checkpoints cannot hold: make it float32"
+            f"'{name}' has type {tensor.dtype}, which checkpoints do not support: convert it to "
+            "float32"
         ) from error

@@ -84,7 +84,7 @@ class StorePlacement:
     def table_default(
         self, groups: Sequence[DenseGroup], optimizer: OptimizerLike
     ) -> optim.Optimizer | None:
-        """Return the optimizer of tables that name none; None if only torch implements it."""
+        """Return the optimizer of tables without their own; None if only torch implements it."""
         if groups:
             return groups[0].optimizer
         if isinstance(optimizer, torch.optim.Optimizer):  # all its parameters are frozen
@@ -103,7 +103,7 @@ class StorePlacement:
         return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
 
     def incarnation(self) -> Incarnation:
-        """Return the incarnation of this process, as the launcher says."""
+        """Return the incarnation of this process, as set by the launcher."""
         return Incarnation.from_environment()
 
     def join(self, bound: DistributedModel) -> None:
@@ -198,7 +198,8 @@ class StorePlacement:
         bound.continue_schedule(steps)
 
     def collect(self) -> None:
-        """Send what only other workers know to the first, before a save. All workers call it."""
+        """Send state that only other workers have to the first one, before a save. All workers call
+        it."""
 
     def notes_to_save(self, mode: Mode, groups: Sequence[DenseGroup]) -> dict[str, Any]:
         """Return what a checkpoint stores besides tensors and tables, for JSON."""
@@ -215,10 +216,10 @@ class StorePlacement:
 
 
 def warn_of_older_tables(store: Store, tables: Iterable[str]) -> None:
-    """Logs a warning if servers still hold rows of these tables from an earlier job.
+    """Log a warning if servers still hold rows of these tables from an earlier job.
 
-    Servers that were started by hand outlive a job, and the next one would continue with its rows
-    without a word. Rows that a server loaded at its start count as this job's. One worker calls it.
+    Servers that were started by hand outlive a job, and the next one would silently continue with
+    its rows. Rows that a server loaded at its start count as this job's. One worker calls it.
     """
     try:
         before = store.get_note(_JOB_NOTE).decode()

@@ -1,4 +1,4 @@
-"""A profile of some steps over all processes, as a trace that Chrome and Perfetto show."""
+"""A profile of some steps over all processes, as a trace for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProfileConfig:
 
 
 def as_profile(value: object) -> ProfileConfig | None:
-    """Return a setting as a config; a path has the defaults."""
+    """Return a setting as a config; a path gets the default settings."""
     if value is None or isinstance(value, ProfileConfig):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -91,7 +91,7 @@ class Profiler:
             self._open_threads = len(self._clocks)
 
     def _step(self, event: StepDone) -> None:
-        """Runs in the thread that made the step."""
+        """Runs in the thread that took the step."""
         if self._is_done:
             return
         place, first = event.place, self._config.skip_steps
@@ -132,7 +132,7 @@ class Profiler:
     # -- servers ------------------------------------------------------------------------------
 
     def _ask_servers(self) -> None:
-        """Let servers record their requests; the first worker asks once."""
+        """Make servers record their requests; the first worker asks once."""
         store = self._distributed.store
         with self._lock:
             asks = self._distributed.role.is_first_worker and not self._asked_servers

@@ -44,7 +44,7 @@ class Publishing:
         All workers must be paused, with everything applied.
         """
         if self._writer is not None and self._writer.is_alive():
-            return "skipped: the one before is still being written"
+            return "skipped: the previous one is still being written"
         self.wait()
         begun = time.monotonic()
         try:
@@ -97,7 +97,7 @@ class Publishing:
     def _failed(self, error: Exception) -> None:
         self.error = error
         _log.error(
-            "an update could not be published to %s, its changes go with the next one: %s: %s",
+            "an update could not be published to %s; the next one will include its changes: %s: %s",
             self._publisher.where,
             type(error).__name__,
             error,
@@ -107,7 +107,7 @@ class Publishing:
 def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
     """Return a publisher of this model as updates of the export in `config.model`.
 
-    One worker of a job creates it. Raises ConfigError if the export is of another model.
+    One worker of a job creates it. Raises ConfigError if the export belongs to another model.
     """
     export = OpenedExport.open(config.model)
     trained = TrainedTables(distributed, export)

@@ -56,6 +56,7 @@ Arrays = dict[str, NDArray[Any]]
 _TABLE_NAMES: dict[str, dict[str, str]] = {
     "sgd": {},
     "momentum": {"momentum_buffer": "buffer"},
+    "adadelta": {"square_avg": "square", "acc_delta": "delta"},
     "adagrad": {"sum": "sum"},
     "decayed_adagrad": {"moment": "moment"},
     "adam": {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"},
@@ -64,7 +65,7 @@ _TABLE_NAMES: dict[str, dict[str, str]] = {
     "ftrl": {"squares": "squares", "linear": "linear"},
     "rmsprop": {"square_avg": "square", "grad_avg": "mean", "momentum_buffer": "buffer"},
 }
-_COUNTED = {"adagrad", "adam", "adamw", "adamax", "rmsprop"}
+_COUNTED = {"adadelta", "adagrad", "adam", "adamw", "adamax", "rmsprop"}
 """Optimizers for which torch counts the steps, in a scalar `step`."""
 
 
@@ -112,8 +113,8 @@ class RankPlacement(StorePlacement):
         self._described = [group.optimizer for group in dense_groups(model, optimizer)]
         if not self._described:
             raise ConfigError(
-                f"{type(model).__name__} has no dense parameter that workers could exchange: "
-                "train its tables on servers, in mode 'sync' or another of theirs"
+                f"{type(model).__name__} has no dense parameters for workers to exchange: train "
+                "its tables on servers, for example in mode 'sync'"
             )
         if isinstance(optimizer, optim.Optimizer):
             self._default = optimizer
@@ -384,7 +385,7 @@ def _for_torch(
     if missing:
         raise CheckpointMismatchError(
             f"'{name}': expected the state '{missing[0]}' of {type(described).__name__}, found "
-            f"{', '.join(sorted(state))}: the checkpoint is of another optimizer"
+            f"{', '.join(sorted(state))}: the checkpoint belongs to another optimizer"
         )
     found = {part: state[table_name] for part, table_name in names.items()}
     if described.kind in _COUNTED:

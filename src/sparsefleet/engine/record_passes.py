@@ -1,13 +1,13 @@
-"""Reads what is left of a pass over files, after a process that had begun it has ended.
+"""Reads what is left of a pass over files after the process that started it has ended.
 
 Several threads read files in any order, so a batch of such data is identified by its records:
-positions in files, which servers remember. A process in place of another first reads the records
-that some servers have applied and others lack, in batches of their own, then all that is left.
+positions in files, which servers remember. A process that replaces another first reads the records
+that only some servers have applied, in separate batches, then all that is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from sparsefleet.data.progress import (
@@ -43,7 +43,7 @@ class MarkedData(Protocol):
 
     @property
     def record_files(self) -> Sequence[str] | None:
-        """Return the files, the same in each process; None if batches come in one order."""
+        """Return the files, the same in each process; None if batches come in a fixed order."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -63,18 +63,24 @@ def records_of(files: Mapping[str, int], marks: Iterable[FileMark]) -> tuple[Int
 
 
 class RecordPasses:
-    """What is left of a pass: an iterator of batches that knows its position. Thread-safe.
+    """What is left of a pass: an iterator of batches that tracks its position. Thread-safe.
 
     start: the state of the data when the pass began. applied: what servers have applied of it.
+    then: starts reading the data of the pass that the previous process had not started.
     """
 
     def __init__(
-        self, data: MarkedData, start: Mapping[str, Any] | None, applied: AppliedBatches
+        self,
+        data: MarkedData,
+        start: Mapping[str, Any] | None,
+        applied: AppliedBatches,
+        then: Callable[[], MarkedBatches] | None = None,
     ) -> None:
+        self._then = then
         files = list(data.record_files or ())
-        done: dict[str, list[list[int]]] = {}
+        done: dict[str, list[list[int]]] = dict(getattr(data, "read_before", {}))
         for file, begin, end in applied.records():
-            done.setdefault(files[file], []).append([begin, end])
+            done[files[file]] = [*done.get(files[file], []), [begin, end]]
         everywhere = _add(start or {}, {"done": [], "records": done})
         self._data = data
         self._progress = Progress.from_state(everywhere, None)
@@ -102,6 +108,10 @@ class RecordPasses:
         """Return the next batch and its records; None at the end."""
         while True:
             if self._pass is None:
+                if not self._left and self._then is not None:
+                    self._pass, self._then = self._then(), None
+                    self._read_before, self.origin = {}, BatchOrigin(0, 0)
+                    continue
                 if not self._left:
                     return None
                 state, self.origin = self._left.pop()
@@ -117,7 +127,8 @@ class RecordPasses:
             self._pass = None
 
     def _new_in(self, mark: FileMark) -> list[FileMark]:
-        """Return what was not read before of records that a batch covers: they are in it."""
+        """Return those records covered by a batch that were not read before; the batch contains
+        them."""
         before = tuple((begin, end) for begin, end in self._read_before.get(mark.path, ()))
         return [
             FileMark(mark.path, begin, end, mark.total)
@@ -125,7 +136,7 @@ class RecordPasses:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which records were handed out, now or to the process before."""
+        """Return which records were handed out, now or by the previous process."""
         return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,13 +152,14 @@ class RecordPasses:
     def close(self) -> None:
         """Stop reading."""
         self._left.clear()
+        self._then = None
         close = getattr(self._pass, "close", None)
         if close is not None:
             close()
 
 
 def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of the same reader in which more is read."""
+    """Return a state of the same reader in which these records are also read."""
     records = {path: tuple(map(tuple, spans)) for path, spans in state.get("records", {}).items()}
     for path, spans in more["records"].items():
         for begin, end in spans:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,10 @@ from sparsefleet.field_checks import require, require_bool, require_int, require
 from sparsefleet.fleet.board import Board
 
 __all__ = ["CheckpointConfig", "Interval", "SaveSchedule"]
+
+HANDOVER = "handover"
+"""What is due when workers are to hand over their training."""
+
 _LOOK_EVERY_STEPS = 8  # where workers step together, they look for requests this often
 _LISTEN_S = 1.0  # a wait on the servers cannot be cancelled, so it is made in pieces
 
@@ -81,7 +85,7 @@ class CheckpointConfig:
 
 
 class Interval:
-    """An event that is due some steps, or seconds, after the last one. Not thread-safe.
+    """An event that is due a number of steps, or seconds, after the last one. Not thread-safe.
 
     >>> interval = Interval(every_steps=3, every_s=None)
     >>> interval.is_count(2), interval.is_count(3), interval.is_time()
@@ -126,7 +130,7 @@ class SaveSchedule:
     and then the request names a step that no worker can have passed without checking.
 
     intervals: the intervals by name.
-    name: identifies this training on the board.
+    name: identifies this training run on the board.
     """
 
     def __init__(
@@ -137,7 +141,10 @@ class SaveSchedule:
         name: str,
         is_alone: bool,
         steps_together: Literal["nobody", "threads", "workers"],
+        notice: Callable[[], bool] | None = None,
     ) -> None:
+        """notice: whether this worker is to hand over, which is due at once."""
+        self._notice = notice
         self._intervals = intervals
         self._board = board
         self._name = name
@@ -165,6 +172,8 @@ class SaveSchedule:
         if self._heard:
             return True
         found = {n for n, i in self._intervals.items() if i.is_time() or i.is_count(i.steps)}
+        if self._notice is not None and self._notice():
+            found.add(HANDOVER)
         if not found:
             return False
         self._found |= found
@@ -179,7 +188,7 @@ class SaveSchedule:
         return self._found
 
     def state(self) -> dict[str, Any]:
-        """Return what a process in place of this one continues from; call it after a pause."""
+        """Return the state for a process that replaces this one; call it after a pause."""
         done_at = {name: each.done_at for name, each in self._intervals.items()}
         return {"number": self._number, "done_at": done_at}
 
@@ -205,7 +214,7 @@ class SaveSchedule:
             with contextlib.suppress(NotFoundError):
                 self._board.delete_note(self._request_name)
         with self._changed:
-            for name in done:
+            for name in set(done) & self._intervals.keys():
                 self._intervals[name].restart(steps)
             self._found = set()
             self._number += 1
@@ -227,12 +236,14 @@ class SaveSchedule:
         if counted:
             return True
         has_clock = any(interval.has_clock for interval in self._intervals.values())
-        if not has_clock or taken % _LOOK_EVERY_STEPS:
+        if (self._notice is None and not has_clock) or taken % _LOOK_EVERY_STEPS:
             return False
         try:
             return int(self._board.get_note(self._request_name)) == taken
         except NotFoundError:
             timed = {name for name, each in self._intervals.items() if each.is_time()}
+            if self._notice is not None and self._notice():
+                timed.add(HANDOVER)
             self._found |= timed
             if timed:
                 self._request(taken + _LOOK_EVERY_STEPS)

@@ -18,8 +18,9 @@ from sparsefleet.checkpoint.series import SeriesOwner
 from sparsefleet.engine.checkpoint_series import CheckpointSeries
 from sparsefleet.engine.events import Attendance, Events
 from sparsefleet.engine.model_checkpoint import ModelSave
+from sparsefleet.engine.notice import HandedOver, HandoverPauses, Notice
 from sparsefleet.engine.publishing import Publishing
-from sparsefleet.engine.save_schedule import CheckpointConfig, Interval, SaveSchedule
+from sparsefleet.engine.save_schedule import HANDOVER, CheckpointConfig, Interval, SaveSchedule
 from sparsefleet.engine.training_progress import TrainingProgress, WorkerReport
 from sparsefleet.errors import CheckpointError, SparseFleetError
 from sparsefleet.modes.thread_round import ThreadRound
@@ -44,10 +45,9 @@ _CHECKPOINT, _PUBLISH, _VALIDATION = "checkpoint", "publish", "validation"
 
 
 class BackgroundWriters:
-    """What is written in the background during training: checkpoints, and updates of a served
-    model.
+    """Writes checkpoints and updates of a served model in the background during training.
 
-    They write in the first worker that is left.
+    Only the first remaining worker writes.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class BackgroundWriters:
         return made
 
     def wait(self) -> None:
-        """Return when what is being written is committed, or has failed."""
+        """Wait until the current write is committed or has failed."""
         for writer in self._open:
             writer.wait()
 
     def close(self) -> None:
-        """Wait, then let others publish."""
+        """Wait, then release the right to publish."""
         self.wait()
         for writer in self._open:
             if isinstance(writer, Publishing):
@@ -121,7 +121,8 @@ class SaveCoordinator:
     waits for the next one; the pass ends when all have arrived and none has data left.
 
     progress: the position of this worker, updated by the training.
-    validation: evaluates within epochs; None: it is not wanted.
+    notice: with checkpoints, all workers save one when any was given notice, and end.
+    validation: evaluates within epochs; None: no validation.
     """
 
     def __init__(
@@ -130,8 +131,13 @@ class SaveCoordinator:
         progress: TrainingProgress,
         writers: BackgroundWriters,
         attendance: Attendance,
+        *,
+        notice: Notice,
         validation: PausedValidation | None = None,
     ) -> None:
+        self._notice = notice
+        together = writers.checkpoints is not None
+        self._handover = None if together else HandoverPauses(distributed, notice)
         self._distributed = distributed
         self._progress = progress
         self._attendance = attendance
@@ -150,6 +156,7 @@ class SaveCoordinator:
             name=f"{distributed.name}/{progress.fit}",
             is_alone=distributed.meeting.is_alone,
             steps_together=distributed.mode.steps_together,
+            notice=(lambda: notice.is_given) if together else None,
         )
         taken = progress.taken
         self._taken = taken if taken is not None and taken.fit == progress.fit else None
@@ -179,7 +186,7 @@ class SaveCoordinator:
         )
 
     def _catch_up(self) -> None:
-        """Repeat the pauses that the process before this one has begun since its last record."""
+        """Repeat the pauses that the previous process began after its last record."""
         while (said := self._distributed.meeting.said_before()) is not None:
             if not json.loads(said).get("has_data"):  # not a pause: the end of its pass
                 return
@@ -187,10 +194,14 @@ class SaveCoordinator:
 
     def is_due(self, step: int) -> bool:
         """Implement `Pauses`."""
+        if self._handover is not None and self._handover.is_due(step):
+            return True
         return not self._is_over and self._schedule.is_due(step)
 
     def run(self) -> None:
         """Implement `Pauses`: meet the other workers while the threads of this one wait."""
+        if self._handover is not None and self._handover.is_due(0):
+            self._handover.run()
         self._meet(has_data=True)
         succession, feed = self._distributed.succession, self._progress.feed
         if succession is not None and feed is not None:
@@ -208,7 +219,7 @@ class SaveCoordinator:
         self._progress.end_epoch()
 
     def end_early(self) -> None:
-        """Save what `end_pass` would have saved, had it known that no pass follows.
+        """Save what `end_pass` would have saved if it had known that no pass follows.
 
         All workers call it, between epochs.
         """
@@ -257,6 +268,11 @@ class SaveCoordinator:
             return False
         decided = json.loads(answer)
         self._attendance.update(decided["present"])
+        # A process that continues the job from its servers repeats this meeting, and continues.
+        if HANDOVER in decided["done"] and decided["start"] == self._notice.start:
+            self._writers.wait()
+            self._writers.raise_last_error()
+            raise HandedOver
         self._schedule.end_pause(decided["steps"], done=decided["done"])
         if self._validation is not None and _VALIDATION in decided["done"]:
             self._validate(self._validation, decided["batches"])
@@ -279,7 +295,7 @@ class SaveCoordinator:
         continues = any(each["has_data"] for each in reports)
         found = {name for each in reports for name in each["found"]}
         done = self._due(found, continues=continues)
-        if not continues and self._is_last_pass:
+        if HANDOVER in done or (not continues and self._is_last_pass):
             self._writers.wait()  # so that the last save is not skipped for the one before
         if self._writers.checkpoints is not None:
             self._checkpoint(reports, begins=_CHECKPOINT in done, continues=continues)
@@ -293,6 +309,7 @@ class SaveCoordinator:
                 "steps": steps,
                 "batches": sum(each["report"]["batches"] for each in reports),
                 "present": [each["rank"] for each in reports],
+                "start": self._notice.start,
             }
         ).encode()
 
@@ -300,8 +317,10 @@ class SaveCoordinator:
         """Return what to do at this pause."""
         due = set(found)
         if not continues:  # the validation of the epoch follows
-            due.discard(_VALIDATION)
+            due -= {_VALIDATION, HANDOVER}
         checkpoints = self._writers.checkpoints
+        if HANDOVER in due:
+            due = {HANDOVER, _CHECKPOINT}
         if checkpoints is not None and not continues:
             due.discard(_CHECKPOINT)
             if checkpoints.each_epoch or self._is_last_pass:
@@ -332,7 +351,8 @@ def save_now(
     """Write one checkpoint of a single moment of all workers; all call it, each with its progress.
 
     Returns when it is committed; raises on every worker if it cannot be written. user_notes: the
-    first worker's are kept in the manifest. is_paused: the workers pause already, and stay so.
+    first worker's are kept in the manifest. is_paused: the workers are already paused, and stay
+    paused.
     """
     saves: list[ModelSave] = []
 

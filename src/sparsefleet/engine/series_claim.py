@@ -29,7 +29,7 @@ def require_own_series(
 ) -> set[str]:
     """Check that a directory may be resumed from; return the paths in it that are too old for that.
 
-    Those are of trainings before the last one that started from scratch there. Raises
+    Those belong to runs before the last one that started from scratch there. Raises
     CheckpointMismatchError if the checkpoints are another job's. Runs in the first worker.
     """
     options = checkpoints.storage_options
@@ -63,9 +63,7 @@ def claim_series(
 
 
 def owner_of_series(distributed: BoundModel, checkpoints: CheckpointConfig) -> SeriesOwner | None:
-    """Return this training as the owner that it was made before; None in workers that do not
-    write.
-    """
+    """Return this training as the owner it became earlier; None in workers that do not write."""
     if not distributed.role.is_first_worker:
         return None
     return SeriesOwner.of(absolute_path(checkpoints.directory), checkpoints.storage_options)
@@ -83,9 +81,9 @@ def _claim(
     if not continues and listed:
         generation += 1
         _log.warning(
-            "%s holds %d checkpoints of an earlier training of this job, and this one starts "
-            "from scratch (generation %d): they are removed as new ones are saved. To keep them "
-            "give another directory; to continue from them resume='auto'",
+            "%s contains %d checkpoints of an earlier run of this job, but this one starts from "
+            "scratch (generation %d): they are removed as new ones are saved. To keep them, use "
+            "another directory; to continue from them, use resume='auto'",
             directory,
             len(listed),
             generation,
@@ -102,10 +100,10 @@ def _require_same_job(
         return
     what = "another model" if mine.job == owner.job else f"{owner}, and this is {mine}"
     raise CheckpointMismatchError(
-        f"{directory}: the {len(listed)} checkpoints there are of {what}. Give this job a "
-        "directory of its own; to continue from one of them name it: "
-        f"resume={listed[-1].path!r}. Runs that are one job in spite of different arguments take "
-        "the same CheckpointConfig(job=...) or SPARSEFLEET_JOB"
+        f"{directory}: the {len(listed)} checkpoints there belong to {what}. Give this job its "
+        "own directory; to continue from one of them, name it: "
+        f"resume={listed[-1].path!r}. Runs that belong to one job despite different arguments "
+        "need the same CheckpointConfig(job=...) or SPARSEFLEET_JOB"
     )
 
 

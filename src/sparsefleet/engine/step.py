@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from sparsefleet.engine.batch_tensors import first_tensor
+from sparsefleet.engine.clock import StepClock
 from sparsefleet.engine.flat_parameters import (
     drop_gradients,
     take_gradient_parts,
@@ -63,7 +65,8 @@ class Step:
     batch, lookups: what `lookups` learns from once the step is over; see `LookupSource`.
     is_planned: `lookups` knew this batch.
     ahead: reads the next batch before the gradients are sent, so that its rows return with them.
-    origin: the batch, for servers that keep account of what they have applied.
+    origin: the batch, for servers that track what they have applied.
+    clock: counts this step, and when it began, outside of a pass; see `WorkerMetrics`.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Step:
         ahead: ReadAhead | None = None,
         place: Place | None = None,
         origin: BatchOrigin | None = None,
+        clock: tuple[StepClock, float] | None = None,
     ) -> None:
         self._mode = mode
         self._rows = rows
@@ -87,6 +91,9 @@ class Step:
         self._is_planned = is_planned
         self._ahead = ahead
         self._origin = origin
+        self._clock = clock
+        self._entered = 0.0
+        self._loss: float | None = None
         self._given: StepGradients | None = None
         self._forward: AbstractContextManager[None] | None = None
         self.place = place
@@ -111,6 +118,8 @@ class Step:
         """Run ``loss.backward()`` as the mode requires: mode "collective" may scale the loss."""
         if self._forward is not None:
             self._end_forward(None, None, None)
+        if self._clock is not None:
+            self._loss = loss.item() if loss.numel() == 1 else None
         self._mode.backward(loss)
 
     def give(self, gradients: StepGradients) -> None:
@@ -120,7 +129,7 @@ class Step:
         """
         if self._given is not None:
             raise ConfigError(
-                "gradients were passed to a step twice: call step.give() once per step"
+                "gradients were given to a step twice: call step.give() once per step"
             )
         self._given = gradients
 
@@ -130,9 +139,30 @@ class Step:
         if forward is not None:
             forward.__enter__()
             self._forward = forward
+        self._entered = perf_counter()
         return self
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        computed = perf_counter()
+        self._end(kind, error, trace)
+        if self._clock is not None and error is None:
+            clock, begun = self._clock
+            clock.count(
+                _num_examples(self._batch, self._rows),
+                begun,
+                self._entered,
+                computed,
+                hand_over_s=self.hand_over_s,
+                loss=self._loss,
+                is_skipped=self.is_skipped,
+            )
+
+    def _end(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -190,3 +220,17 @@ class Step:
         assert self._forward is not None
         forward, self._forward = self._forward, None
         forward.__exit__(kind, error, trace)
+
+
+def _num_examples(batch: Any, rows: StepRows) -> int:
+    """Return the examples of a step that a script takes: those of its batch, if given, or of the
+    first lookup, preferably one with several ids per example.
+    """
+    known = getattr(batch, "num_examples", None)  # a program's feed
+    if isinstance(known, int):
+        return known
+    tensor = first_tensor(batch)
+    if tensor is None:
+        ids = [lookup.ids for lookup in rows.lookups]
+        tensor = next((each for each in ids if each.dim() > 1), ids[0] if ids else None)
+    return tensor.size(0) if tensor is not None and tensor.dim() > 0 else 1

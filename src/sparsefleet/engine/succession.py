@@ -1,8 +1,9 @@
-"""What a worker leaves on the servers for a process that takes its place, and takes from the last.
+"""The state that a worker leaves on the servers for its next process, and takes from the previous
+one.
 
 A record on the board holds what changes rarely: the call of `fit`, the epoch, where its pass over
-the data began, how often the workers have met. What changes with every step, the servers know from
-the pushes themselves: which mini-batches are applied (`AppliedBatches`).
+the data began, how often the workers have synchronized. What changes with every step, the applied
+mini-batches (`AppliedBatches`), the servers take from the pushes themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _file_in_memory(name: str) -> str:
 
 
 class TakenOver:
-    """Where the process before this one stopped.
+    """Where the previous process of this worker stopped.
 
     record: what it left. applied: what servers have applied of its pass.
     """
@@ -92,7 +93,7 @@ class TakenOver:
 
     @property
     def store_step(self) -> int:
-        """Return the number of its pushes, as far as they can be told."""
+        """Return the number of its pushes, as far as it is known."""
         at = self.mode_position
         before = at.count("rounds")
         since = at.batches if at.next_round is None else at.next_round - before
@@ -100,7 +101,7 @@ class TakenOver:
 
 
 class Succession:
-    """The record of one worker in one training. Not thread-safe."""
+    """The record of one worker in one training run. Not thread-safe."""
 
     def __init__(self, store: RemoteStore, role: RoleInfo, incarnation: Incarnation, name: str):
         self.incarnation = incarnation
@@ -129,8 +130,11 @@ class Succession:
         self._found: dict[str, Any] | None = None
         if incarnation.is_successor:
             self._found = self._record.read()
-            told = "continues" if self._found else "starts over: the process before left nothing"
-            _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, told)
+            outcome = (
+                "continues" if self._found else "starts over: the previous process left nothing"
+            )
+            if self._found or incarnation.is_counted:
+                _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, outcome)
         self.taken: TakenOver | None = None
         """Where the process before this one stopped, until the training is there; None: nowhere."""
 
@@ -139,10 +143,17 @@ class Succession:
         """Return the number of the last pass; later ones have larger numbers."""
         return int(self._fields["pass"])
 
-    def take_over(self, kinds: tuple[int, ...]) -> TakenOver | None:
-        """Return where the process before this one stopped; None if it left nothing.
+    def keep_session(self, keeps: bool) -> None:
+        """Set whether the next process may continue this session once it is closed.
 
-        kinds: of the mode, see `Mode.data_streams`.
+        It may after an error, as after a kill: servers remember what was applied, and others wait.
+        """
+        self._store.keep_session(keeps)
+
+    def take_over(self, kinds: tuple[int, ...]) -> TakenOver | None:
+        """Return where the previous process stopped; None if it left nothing.
+
+        kinds: those of the mode, see `Mode.data_streams`.
         """
         if self._found is None:
             return None
@@ -151,7 +162,8 @@ class Succession:
         return self.taken
 
     def look_again(self, kinds: tuple[int, ...]) -> None:
-        """Ask again what servers have applied: the mode may have sent what its predecessor kept."""
+        """Query again what servers have applied: the mode may have sent what its predecessor
+        kept."""
         if self.taken is not None:
             self.taken.applied = self._applied(kinds)
 
@@ -162,9 +174,10 @@ class Succession:
     # -- what is left for the next ---------------------------------------------------------------
 
     def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
-        """The model has started for the first time, or again; `at`: how often workers had met
-        before they shared its values.
+        """The model has started for the first time, or again; `at`: how often workers had
+        synchronized before they shared its values.
         """
+        self.keep_session(False)  # after an error, training may start again here
         self._write(
             distributed,
             starts=starts,
@@ -181,8 +194,13 @@ class Succession:
         """A checkpoint was loaded, on request."""
         self._write(distributed, loads=[*self._fields["loads"], distributed.meeting.count])
 
-    def begin_pass(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """A pass over the data begins; nothing of it was handed out."""
+    def begin_pass(
+        self, distributed: BoundModel, progress: TrainingProgress, num_batches: int | None
+    ) -> None:
+        """A pass over the data begins; nothing of it was handed out.
+
+        num_batches: its length, if known.
+        """
         assert progress.feed is not None
         number = (progress.fit << 32) + progress.epoch + 1  # larger than those of passes before
         progress.feed.keep_account(number)
@@ -191,6 +209,7 @@ class Succession:
             **self._place(progress),
             **{"pass": number},
             position=progress.feed.position().to_json(),
+            num_batches=num_batches,
             files=getattr(progress.feed.data, "own_files", None),
             batches=progress.batches,
             done=0,

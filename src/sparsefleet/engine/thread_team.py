@@ -19,6 +19,7 @@ __all__ = ["StandingTeam", "ThreadTeam", "TorchThreads", "add_note"]
 
 _log = logging.getLogger("sparsefleet.engine")
 Result = TypeVar("Result")
+_EXIT_S = 2.0
 _SIGNAL_LATENCY_S = 0.5  # how long the waiting thread may miss a Ctrl-C
 
 
@@ -106,7 +107,10 @@ class ThreadTeam:
             raise failure.error
 
     def _wait_for_the_rest(self, threads: list[threading.Thread], error: BaseException) -> None:
-        deadline = time.monotonic() + self._stop_timeout_s
+        patience_s = self._stop_timeout_s
+        if isinstance(error, SystemExit):  # the process ends anyway, maybe soon by force
+            patience_s = min(patience_s, _EXIT_S)
+        deadline = time.monotonic() + patience_s
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -114,8 +118,8 @@ class ThreadTeam:
         if late:
             add_note(
                 error,
-                f"{', '.join(late)} did not end within {self._stop_timeout_s:g} s of this error "
-                "and were left behind; they may wait inside the data or the model",
+                f"{', '.join(late)} did not end within {patience_s:g} s of this error and were "
+                "abandoned; they may be blocked in the data or the model",
             )
 
 

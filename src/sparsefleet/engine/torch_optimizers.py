@@ -29,6 +29,7 @@ _TORCH: dict[type[optim.Optimizer], tuple[type[torch.optim.Optimizer], dict[str,
         torch.optim.RMSprop,
         {"alpha": "alpha", "eps": "eps", "momentum": "momentum", "centered": "centered"},
     ),
+    optim.Adadelta: (torch.optim.Adadelta, {"rho": "rho", "eps": "eps"}),
     optim.Adam: (torch.optim.Adam, {"betas": "betas", "eps": "eps"}),
     optim.AdamW: (torch.optim.AdamW, {"betas": "betas", "eps": "eps"}),
     optim.Adamax: (torch.optim.Adamax, {"betas": "betas", "eps": "eps"}),
@@ -54,7 +55,8 @@ def torch_optimizer(
     else:
         known = ", ".join(sorted(one.__name__ for one in (*_OWN, *_TORCH)))
         raise ConfigError(
-            f"dense parameters have no {kind.__name__}; of sparsefleet.optim they have {known}"
+            f"dense parameters do not support {kind.__name__}; from sparsefleet.optim they "
+            f"support {known}"
         )
     if description.l1 > 0 and not isinstance(description, optim.Ftrl):
         made.register_step_pre_hook(_adding_signs(description.l1))
@@ -62,7 +64,7 @@ def torch_optimizer(
 
 
 class Ftrl(torch.optim.Optimizer):
-    """Follow the regularised leader (McMahan et al. 2013), as `sparsefleet.optim.Ftrl`.
+    """Follow the regularized leader (McMahan et al. 2013), as `sparsefleet.optim.Ftrl`.
 
     State: `squares` (n) and `linear` (z), of the shape of the parameter.
     """
@@ -141,8 +143,7 @@ _OWN: dict[type[optim.Optimizer], Callable[[Any, Any], torch.optim.Optimizer]] =
 
 
 class TorchStepping:
-    """Steps the user's torch optimizer with the gradients of a mode, and prevents others from doing
-    so.
+    """Steps the user's torch optimizer with the gradients of a mode, and blocks other calls of it.
 
     A loop that calls ``optimizer.step()`` out of habit would apply its gradients twice. Optimizers
     that are not torch's are left alone.
@@ -195,5 +196,5 @@ class TorchStepping:
         if not self._stepping:
             raise ConfigError(
                 f"{type(optimizer).__name__}.step() was called while fleet controls the "
-                "optimizer: gradients are applied as the step ends, leave the call out"
+                "optimizer: gradients are applied when the step ends, so remove the call"
             )

@@ -23,16 +23,17 @@ from sparsefleet.engine.events import (
     PassEnded,
     PassResult,
 )
-from sparsefleet.engine.lost_data import LostData
+from sparsefleet.engine.lost_data import LostData, add_left_out
+from sparsefleet.engine.notice import Notice, is_state_kept
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.saving import BackgroundWriters, SaveCoordinator, save_now
 from sparsefleet.engine.series_claim import claim_series, owner_of_series
 from sparsefleet.engine.training_pass import InferencePass, LoopConfig, TrainingPass
 from sparsefleet.engine.training_progress import TrainingProgress, check_resume, resume_training
-from sparsefleet.engine.worker_metrics import WorkerMetrics
+from sparsefleet.engine.trial import TrialRecord, process_trial
+from sparsefleet.engine.worker_metrics import WORKER
 from sparsefleet.engine.workload import Batch, Outcome, Workload
 from sparsefleet.errors import ConfigError, SparseFleetError
-from sparsefleet.monitor import PROCESS, serve_metrics_if_asked
 from sparsefleet.serving.updates.publisher import PublishConfig
 
 __all__ = ["Training"]
@@ -40,19 +41,13 @@ __all__ = ["Training"]
 _log = logging.getLogger("sparsefleet.engine")
 
 Evaluate = Callable[[], Mapping[str, float]]
-
-
 AnyModel = TypeVar("AnyModel", bound=BoundModel)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 class Training(Generic[AnyModel]):
     """Trains a workload on a model that is bound to a store. Not thread-safe.
 
-    checkpoints, publish: what is written while training; see their classes.
+    checkpoints, publish: settings for what is written during training.
     resume: "auto" resumes from the newest of `checkpoints`; a path, from that checkpoint.
     events: what displays and callbacks have subscribed to.
     progress: where an earlier `Training` of the same model stopped; None: at the start.
@@ -71,6 +66,9 @@ class Training(Generic[AnyModel]):
         progress: TrainingProgress | None = None,
     ) -> None:
         check_resume(resume, checkpoints)
+        trial = process_trial()
+        if trial is not None:  # it writes nothing that the script's own runs would find
+            checkpoints = publish = resume = None
         self.distributed = distributed
         """The model, as created by its API."""
         self.events = events or Events()
@@ -83,10 +81,11 @@ class Training(Generic[AnyModel]):
         """The position of this worker's training."""
         self._writers: BackgroundWriters | None = None
         self._attendance = Attendance(distributed.role.worker_num, self.events)
-        self.metrics = WorkerMetrics(distributed)
+        self.metrics = WORKER
         """What Prometheus and dashboards see of it."""
         self.metrics.attach(self.events)
-        self._end_metrics: Callable[[], None] | None = None
+        self.trial: TrialRecord | None = None if trial is None else trial.attach(self)
+        """What is recorded for `sparsefleet plan --try`, in such a trial."""
         self._all_left = False
         self._closed = False
         self._stop_requested = False
@@ -103,9 +102,7 @@ class Training(Generic[AnyModel]):
         if not self.distributed.is_started:
             self.distributed.start()
             self._all_left = False
-        if self._end_metrics is None:
-            server = serve_metrics_if_asked("worker", self.distributed.role.index)
-            self._end_metrics = _nothing if server is None else PROCESS.add(self.metrics.samples)
+        self.metrics.serve(self.distributed)
         self._take_over()
         if self._resume is not None:
             resumed = resume_training(
@@ -120,7 +117,7 @@ class Training(Generic[AnyModel]):
         self.progress.has_begun = True
 
     def _take_over(self) -> None:
-        """Continue where the process before this one stopped, unless an earlier call did."""
+        """Continue where the previous process stopped, unless an earlier call did."""
         succession = self.distributed.succession
         taken = None if succession is None else succession.taken
         if succession is None or taken is None:
@@ -134,11 +131,20 @@ class Training(Generic[AnyModel]):
     def close(self) -> None:
         """Wait for background writes, apply everything handed over, close connections."""
         self._closed = True
-        if self._end_metrics is not None:
-            self._end_metrics()
+        self.metrics.release(self.distributed)
         if self._writers is not None:
             self._writers.close()
         self.distributed.close()
+
+    def close_after(self, error: BaseException) -> None:
+        """Close because the script raises `error`.
+
+        If another process may replace this one, leave everything as it is for that process.
+        """
+        is_success = isinstance(error, SystemExit) and error.code in (0, None)
+        if self.distributed.succession is not None and not is_success:
+            self.distributed.fail(error)
+        self.close()
 
     def raise_last_error(self) -> None:
         """Raise CheckpointError or PublishError if the last save or update failed."""
@@ -150,8 +156,8 @@ class Training(Generic[AnyModel]):
     def request_stop(self) -> None:
         """End the current `fit` after this epoch, or after the next validation within it.
 
-        On all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit`, and at the end
-        of its last epoch.
+        Applies to all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit`, and at
+        the end of its last epoch.
         """
         self._stop_requested = True
 
@@ -176,6 +182,7 @@ class Training(Generic[AnyModel]):
         with nothing, if this call was finished before the checkpoint that was resumed.
         """
         self.begin()
+        may_stop = may_stop or self.trial is not None
         if not self.progress.begin_fit():
             self._tell_finished()
             self._meet_after_last()
@@ -187,12 +194,30 @@ class Training(Generic[AnyModel]):
         within = None
         if evaluate is not None and evaluate_every_steps is not None:
             within = _WithinEpochs(self, evaluate, evaluate_every_steps, epochs, may_stop)
-        saves = self._begin_saves(within)
+        keeps = is_state_kept() and self.distributed.succession is not None
+        notice = Notice(
+            is_heeded=keeps or self._checkpoints is not None,
+            may_abort=keeps and self._checkpoints is None,
+        )
+        with notice:
+            return self._fit(source, epochs, evaluate, within, notice, may_stop=may_stop)
+
+    def _fit(
+        self,
+        source: BatchSource,
+        epochs: int,
+        evaluate: Evaluate | None,
+        within: _WithinEpochs | None,
+        notice: Notice,
+        *,
+        may_stop: bool,
+    ) -> list[PassResult]:
+        saves = self._begin_saves(within, notice)
         results: list[PassResult] = []
         try:
             self.events.emit(FitBegan(self.progress.epoch + 1, epochs))
             for number in range(self.progress.epoch + 1, epochs + 1):
-                result = self._run_epoch(source, number, epochs, saves, evaluate, within)
+                result = self._run_epoch(source, number, epochs, saves, evaluate, within, notice)
                 results.append(result)
                 self.events.deliver()
                 self.events.emit(EpochEnded(result))
@@ -233,6 +258,8 @@ class Training(Generic[AnyModel]):
     ) -> None:
         """Write one consistent checkpoint; all workers call it. Returns when it is committed."""
         self.begin()
+        if self.trial is not None and self.trial.refuse(f"saving to {os.fspath(directory)}"):
+            return
         save_now(self.distributed, directory, self.progress, notes, is_paused=self._is_paused)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
@@ -258,6 +285,7 @@ class Training(Generic[AnyModel]):
         saves: SaveCoordinator | None,
         evaluate: Evaluate | None,
         within: _WithinEpochs | None,
+        notice: Notice,
     ) -> PassResult:
         model = self.distributed
         if self._all_left:
@@ -266,7 +294,12 @@ class Training(Generic[AnyModel]):
         this_pass = TrainingPass(
             model, self._workload, self._config, self.events, epoch=number, epochs=epochs
         )
-        view, result = this_pass.run(source, progress=self.progress, saves=saves)
+        view, result = this_pass.run(
+            source,
+            progress=self.progress,
+            saves=saves,
+            notice=notice if notice.is_heeded else None,
+        )
         self._all_left = True
         self.events.emit(PassEnded(view, result))
         if saves is None:
@@ -289,7 +322,7 @@ class Training(Generic[AnyModel]):
     def _train_for_lost(
         self, source: BatchSource, number: int, epochs: int, saves: SaveCoordinator | None
     ) -> None:
-        """Train what lost workers have left of the pass, together with the others."""
+        """Train on what lost workers left of the pass, together with the others."""
         model, succession = self.distributed, self.distributed.succession
         if succession is None or not model.meeting.goes_on_without_lost or model.meeting.is_alone:
             return
@@ -306,12 +339,12 @@ class Training(Generic[AnyModel]):
             model.flush()
             if left is not None:
                 lost.finished(left, epoch)
-        model.left_out.update(lost.left_out)
+        add_left_out(model.left_out, lost.left_out)
         if has_trained and saves is not None:
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """In place of another process: meet the others after the last time that it met them."""
+        """When replacing a process: synchronize with the others after the last time that it did."""
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)
@@ -319,15 +352,15 @@ class Training(Generic[AnyModel]):
 
     def _tell_finished(self) -> None:
         if self.progress.taken is not None:
-            _log.info("fit %d was finished by the process before", self.progress.fit)
+            _log.info("fit %d was finished by the previous process", self.progress.fit)
             return
-        told = (
+        message = (
             f"fit {self.progress.fit} was finished when {self.progress.resumed_from} was saved: "
-            "nothing is left to train. To train again give another directory, or resume=None"
+            "nothing is left to train. To train again, use another directory or resume=None"
         )
-        _log.info("%s", told)
+        _log.info("%s", message)
         if not self._config.quiet:
-            print(told, flush=True)
+            print(message, flush=True)
 
     def _agree_to_stop(self, *, is_last: bool) -> bool:
         """Return whether to end before the next epoch: the same on all workers, which all call it.
@@ -340,10 +373,10 @@ class Training(Generic[AnyModel]):
             return False
 
         def decide(given: list[bytes]) -> bytes:
-            told = [json.loads(part) for part in given]
-            present = [each["rank"] for each in told]
+            reported = [json.loads(part) for part in given]
+            present = [each["rank"] for each in reported]
             return json.dumps(
-                {"stops": any(each["stops"] for each in told), "present": present}
+                {"stops": any(each["stops"] for each in reported), "present": present}
             ).encode()
 
         mine = {"rank": self.distributed.role.index, "stops": self._stop_requested}
@@ -407,7 +440,7 @@ class Training(Generic[AnyModel]):
         if self.distributed.succession is not None:
             self.distributed.succession.owns(progress.owned)
 
-    def _begin_saves(self, within: _WithinEpochs | None) -> SaveCoordinator | None:
+    def _begin_saves(self, within: _WithinEpochs | None, notice: Notice) -> SaveCoordinator | None:
         if self._checkpoints is None and self._publish is None and within is None:
             return None
         if self._writers is None:
@@ -420,7 +453,12 @@ class Training(Generic[AnyModel]):
                 self.progress.owner,
             )
         return SaveCoordinator(
-            self.distributed, self.progress, self._writers, self._attendance, within
+            self.distributed,
+            self.progress,
+            self._writers,
+            self._attendance,
+            notice=notice,
+            validation=within,
         )
 
 

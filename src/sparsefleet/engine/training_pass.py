@@ -27,6 +27,8 @@ from sparsefleet.engine.events import (
     PassView,
     StepDone,
 )
+from sparsefleet.engine.kept_random import KeptRandom
+from sparsefleet.engine.notice import HandoverPauses, Notice
 from sparsefleet.engine.saving import PausePoint, SaveCoordinator
 from sparsefleet.engine.step import Place
 from sparsefleet.engine.thread_team import ThreadTeam, add_note
@@ -37,6 +39,7 @@ from sparsefleet.store import RemoteStore
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
+    from sparsefleet.engine.succession import Succession
 
 __all__ = ["InferencePass", "LoopConfig", "TrainingPass"]
 
@@ -104,10 +107,12 @@ class TrainingPass:
         *,
         progress: TrainingProgress,
         saves: SaveCoordinator | None = None,
+        notice: Notice | None = None,
     ) -> tuple[PassView, PassResult]:
         """Return when all threads have run out of data. After an error the mode has failed, too.
 
-        progress: the position at which the pass starts. saves: pauses in it.
+        progress: the position at which the pass starts. saves: pauses in it. notice: ends it, if
+        `saves` does not.
         """
         start, random = progress.take_start()
         feed = progress.feed = source.begin_pass(start)
@@ -115,10 +120,12 @@ class TrainingPass:
             self._distributed.set_random_state(random)
         succession = self._distributed.succession
         if succession is not None and feed.applied is None:
-            succession.begin_pass(self._distributed, progress)
+            succession.begin_pass(self._distributed, progress, source.num_batches)
+        if succession is not None and self._distributed.mode.steps_together == "workers":
+            self._keep_random(succession)
         if self._epoch == 1:
             _warn_of_same_files(self._distributed, feed.data)
-        pauses = None if saves is None else saves.begin_pass(len(self._threads))
+        pauses = self._pause_point(saves, notice)
         view = PassView(
             epoch=self._epoch,
             epochs=self._epochs,
@@ -151,6 +158,26 @@ class TrainingPass:
             loss=counted.loss,
             reading=source.reading.so_far(),
             time_shares=TimeShares.of(counted, waited_s),
+        )
+
+    def _keep_random(self, succession: Succession) -> None:
+        """Keep the random generator, if the result of the pass does not depend on threads."""
+        if len(self._threads) == 1:
+            path = f"{succession.outbox}.random"
+            self._threads[0].random = KeptRandom(path, epoch=succession.pass_number)
+
+    def _pause_point(
+        self, saves: SaveCoordinator | None, notice: Notice | None
+    ) -> PausePoint | None:
+        if saves is not None:
+            return saves.begin_pass(len(self._threads))
+        if notice is None:
+            return None
+        return PausePoint(
+            len(self._threads),
+            HandoverPauses(self._distributed, notice),
+            steps_together=self._distributed.mode.steps_together != "nobody",
+            wait_s=self._distributed.wait_s,
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
@@ -209,6 +236,8 @@ class _TrainingThread:
         self._events = events
         self._on_step = events.listener(StepDone)
         self._place = place
+        self.random: KeptRandom | None = None
+        """For a process in place of this one."""
 
     def run(self, supply: BatchSupply, pauses: PausePoint | None) -> None:
         """Run to the end of the data, then notify the mode."""
@@ -222,6 +251,8 @@ class _TrainingThread:
             self._distributed.leave()
             if pauses is not None:
                 pauses.leave()
+            if self.random is not None:
+                self.random.close()
         except Exception as error:
             at = "" if supplied is None else f", batch {supplied.batch.number}"
             add_note(error, f"raised in training: {self._next_place()}{at}")
@@ -257,7 +288,11 @@ class _TrainingThread:
             origin=supply.feed.origin(batch.number),
         ) as step:
             entered = perf_counter()
+            if self.random is not None:
+                self.random.begin(batch.number)
             outcome = self._runner.train(batch, step)
+            if self.random is not None:
+                self.random.end(batch.number)
             computed = perf_counter()
         clock.hand_over_s += step.hand_over_s
         clock.compute_s += computed - entered
@@ -297,8 +332,9 @@ class InferencePass:
         feed = source.begin_pass()
         if in_order and getattr(feed.data, "keeps_order", True) is False:
             _log.warning(
-                "predictions come in the order of the batches, and this data gives batches in any "
-                "order: read with threads=1 and without sharding to have that of the files"
+                "predictions come in the order of the batches, but this data returns batches in "
+                "any order: read with threads=1 and without sharding to keep the order of the "
+                "files"
             )
         runners = self._workload.runners(self._distributed.threads)
 
@@ -352,8 +388,8 @@ def _warn_of_same_files(distributed: BoundModel, data: object) -> None:
             continue
         if theirs == mine:
             _log.warning(
-                "workers %d and %d read the same %d file(s), the first of them %s: each record is "
-                "trained on more than once an epoch. Give each worker its part: "
+                "workers %d and %d read the same %d file(s), the first of them %s: each record "
+                "is trained on more than once per epoch. Give each worker its part: "
                 "Reader(..., worker_index=, worker_num=), fleet.split_files, or "
                 "sharding=fleet.sharding(name)",
                 *sorted((role.index, other)),

@@ -40,7 +40,7 @@ Resume = str | os.PathLike[str] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerReport:
-    """A worker's position in its training: enough to resume as if nothing had happened.
+    """A worker's position in its training, complete enough to resume as if uninterrupted.
 
     >>> report = WorkerReport(fit=1, epoch=2, position=DataPosition(batches=7))
     >>> WorkerReport.from_json(report.to_json()) == report
@@ -222,7 +222,7 @@ class TrainingProgress:
         self._batches = resumed.batches
 
     def take_over(self, taken: TakenOver) -> None:
-        """Continue where the process before this one stopped."""
+        """Continue where the previous process stopped."""
         self.taken = taken
         self.has_begun = taken.has_begun
         position = taken.position
@@ -323,7 +323,7 @@ def _start(reports: Sequence[WorkerReport]) -> PassStart | None:
 
 
 def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
-    """Raise ConfigError for settings that contradict each other."""
+    """Raise ConfigError for contradictory settings."""
     if checkpoints is not None and not isinstance(checkpoints, CheckpointConfig):
         raise ConfigError(
             f"checkpoints must be a CheckpointConfig(directory=...) or None, got {checkpoints!r}"
@@ -332,8 +332,8 @@ def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
         raise ConfigError(f"resume must be 'auto', a path or None, got {resume!r}")
     if resume == "auto" and checkpoints is None:
         raise ConfigError(
-            "resume='auto' resumes from the newest of checkpoints=CheckpointConfig(...), but that "
-            "is not given: give it, or the path of a checkpoint as resume="
+            "resume='auto' resumes from the newest of checkpoints=CheckpointConfig(...), but "
+            "checkpoints= is missing: pass it, or pass the path of a checkpoint as resume="
         )
 
 

@@ -1,9 +1,11 @@
-"""The training of this worker as metrics, read when somebody asks."""
+"""The training of this worker as metrics, computed on request."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -23,29 +25,41 @@ from sparsefleet.engine.events import (
 )
 from sparsefleet.modes import ModeStats
 from sparsefleet.modes.mode import STALENESS_BOUNDS
-from sparsefleet.monitor import LOOKUPS, Sample, histogram_samples, sample, server_samples
+from sparsefleet.monitor import (
+    LOOKUPS,
+    PROCESS,
+    Sample,
+    histogram_samples,
+    report_metrics_if_asked,
+    sample,
+    server_samples,
+)
 from sparsefleet.store import RemoteStore
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
 
-__all__ = ["WorkerMetrics"]
+__all__ = ["WORKER", "WorkerMetrics"]
 
 Figures = Callable[[PassView], Mapping[str, float]]
 _FIGURES_S = 5.0  # metrics such as the AUC take milliseconds to compute: not with every scrape
 
 
 class WorkerMetrics:
-    """Follows the events of a training and reports it as metrics. Thread-safe.
+    """The training of this process as metrics, for any kind of loop: `WORKER`. Thread-safe.
 
-    Training threads pay nothing for it: it reads the clocks that they keep anyway.
+    The engine's training is observed through its events at no cost: the existing clocks of its
+    threads are read. Steps that a script takes itself have a clock here.
     """
 
-    def __init__(self, distributed: BoundModel) -> None:
-        self._distributed = distributed
+    def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._models: list[weakref.ref[BoundModel]] = []
+        self._remove: Callable[[], None] | None = None
         self._done = StepClock()
         """The sums of the passes that are over."""
+        self._own: dict[int, StepClock] = {}
+        """The steps that each thread of the script took itself."""
         self._read = ReaderStats()
         self._view: PassView | None = None
         self._epoch = self._epochs = 0
@@ -58,6 +72,40 @@ class WorkerMetrics:
         self._seconds: dict[str, float] = {}
         self.figures: Figures | None = None
         """Computes the metrics of recent batches; set by the API that knows them."""
+
+    def serve(self, model: BoundModel | None) -> None:
+        """Report metrics if the environment enables it; those of the model until `release`."""
+        if model is None and self._remove is not None:
+            return
+        is_seen = report_metrics_if_asked("worker", 0 if model is None else model.role.index)
+        with self._lock:
+            if model is not None and self._started_model() is not model:
+                self._models = [each for each in self._models if each() not in (None, model)]
+                self._models.append(weakref.ref(model))
+                self._figures_at, self._shown = 0.0, {}  # those were of another training
+            if self._remove is None:
+                self._remove = PROCESS.add(self.samples) if is_seen else _nothing
+
+    def release(self, model: BoundModel) -> None:
+        """Stop reporting about a model that is being closed."""
+        with self._lock:
+            if self._started_model() is model:
+                self.figures = None  # of its training, which may end now
+            self._models = [each for each in self._models if each() not in (None, model)]
+
+    def _started_model(self) -> BoundModel | None:
+        """Return the model that was served last, of those that are started."""
+        models = (each() for each in reversed(self._models))
+        return next((each for each in models if each is not None and each.is_started), None)
+
+    def own_clock(self) -> StepClock:
+        """Return the clock of the steps that the calling thread takes outside of a pass."""
+        thread = threading.get_ident()
+        clock = self._own.get(thread)
+        if clock is None:
+            with self._lock:
+                clock = self._own[thread] = StepClock()
+        return clock
 
     def attach(self, events: Events) -> None:
         """Subscribe to what it reports."""
@@ -82,7 +130,10 @@ class WorkerMetrics:
             if view is None or self._view is not view:
                 return
             self._view = None
-            self._done = total([self._done, view.total()])
+            ended = view.total()
+            if not math.isfinite(ended.loss_sum):
+                ended.loss_sum = 0.0  # or the losses of all later trainings were not numbers either
+            self._done = total([self._done, ended])
             self._read += view.reading.so_far() or ReaderStats()
 
     def _evaluated(self, event: Evaluated) -> None:
@@ -107,20 +158,23 @@ class WorkerMetrics:
         """Yield the state of the training now."""
         with self._lock:
             view = self._view
-            counted = self._done if view is None else total([self._done, view.total()])
+            clocks = [self._done, *self._own.values()]
+            counted = total(clocks if view is None else [*clocks, view.total()])
+            model = self._started_model()
             read = (
                 self._read
                 if view is None
                 else self._read + (view.reading.so_far() or ReaderStats())
             )
-        stats = self._distributed.mode.stats()
+        stats = ModeStats() if model is None else model.mode.stats()
         yield sample("sparsefleet_worker_examples_total", counted.examples)
         yield sample("sparsefleet_worker_steps_total", counted.steps)
         yield sample("sparsefleet_worker_skipped_steps_total", counted.skipped)
-        yield sample("sparsefleet_worker_loss_total", counted.loss_sum)
+        if counted.loss_sum or not self._own:  # a loop of its own may not tell its losses
+            yield sample("sparsefleet_worker_loss_total", counted.loss_sum)
         yield sample("sparsefleet_worker_epoch", self._epoch)
         yield sample("sparsefleet_worker_epochs", self._epochs)
-        yield sample("sparsefleet_worker_threads", self._distributed.threads)
+        yield sample("sparsefleet_worker_threads", 1 if model is None else model.threads)
         yield sample("sparsefleet_worker_lost_workers_total", self._lost)
         shares = TimeShares.of(counted, stats.wait_seconds)
         for activity, seconds in shares.seconds().items():
@@ -130,10 +184,11 @@ class WorkerMetrics:
         yield sample("sparsefleet_checkpoint_pause_seconds_total", counted.save_s)
         yield from _mode_samples(stats)
         yield from _reader_samples(read)
-        yield from self._save_samples()
+        if model is None or model.role.is_first_worker:
+            yield from self._save_samples()
         yield from LOOKUPS.samples()
-        if not isinstance(self._distributed.store, RemoteStore):
-            yield from server_samples(self._distributed.store.stats()[0])
+        if model is not None and not isinstance(model.store, RemoteStore):
+            yield from server_samples(model.store.stats()[0])
         for name, value in self._recent_figures(view).items():
             yield sample("sparsefleet_worker_metric", value, metric=name)
         for name, value in self._validation.items():
@@ -147,8 +202,6 @@ class WorkerMetrics:
         return self._shown
 
     def _save_samples(self) -> Iterator[Sample]:
-        if not self._distributed.role.is_first_worker:
-            return
         yield sample("sparsefleet_checkpoints_total", self._num_saves)
         yield sample("sparsefleet_checkpoint_failures_total", self._failed_saves)
         for saved in self._saves:
@@ -183,3 +236,11 @@ def _reader_samples(read: ReaderStats) -> Iterator[Sample]:
     yield sample("sparsefleet_reader_threads", read.threads)
     yield sample("sparsefleet_reader_blocked_seconds_total", read.producers_blocked_s)
     yield sample("sparsefleet_reader_starved_seconds_total", read.consumers_blocked_s)
+
+
+def _nothing() -> None:
+    """Remove nothing: the metrics of this process are not served."""
+
+
+WORKER = WorkerMetrics()
+"""The training of this process."""

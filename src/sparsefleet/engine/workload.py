@@ -114,13 +114,13 @@ class Runner(Protocol):
 
 
 class LookupSource(Protocol):
-    """Knows what a batch looks up before it runs. Thread-safe."""
+    """Predicts what a batch looks up before it runs. Thread-safe."""
 
     def lookups(self, inputs: Any) -> list[Lookup] | None:
         """Return what the batch will look up, using the same tensors that `train` will look up.
 
         Rows are matched to lookups by table, memory and shape of the ids (`Lookup.identity`): a
-        view of the same elements matches, a copy does not and costs a request of its own. An empty
+        view of the same elements matches, a copy does not and costs a separate request. An empty
         list means no lookups. None means unknown yet: rows are then pulled as they are looked up.
         """
 

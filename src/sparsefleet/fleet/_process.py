@@ -1,4 +1,4 @@
-"""The one fleet object of this process, and its calls as functions."""
+"""The fleet object of this process, and its methods as functions."""
 
 from sparsefleet.fleet.fleet import Fleet
 

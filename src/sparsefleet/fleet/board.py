@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sparsefleet.errors import DeadlineError, NotFoundError
@@ -35,6 +35,10 @@ class Board(Protocol):
     def get_note(
         self, key: str, *, wait: bool = False, timeout_s: float | None = None
     ) -> bytes: ...
+
+    def get_notes(
+        self, keys: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[bytes | None]: ...
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None: ...
 
@@ -72,6 +76,17 @@ class RankBoard:
             if not self._store.check([_note(key)]):
                 raise NotFoundError(f"there is no note '{key}'")
             return self._store.get(_note(key))
+
+    def get_notes(
+        self, keys: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[bytes | None]:
+        """Return several notes, in order; None where there is none."""
+        del timeout_s
+        with self._world.naming_lost("notes of other ranks"):
+            return [
+                self._store.get(_note(key)) if self._store.check([_note(key)]) else None
+                for key in keys
+            ]
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
         """Remove the note; raise NotFoundError if there is none."""

@@ -55,7 +55,7 @@ def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
 
 
 def require_known_workers(role: RoleInfo) -> None:
-    """Raise if the environment describes a collective job but the role is alone."""
+    """Raise if the environment describes a collective job but the role has a single worker."""
     if role.kind != "local":
         return
     found = role_from_environment(is_collective=True)

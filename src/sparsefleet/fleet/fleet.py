@@ -43,7 +43,7 @@ class Fleet:
     """One process of a job: its role, the model it trains, and the life cycle of both.
 
     The functions of `sparsefleet.fleet` are the methods of one instance for the whole process.
-    Without any environment, everything runs in this process.
+    If no environment variables are set, everything runs in this process.
 
     >>> fleet = Fleet()
     >>> fleet.init()
@@ -96,7 +96,7 @@ class Fleet:
     def role(self) -> RoleInfo:
         """Return the role of this process, as a plain value."""
         if self._role is None:
-            raise RuntimeError("fleet does not know its role yet: call fleet.init() first")
+            raise RuntimeError("fleet is not initialized: call fleet.init() first")
         return self._role
 
     def is_worker(self) -> bool:
@@ -106,7 +106,7 @@ class Fleet:
         return self.role.is_server
 
     def is_first_worker(self) -> bool:
-        """Return True in the one worker that does what must be done once."""
+        """Return True in the one worker that does one-time work."""
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
@@ -170,7 +170,7 @@ class Fleet:
         )
 
     def attach(self, model: FleetModel) -> None:
-        """Put the fleet in charge of a bound model: the calls below act on it."""
+        """Make the fleet manage a bound model: the calls below act on it."""
         self._model = model
 
     def next_model_name(self) -> str:
@@ -180,7 +180,7 @@ class Fleet:
 
     @property
     def model(self) -> FleetModel:
-        """Return the model that the fleet is in charge of."""
+        """Return the model that the fleet manages."""
         if self._model is None:
             raise RuntimeError(
                 "fleet has no model yet: call fleet.distribute(model, optimizer) first"
@@ -204,7 +204,7 @@ class Fleet:
         return self.model.evaluating(batch=batch)
 
     def end_pass(self) -> None:
-        """Report that this thread has no more data in this pass, so that no other waits for it.
+        """Report that this thread has no more data in this pass, so that others do not wait for it.
 
         Modes sync, half_async, hybrid and collective need it before workers synchronize, as in
         `settle`.
@@ -241,7 +241,7 @@ class Fleet:
         notes = {} if self._model_dir is None else {MODEL_DIR_NOTE: os.fsencode(self._model_dir)}
         run_server(
             ServerConfig(
-                endpoint=role.server_endpoints[role.index],
+                endpoint=role.current_endpoint or role.server_endpoints[role.index],
                 index=role.index,
                 num_servers=role.server_num,
                 transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ class Fleet:
         self._model.close()
 
     def settle(self) -> None:
-        """Apply and fetch what any worker has handed over. All workers call it."""
+        """Apply the gradients of all workers and fetch the result. All workers call it."""
         self.model.settle()
 
     def barrier_worker(self) -> None:
@@ -323,7 +323,7 @@ class Fleet:
         varying: Varying | None = None,
         features: Features | None = None,
     ) -> ExportManifest:
-        """Write what prediction needs of the model, pruned to what `targets` need.
+        """Write the part of the model that predictions of `targets` need.
 
         It calls `serving.export.save_inference_model` with the fleet's model and tables;
         `sparsefleet.Predictor` reads the result. One worker calls it.
@@ -348,9 +348,9 @@ class Fleet:
     def publish_rows(
         self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]
     ) -> Update:
-        """Publish what has changed since the export in `dirname`, for services that follow.
+        """Publish the changes since the export in `dirname`, for services that follow them.
 
-        One worker calls it, as often as it likes; on return services can see the update. What other
+        One worker calls it, any number of times; on return services can see the update. What other
         workers hand over meanwhile may or may not be in it; for a consistent cut see
         `Trainer(publish=...)`. target: a directory, or `redis://...`; see `PublishConfig`.
         """
@@ -374,7 +374,7 @@ class Fleet:
         return self._world
 
     def _warn_running(self) -> None:
-        _log.warning("init_worker() was called again: the worker is running already")
+        _log.warning("init_worker() was called again: the worker is already running")
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:

@@ -13,6 +13,7 @@ from sparsefleet.data import LocalSharding
 from sparsefleet.data.progress import FileMark, FileToRead
 from sparsefleet.data.sharding import Shard, Sharding
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.server.command_loop import pack_body, unpack_body
 from sparsefleet.store import LocalStore, Store
@@ -25,10 +26,10 @@ _REPORT_INTERVAL_S = 2.0  # between positions within a file; its end is reported
 
 
 class FleetSharding:
-    """A sharding for `Reader`, made by `Fleet.sharding`; server 0 keeps the list of files.
+    """A sharding for `Reader`, created by `Fleet.sharding`; server 0 keeps the list of files.
 
     Readers created one after another under one name, as by `fit(lambda: Reader(...))`, read the
-    epochs of one list; two at once are refused.
+    epochs of one list; two at once are rejected.
 
     joined: returns the store and the other workers, once this one has started.
     name: names the list; the same on all workers.
@@ -39,6 +40,7 @@ class FleetSharding:
         self._name = name
         self._alone: Sharding | None = None
         self._epoch = 0
+        self._is_successor = Incarnation.from_environment().is_successor
         self._last: weakref.ref[FleetShard] | None = None
         self._beside: dict[str, FleetSharding] = {}
 
@@ -54,10 +56,67 @@ class FleetSharding:
         if meeting.is_alone:
             self._alone = self._alone or LocalSharding(1).member()
             return self._alone.begin(files)
+        self._require_servers(store, meeting)
+        shard = self._shard(store, meeting, self._begun(store, meeting) + 1)
+        shard.begin(files, meeting.num_workers, again=self._is_successor)
+        self._epoch += 1
+        self._last = weakref.ref(shard)
+        return shard
+
+    def resume(self, epoch: int) -> Shard:
+        """Return this worker's shard of an epoch that its previous process began."""
+        store, meeting = self._joined()
+        self._epoch = epoch
+        shard = self._shard(store, meeting, epoch)
+        self._last = weakref.ref(shard)
+        return shard
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch that this worker began last; 0: none, or it is the only worker."""
+        return self._epoch
+
+    def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
+        """Return the files that a worker has taken in an epoch, each with what was read before.
+
+        rank: None: this worker.
+        """
+        store, meeting = self._joined()
+        if meeting.is_alone:
+            return []
+        return self._ask_given(store, meeting, rank, epoch)[2]
+
+    def _begun(self, store: Store, meeting: Meeting) -> int:
+        """Return the epochs that were begun and finished before, by this process or another."""
+        if self._epoch == 0 and self._is_successor:
+            epoch, is_finished, _ = self._ask_given(store, meeting, None, 0)
+            self._epoch = epoch if is_finished else epoch - 1
+        return self._epoch
+
+    def _ask_given(
+        self, store: Store, meeting: Meeting, rank: int | None, epoch: int
+    ) -> tuple[int, bool, list[FileToRead]]:
+        found = self._shard(store, meeting, epoch).given_to(meeting.rank if rank is None else rank)
+        files = [
+            FileToRead(path, tuple((begin, end) for begin, end in done))
+            for path, done in found["files"]
+        ]
+        return int(found["epoch"]), bool(found["is_finished"]), files
+
+    def _shard(self, store: Store, meeting: Meeting, epoch: int) -> FleetShard:
+        return FleetShard(
+            store,
+            f"{meeting.name}/{self._name}",
+            epoch,
+            keep_going=meeting.goes_on_without_lost,
+        )
+
+    def _require_servers(self, store: Store, meeting: Meeting) -> None:
         if isinstance(store, LocalStore):
             raise ConfigError(
-                f"fleet.sharding({self._name!r}): server 0 hands out the files, and this job of "
-                f"{meeting.num_workers} workers has no servers: start it with --servers 1, or give "
+                f"fleet.sharding({self._name!r}): server 0 hands out the files, but this job of "
+                f"{meeting.num_workers} workers has no servers: start it with --servers 1, or "
+                "give "
                 "each worker its part (Reader's worker_index and worker_num, fleet.split_files)"
             )
         last = None if self._last is None else self._last()
@@ -66,16 +125,6 @@ class FleetSharding:
                 f"fleet.sharding({self._name!r}): two readers use this name at once; give each "
                 "its own name, or close the first"
             )
-        shard = FleetShard(
-            store,
-            f"{meeting.name}/{self._name}",
-            self._epoch + 1,
-            keep_going=meeting.goes_on_without_lost,
-        )
-        shard.begin(files, meeting.num_workers)
-        self._epoch += 1
-        self._last = weakref.ref(shard)
-        return shard
 
 
 class FleetShard:
@@ -92,10 +141,18 @@ class FleetShard:
         self.is_over = False
         """Whether this worker is done with the epoch."""
 
-    def begin(self, files: Sequence[FileToRead], num_workers: int) -> None:
-        """Send the files of the epoch."""
+    def begin(self, files: Sequence[FileToRead], num_workers: int, *, again: bool) -> None:
+        """Send the files of the epoch. again: a previous process may have begun it."""
         listed = [[file.path, file.done] for file in files]
-        self._ask("work.begin", files=listed, num_workers=num_workers)
+        self._ask("work.begin", files=listed, num_workers=num_workers, again=again)
+
+    def keep_account(self) -> None:
+        """Record that applied records are tracked, and do not give away what is left."""
+        self._ask("work.account")
+
+    def given_to(self, rank: int) -> dict[str, Any]:
+        """Return what worker `rank` has taken in the epoch."""
+        return self._ask("work.given", worker=f"worker-{rank}")
 
     def take(self) -> FileToRead | None:
         """Return the next file; raise PeerLostError for one that a lost worker was reading."""
@@ -127,7 +184,7 @@ class FleetShard:
                 self._send_report()
             self._ask("work.release")
         except SparseFleetError as error:
-            _log.warning("files of '%s' could not be handed back: %s", self._head["list"], error)
+            _log.warning("files of '%s' could not be returned: %s", self._head["list"], error)
 
     def _send_report(self) -> None:
         marks, self._unreported = self._unreported, []

@@ -1,4 +1,4 @@
-"""Which process of its rank this is, and the record that each leaves for its successor."""
+"""The incarnation of a process within its rank, and the record it leaves for its successor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.board import Board
+from sparsefleet.fleet.schedulers import job_of_scheduler
 
 __all__ = ["Incarnation", "WorkerRecord"]
 
@@ -25,27 +26,35 @@ class Incarnation:
     """
 
     job: str = ""
-    """The job, drawn at each start of all of it; empty: nobody restarts this process alone."""
+    """A random id of the job, new at each full start; empty: this process is never restarted
+    alone."""
 
     number: int = 0
     """How many processes had this rank before."""
 
+    is_counted: bool = True
+    """False: they were not counted, and `number` is 1 although there may have been none."""
+
     @staticmethod
     def from_environment() -> Incarnation:
-        """Return what the launcher says; see docs/env.md."""
-        text = os.environ.get("SPARSEFLEET_INCARNATION", "0")
-        if not text.isdecimal():
+        """Return the incarnation set by the launcher or the scheduler; see docs/env.md."""
+        text = os.environ.get("SPARSEFLEET_INCARNATION", "")
+        if text and not text.isdecimal():
             raise ConfigError(f"SPARSEFLEET_INCARNATION must be an integer >= 0, got {text!r}")
-        return Incarnation(job=os.environ.get("SPARSEFLEET_JOB_ID", ""), number=int(text))
+        job = os.environ.get("SPARSEFLEET_JOB_ID") or job_of_scheduler()
+        if text or not job:
+            return Incarnation(job=job, number=int(text or 0))
+        # Schedulers do not count: a process is the first if the servers know of none before it.
+        return Incarnation(job=job, number=1, is_counted=False)
 
     @property
     def is_replaceable(self) -> bool:
-        """Return whether another process may take the place of this one."""
+        """Return whether another process may replace this one."""
         return bool(self.job)
 
     @property
     def is_successor(self) -> bool:
-        """Return whether this process takes the place of another one."""
+        """Return whether this process replaces an earlier one."""
         return self.is_replaceable and self.number > 0
 
     def session(self, rank: int, name: str) -> str:
@@ -54,7 +63,7 @@ class Incarnation:
 
 
 class WorkerRecord:
-    """What a worker leaves on the board for a process that takes its place. Not thread-safe.
+    """A worker's record on the board for the process that replaces it. Not thread-safe.
 
     It is written atomically: a process that ends while writing leaves the previous record.
 

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from time import monotonic
 from typing import Any
 
@@ -29,25 +31,25 @@ __all__ = ["MailExchange", "Meeting"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
-# How long a server holds a command before it answers "not yet": well below the timeout of one try,
-# so that waiting is never mistaken for a lost request.
-_PATIENCE_S = 2.0
-_CALL_S = 60.0  # for a command to be answered at all
+_CHUNKS_AT_ONCE = 1000  # in one request
+_SENT_BYTES = 8 << 20  # limit of a request with more than one letter
+_HOLD_S = 30.0  # how long a server holds a command before it answers "not yet"
+_CALL_S = 60.0  # for a command to be answered at all, beyond that
 _TELL_S = 5.0  # to report a failure to a server
 
 
 class Meeting:
-    """The workers of one job, who meet through their servers or, without any, their own board.
+    """Synchronizes the workers of one job through their servers or, without any, their own board.
 
     All workers must make the same calls in the same order; calls are numbered, so that a worker
     that is one call ahead is not confused with one that is behind. `name` separates the meetings of
-    one training from those of another on the same board.
+    one training run from those of another on the same board.
 
     Losing a worker ends the wait of the others with PeerLostError; with servers and
     `continue_without_lost`, they stop waiting for it instead.
 
-    keeps: a process that takes the place of a worker repeats its calls. Those that were over before
-    return at once, with the same result, since what was said in them is kept; see `drop_calls`.
+    keeps: a process that replaces a worker repeats its calls. Calls that had already finished
+        return at once with the same result, since their values are kept; see `drop_calls`.
 
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
@@ -86,28 +88,33 @@ class Meeting:
         return self._name
 
     @property
+    def rank(self) -> int:
+        """Return the index of this worker."""
+        return self._role.index
+
+    @property
     def num_workers(self) -> int:
         """Return the number of all workers, including lost ones."""
         return self._role.worker_num
 
     @property
     def count(self) -> int:
-        """Return the number of times that the workers have met, as far as this one knows."""
+        """Return how often the workers have synchronized, as far as this one knows."""
         return self._count
 
     def continue_from(self, count: int) -> None:
-        """Count on from `count`: where a predecessor was, or has been."""
+        """Continue counting from `count`, the position of a predecessor."""
         self._count = count
 
     def drop_calls(self, begin: int, end: int) -> None:
-        """Forget what was said in the calls numbered `begin` + 1 to `end`, once all meet again.
+        """Drop the values of the calls numbered `begin` + 1 to `end`, at the next synchronization.
 
         All workers call it at the same point, so that none has to repeat those calls.
         """
         self._droppable = range(begin + 1, end + 1)
 
     def said_before(self) -> bytes | None:
-        """Return what a process before this one said in the next call, a `decide`; None: nothing,
+        """Return the value that a previous process sent in the next call, a `decide`; None: none,
         or it was over.
         """
         return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
@@ -121,7 +128,7 @@ class Meeting:
         return self._role.worker_num == 1
 
     def barrier(self, *, patient: bool = False) -> None:
-        """Return when every worker has called it; raise after `wait_s`, naming who is missing.
+        """Return when every worker has called it; raise after `wait_s`, naming the missing workers.
 
         patient: the others may be busy for hours; keep waiting as long as they are connected.
         """
@@ -163,10 +170,10 @@ class Meeting:
         prefix = f"{self._name}/gather/{call}"
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier(patient=patient)
-        found = [self._get(f"{prefix}/{rank}", rank) for rank in range(self._role.worker_num)]
+        found = self._get_all(prefix)
         self.barrier()  # delete notes only when everybody has read them
         self._forget(call, names)
-        return [part for part in found if part is not None]
+        return found
 
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
@@ -174,8 +181,8 @@ class Meeting:
         """Return one worker's answer to the values of all workers, on every worker. All call it.
 
         `rule` gets the values of the workers, by rank, without lost ones. It runs in the first
-        worker that is left, when all have arrived and before any continues; what it raises is
-        raised on all workers. Returns None only if nobody is left to answer. For `patient` see
+        remaining worker, when all have arrived and before any continues; what it raises is raised
+        on all workers. Returns None only if no worker is left to answer. For `patient` see
         `barrier`.
 
         >>> from sparsefleet.store import LocalStore
@@ -193,10 +200,9 @@ class Meeting:
         told: bytes | None = None
         for decider in self._deciders(prefix):
             if decider == self._role.index and not self._is_decided(prefix):
-                ranks = range(self._role.worker_num)
-                found = [self._get(f"{prefix}/{rank}", rank) for rank in ranks]
+                found = self._get_all(prefix)
                 try:
-                    answer = b"+" + rule([part for part in found if part is not None])
+                    answer = b"+" + rule(found)
                 except Exception as error:  # raised again below, once the others know
                     failure = error
                     answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
@@ -219,27 +225,38 @@ class Meeting:
         if not self._member.continue_without_lost:
             yield 0
             return
-        for rank in range(self._role.worker_num):
-            if self._find(f"{prefix}/{rank}") is not None:
+        names = [f"{prefix}/{rank}" for rank in range(self._role.worker_num)]
+        for rank, note in enumerate(self._board.get_notes(names)):
+            if note is not None:
                 yield rank
 
     def _is_decided(self, prefix: str) -> bool:
-        """Return whether a process in place of this one has answered."""
+        """Return whether a previous process has answered."""
         return self._keeps and self._find(f"{prefix}/answer") is not None
 
     def open_exchange(self) -> MailExchange:
-        """Open an exchange of bytes between all workers. All must call it."""
+        """Open an exchange of bytes between all workers. All must call it.
+
+        Raises PeerLostError in a process that takes the place of one that has had its exchange.
+        """
         if not isinstance(self._board, Store):
             raise ConfigError(
-                "an exchange between workers, as a global shuffle makes, goes through servers, and "
-                "this job has none: start it with servers, or shuffle the files of each worker"
+                "an exchange between workers, such as a global shuffle, goes through servers, "
+                "but this job has none: start it with servers, or shuffle the files of each "
+                "worker"
             )
-        exchange = MailExchange(
-            self._board,
-            self._role,
-            room=f"{self._name}/mail/{self._count + 1}",
-            wait_s=self._wait_s,
-        )
+        room = f"{self._name}/mail/{self._count + 1}"
+        begun = f"{room}/begun/{self._role.index}"
+        if self._keeps and self._find(begun) is not None:
+            raise PeerLostError(
+                f"worker {self._role.index} was restarted after its previous process had "
+                "exchanged records with all workers (global_shuffle): the received records are "
+                "lost, and another exchange needs all workers. Restart all processes (launch "
+                "--restart "
+                "all --max-restarts N), or read files with data.Reader or a QueueDataset, which a "
+                "restarted worker can continue"
+            )
+        exchange = MailExchange(self._board, self._role, room=room, wait_s=self._wait_s)
         exchange.join()
         found = self.all_gather(b"here")
         if len(found) < self.num_workers:
@@ -247,6 +264,8 @@ class Meeting:
                 f"an exchange between workers needs all {self.num_workers} of them, but only "
                 f"{len(found)} are left"
             )
+        if self._keeps:
+            self._put(begun, b"yes")
         exchange.begin()
         return exchange
 
@@ -274,36 +293,64 @@ class Meeting:
                 if not self._keeps:
                     raise
                 self._is_over = True
-        chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]
-        names = [f"{name}/{index}" for index in range(len(chunks))]
-        for chunk_name, chunk in zip(names, chunks, strict=True):
+        first, *more = [
+            data[i : i + _CHUNK_BYTES] for i in range(0, max(len(data), 1), _CHUNK_BYTES)
+        ]
+        names = _chunk_names(name, len(more))
+        for chunk_name, chunk in zip(names, more, strict=True):
             self._board.put_note(chunk_name, chunk)
-        self._board.put_note(name, str(len(chunks)).encode())
+        self._board.put_note(name, b"%d:" % len(more) + first)  # last: the data is complete
         return [*names, name]
+
+    def _get_all(self, prefix: str) -> list[bytes]:
+        """Return the data of all workers, by rank; without lost ones."""
+        names = [f"{prefix}/{rank}" for rank in range(self._role.worker_num)]
+        found = self._find_all(names)
+        for rank, data in enumerate(found):
+            self._check_found(data, names[rank], rank)
+        return [data for data in found if data is not None]
 
     def _get(self, name: str, rank: int) -> bytes | None:
         found = self._find(name)
-        if found is None and not self._member.continue_without_lost:
-            raise PeerLostError(
-                f"worker {rank} has stopped: it sent nothing for '{name}', which all workers "
-                "meet in"
-            )
+        self._check_found(found, name, rank)
         return found
 
+    def _check_found(self, data: bytes | None, name: str, rank: int) -> None:
+        if data is None and not self._member.continue_without_lost:
+            raise PeerLostError(
+                f"worker {rank} has stopped: it sent nothing for '{name}', in which all workers "
+                "must take part"
+            )
+
     def _find(self, name: str) -> bytes | None:
-        try:
-            count = int(self._board.get_note(name))
-        except NotFoundError:
-            return None
-        return b"".join(self._board.get_note(f"{name}/{index}") for index in range(count))
+        return self._find_all([name])[0]
+
+    def _find_all(self, names: list[str]) -> list[bytes | None]:
+        """Return what was put under each name: one request, and more only for long data."""
+        found: list[bytes | None] = []
+        for name, note in zip(names, self._board.get_notes(names), strict=True):
+            if note is None:
+                found.append(None)
+                continue
+            count, _, data = note.partition(b":")
+            chunk_names = _chunk_names(name, int(count))
+            for begin in range(0, len(chunk_names), _CHUNKS_AT_ONCE):
+                chunks = self._board.get_notes(chunk_names[begin : begin + _CHUNKS_AT_ONCE])
+                data += b"".join(chunk or b"" for chunk in chunks)
+            found.append(data)
+        return found
+
+
+def _chunk_names(name: str, count: int) -> list[str]:
+    return [f"{name}/{index}" for index in range(count)]
 
 
 class MailExchange:
-    """One exchange of all workers: an `Exchange` of `sparsefleet.data`; made by `Meeting`.
+    """One exchange of all workers: an `Exchange` of `sparsefleet.data`; created by `Meeting`.
 
     Server d % S keeps the mail of worker d, up to a limit; then its senders wait. Commands are
-    carried out exactly once, so nothing is lost or duplicated when a connection breaks. Every
-    worker watches the others: when one is lost or fails, the exchange fails for all.
+    executed exactly once, so nothing is lost or duplicated when a connection breaks. Every worker
+    watches the others: when one is lost or fails, the exchange fails for all.
 
     room: identifies the exchange on the servers; each exchange has its own.
     wait_s: seconds that the exchange may stall.
@@ -313,11 +360,13 @@ class MailExchange:
         self._store = store
         self._room = room
         self._wait_s = wait_s
+        self._hold_s = min(_HOLD_S, wait_s)
         self._num_servers = store.num_servers
         self._failure: BaseException | None = None
         self._has_told = False
         self._close_deadline = math.inf
         self._lock = threading.Lock()
+        self._is_over = threading.Event()  # all have everything, or the exchange failed
         self.rank = role.index
         self.size = role.worker_num
         # Each worker is in the group twice: as a worker, whose clock is 1 when it has everything,
@@ -326,9 +375,10 @@ class MailExchange:
             RoundMember(group=room, rank=rank, size=2 * self.size)
             for rank in (self.rank, self.size + self.rank)
         )
-        self._watch = threading.Thread(
-            target=self._wait_for_all, name="sparsefleet-watch", daemon=True
-        )
+        self._watches = [
+            threading.Thread(target=work, name="sparsefleet-watch", daemon=True)
+            for work in (self._wait_for_all, self._wait_for_failure)
+        ]
 
     def join(self) -> None:
         """Join the group: from now on the servers notice if this worker is lost."""
@@ -337,19 +387,38 @@ class MailExchange:
 
     def begin(self) -> None:
         """Start watching, when all workers have joined."""
-        self._watch.start()
+        for watch in self._watches:
+            watch.start()
 
     def send(self, to: int, data: bytes) -> None:
         """Return when the worker's server has the data."""
+        self.send_all([(to, data)])
+
+    def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
+        """Return when the servers have the data for each worker: one request per server, and more
+        only for much data.
+        """
+        for server in range(self._num_servers):
+            there = [letter for letter in letters if self._server_of(letter[0]) == server]
+            while there:
+                num_bytes = list(accumulate(len(data) for _, data in there))
+                count = max(1, bisect_right(num_bytes, _SENT_BYTES))
+                some, there = there[:count], there[count:]
+                self._put(server, some)
+
+    def _put(self, server: int, letters: Sequence[tuple[int, bytes]]) -> None:
         deadline = monotonic() + self._wait_s
-        while not self._ask("mail.put", to, data)[0]["stored"]:
-            self._check(deadline, f"worker {to} has not taken its mail")
+        sizes = [[to, len(data)] for to, data in letters]
+        data = b"".join(data for _, data in letters)
+        while not self._ask(server, "mail.put", data, letters=sizes)[0]["stored"]:
+            names = ", ".join(str(to) for to, _ in letters[:8])
+            self._check(deadline, f"one of the workers {names} has not read its mail")
 
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived, at least one."""
         deadline = monotonic() + self._wait_s
         while True:
-            head, data = self._ask("mail.take", self.rank)
+            head, data = self._ask(self._own_server, "mail.take", to=self.rank)
             if head["sizes"]:
                 return _split(data, head["sizes"])
             self._check(deadline, "no mail has come from the other workers")
@@ -358,6 +427,7 @@ class MailExchange:
         """Make the others raise PeerLostError with the local error; does not raise."""
         with self._lock:
             self._failure = self._failure or error
+            self._is_over.set()
             if self._has_told:
                 return
             self._has_told = True
@@ -371,21 +441,23 @@ class MailExchange:
         """Return when all workers have everything; raise if one was lost before."""
         self._close_deadline = monotonic() + self._wait_s
         self._store.advance_clock(self._worker, 1)
-        self._watch.join()  # it has a deadline
+        self._is_over.wait()  # both watches have deadlines
         if self._failure is not None:
             raise self._failure
         body = pack_body({"room": self._room, "to": self.rank})
-        self._store.command(self._server_of(self.rank), "mail.close", body, timeout_s=_CALL_S)
+        self._store.command(self._own_server, "mail.close", body, timeout_s=_CALL_S)
         for member in (self._worker, self._watcher):
             self._store.leave_group(member)
 
-    def _ask(self, name: str, to: int, data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _ask(
+        self, server: int, name: str, data: bytes = b"", **head: Any
+    ) -> tuple[dict[str, Any], bytes]:
         if self._failure is not None:
             raise self._failure
-        head = {"room": self._room, "to": to, "wait_s": _PATIENCE_S}
-        body = pack_body(head, data)
+        body = pack_body({"room": self._room, "wait_s": self._hold_s, **head}, data)
+        timeout_s = self._hold_s + _CALL_S
         try:
-            reply = self._store.command(self._server_of(to), name, body, timeout_s=_CALL_S)
+            reply = self._store.command(server, name, body, timeout_s=timeout_s)
         except PeerLostError as error:
             self._failure = self._failure or error  # the first error says more
             raise self._failure from None
@@ -402,19 +474,31 @@ class MailExchange:
         """Wait until every worker has everything, or one is lost."""
         while self._failure is None:
             try:
-                if self._is_over():
+                if self._have_all_closed():
+                    self._is_over.set()
                     return
-                self._ask("mail.check", self.rank)
                 self._check(self._close_deadline, "not all workers have all of their mail")
             except BaseException as error:  # the thread's edge: raised by the next call
                 self.fail(error)
 
-    def _is_over(self) -> bool:
+    def _have_all_closed(self) -> bool:
         try:
-            self._store.advance_clock(self._watcher, 1, bound=0, timeout_s=_PATIENCE_S)
+            self._store.advance_clock(self._watcher, 1, bound=0, timeout_s=self._hold_s)
         except DeadlineError:
             return False
         return True
+
+    def _wait_for_failure(self) -> None:
+        """Wait at this worker's mailbox until it is closed or another worker reports a failure."""
+        while not self._is_over.is_set():
+            try:
+                self._ask(self._own_server, "mail.check", to=self.rank)
+            except BaseException as error:  # the thread's edge: raised by the next call
+                self.fail(error)
+
+    @property
+    def _own_server(self) -> int:
+        return self._server_of(self.rank)
 
     def _server_of(self, worker: int) -> int:
         return worker % self._num_servers

@@ -42,7 +42,7 @@ class RoleInfo:
     """This process as "host:port", if it has one."""
 
     meeting_point: str = ""
-    """Where the workers of a collective job meet, "host:port" of worker 0; see `World.join`."""
+    """The rendezvous of a collective job's workers, "host:port" of worker 0; see `World.join`."""
 
     is_meeting_kept_elsewhere: bool = False
     """The launcher listens there instead of worker 0, as torchrun does."""
@@ -51,7 +51,7 @@ class RoleInfo:
     """Workers per machine, with contiguous indices. 0: all on one machine."""
 
     gpu: int | None = None
-    """The GPU that the launcher chose for this process, if it did."""
+    """The GPU that the launcher chose for this process, if any."""
 
     restarts: int = 0
     """How often the job was restarted after a failure."""
@@ -88,7 +88,7 @@ class RoleInfo:
 
     @property
     def is_first_worker(self) -> bool:
-        """True for the one worker that does what must be done once."""
+        """True for the one worker that does one-time work."""
         return self.is_worker and self.index == 0
 
     @property

@@ -5,7 +5,8 @@ A launcher or scheduler sets one of these families of variables:
 * ours: SPARSEFLEET_ROLE, SPARSEFLEET_SERVERS, SPARSEFLEET_WORKERS, SPARSEFLEET_INDEX;
 * Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and others;
 * in collective jobs only: Paddle's PADDLE_TRAINER_ENDPOINTS and others, and torchrun's RANK,
-  WORLD_SIZE and others.
+  WORLD_SIZE and others;
+* those of Slurm and JobSet, see `schedulers.py`, which also complete ours.
 
 The first family with a variable that is set is used, and must then be complete. If none is set,
 everything runs in this process. Errors name the variable.
@@ -15,16 +16,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.checked_environ import CheckedEnviron, any_set
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fleet.schedulers import scheduler_variables
 
 __all__ = [
-    "CheckedEnviron",
-    "Variable",
-    "any_set",
     "read_collective_role",
     "read_general_role",
     "read_paddle_role",
@@ -58,7 +58,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE")
 def role_from_environment(
     variables: Mapping[str, str] | None = None, *, is_collective: bool = False
 ) -> RoleInfo:
-    """Return the role of this process; raise ConfigError naming the variable that is wrong.
+    """Return the role of this process; raise ConfigError naming the invalid variable.
 
     is_collective: read the variables of jobs without servers, too.
 
@@ -71,13 +71,16 @@ def role_from_environment(
     1
     """
     variables = os.environ if variables is None else variables
-    if any_set(variables, _OURS):
+    if any_set(variables, ("SPARSEFLEET_ROLE", "SPARSEFLEET_INDEX")):
         return _read_ours(variables)
-    if is_collective:
-        return read_collective_role(variables)
-    if any_set(variables, _PADDLE):
-        return read_paddle_role(variables)
-    return RoleInfo(kind="local")
+    if not any_set(variables, _OURS):
+        if is_collective and any_set(variables, _PADDLE_COLLECTIVE + _TORCHRUN):
+            return read_collective_role(variables)
+        if not is_collective and any_set(variables, _PADDLE):
+            return read_paddle_role(variables)
+    found = scheduler_variables(variables, has_servers=not is_collective)
+    found |= {name: text for name, text in variables.items() if text.strip()}
+    return _read_ours(found) if any_set(found, _OURS) else RoleInfo(kind="local")
 
 
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
@@ -163,7 +166,9 @@ def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
     index_variable = environ["SPARSEFLEET_INDEX"]
     if kind == "server":
         limit = (len(servers), "servers in SPARSEFLEET_SERVERS")
-        return _server(servers, index_variable.integer(low=0, below=limit), worker_num)
+        made = _server(servers, index_variable.integer(low=0, below=limit), worker_num)
+        listen = environ.get("SPARSEFLEET_LISTEN")
+        return made if listen is None else replace(made, current_endpoint=listen.endpoints()[0])
     index = index_variable.integer(low=0, below=(worker_num, "SPARSEFLEET_WORKERS"))
     workers = worker_endpoints(environ, worker_num)
     return RoleInfo(
@@ -296,82 +301,3 @@ def _read_torchrun(variables: Mapping[str, str]) -> RoleInfo:
         ),
         restarts=environ.integer("TORCHELASTIC_RESTART_COUNT"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable that is set. Its methods raise ConfigError naming the variable.
-
-    >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
-    Traceback (most recent call last):
-    ...
-    sparsefleet.errors.ConfigError: PADDLE_TRAINERS_NUM must be an integer >= 1, got 'two'
-    """
-
-    name: str
-    text: str
-
-    def integer(self, *, low: int, below: tuple[int, str] | None = None) -> int:
-        """Return an int >= low and, if given, < below[0]; below[1] names that limit in errors."""
-        text = self.text.strip()
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and int(text) >= low):
-            raise self.refused(f"an integer >= {low}")
-        if below is not None and int(text) >= below[0]:
-            raise self.refused(f"less than {below[0]} ({below[1]})")
-        return int(text)
-
-    def one_of(self, *choices: str) -> str:
-        text = self.text.strip()
-        if text not in choices:
-            raise self.refused(" or ".join(choices))
-        return text
-
-    def endpoints(self) -> tuple[str, ...]:
-        """Parse "host:port,host:port": at least one, without duplicates or port 0."""
-        found = tuple(part.strip() for part in self.text.split(","))
-        for index, text in enumerate(found):
-            try:
-                endpoint = parse_endpoint(text)
-            except ConfigError as error:
-                raise ConfigError(f"{self.name}: {error}, in {self.text!r}") from error
-            if endpoint.port == 0:
-                raise ConfigError(f"{self.name}: {text!r} has port 0; use the actual port")
-            if text in found[:index]:
-                raise ConfigError(f"{self.name}: {text!r} occurs twice in {self.text!r}")
-        return found
-
-    def refused(self, wanted: str) -> ConfigError:
-        return ConfigError(f"{self.name} must be {wanted}, got {self.text!r}")
-
-
-class CheckedEnviron:
-    """An environment whose variables are checked as they are read.
-
-    For an unset variable `environ[name]` raises ConfigError and `environ.get(name)` returns None.
-    An empty variable counts as unset.
-    """
-
-    def __init__(self, variables: Mapping[str, str], purpose: str) -> None:
-        self._variables = variables
-        self._purpose = purpose
-
-    def get(self, name: str) -> Variable | None:
-        text = self._variables.get(name, "")
-        return Variable(name, text) if text.strip() else None
-
-    def integer(self, name: str, *, below: tuple[int, str] | None = None) -> int:
-        """Return an int >= 0, or 0 if unset; for `below` see `Variable.integer`."""
-        variable = self.get(name)
-        return 0 if variable is None else variable.integer(low=0, below=below)
-
-    def __getitem__(self, name: str) -> Variable:
-        found = self.get(name)
-        if found is None:
-            raise ConfigError(f"{name} is not set, but {self._purpose}")
-        return found
-
-
-def any_set(variables: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    """Return whether any of the variables is set and not empty."""
-    return any(variables.get(name, "").strip() for name in names)

@@ -134,7 +134,7 @@ class DetectionMAP(Evaluator):
     ) -> None:
         super().__init__("map_eval")
         if class_num is None:
-            raise ValueError("DetectionMAP: class_num is None; give the number of classes")
+            raise ValueError("DetectionMAP: class_num is None; pass the number of classes")
         parts = [layers.cast(gt_label, gt_box.dtype), gt_box]
         if gt_difficult is not None:
             parts.insert(1, layers.cast(gt_difficult, gt_box.dtype))

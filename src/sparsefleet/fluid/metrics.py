@@ -309,7 +309,7 @@ class WeightedAverage:
         self.denominator += float(np.asarray(weight).reshape(()))
 
     def eval(self) -> Any:
-        """Return the mean; ValueError without values."""
+        """Return the mean; raise ValueError without values."""
         if self.numerator is None or self.denominator == 0:
             raise ValueError("WeightedAverage: no values to average: add values first")
         return self.numerator / self.denominator

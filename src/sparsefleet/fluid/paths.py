@@ -290,7 +290,7 @@ class _PathFinder(MetaPathFinder):
 
 
 class AliasLoader(InspectLoader):
-    """Loads a module by importing another one; its code is only asked for by `python -m`."""
+    """Loads a module by importing another one; its code is only requested by `python -m`."""
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -329,9 +329,9 @@ class _OldDatasetFinder(MetaPathFinder):
 
 
 class _OldDatasetLoader(InspectLoader):
-    """Loads a module of `sparsefleet.dataset`, where the readers of `paddle.dataset` were before.
+    """Loads a module of `sparsefleet.dataset`, the former location of `paddle.dataset` readers.
 
-    It is the same module: what is set in `sparsefleet.dataset.common` holds for all readers.
+    It is the same module: settings in `sparsefleet.dataset.common` apply to all readers.
     """
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -403,7 +403,7 @@ class _NamesLoader(InspectLoader):
 
 
 def _loader_of(name: str) -> Any:
-    """Return the loader; an editable install has one of its own class."""
+    """Return the loader; an editable install has its own loader class."""
     from importlib.util import find_spec
 
     spec = find_spec(name)

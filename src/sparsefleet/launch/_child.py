@@ -1,6 +1,6 @@
-"""Start-up of a child process: ties its life to the launcher, then executes its command.
+"""Start-up of a child process: ties its lifetime to the launcher, then executes its command.
 
-Run by path and isolated, so that nothing of the package (or torch) is imported:
+Run by path and isolated, so that neither the package nor torch is imported:
 `python -I -S _child.py GO_FD LAUNCHER_PID COMMAND...`.
 """
 

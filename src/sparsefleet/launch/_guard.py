@@ -2,13 +2,15 @@
 
 Run by path and isolated: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a pipe from the
 launcher with one message per line: `+PID` and `-PID` when a process group starts and ends,
-`file PATH` for a file to remove. The pipe closes when the launcher ends for whatever reason.
+`file PATH` for a file to remove at once, and `directory PATH` for one to remove after all groups
+have ended. The pipe closes when the launcher ends for whatever reason.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,18 +25,23 @@ _KILLED_S = (
 def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    groups, files = _listen(sys.stdin.buffer)
+    groups, files, directories = _listen(sys.stdin.buffer)
     for path in files:
         with contextlib.suppress(OSError):
             os.unlink(path)
     _end(groups, float(arguments[0]))
+    for path in directories:
+        shutil.rmtree(path, ignore_errors=True)
     return 0
 
 
-def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes]]:
-    """Follow the launcher until it is gone; return the remaining groups and the files to remove."""
+def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes], list[bytes]]:
+    """Follow the launcher until it is gone; return the remaining groups, and the files and
+    directories to remove.
+    """
     groups: set[int] = set()
     files: list[bytes] = []
+    directories: list[bytes] = []
     for line in lines:
         message = line.rstrip(b"\n")
         if message.startswith(b"+"):
@@ -43,7 +50,9 @@ def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes]]:
             groups.discard(int(message[1:]))
         elif message.startswith(b"file "):
             files.append(message.removeprefix(b"file "))
-    return groups, files
+        elif message.startswith(b"directory "):
+            directories.append(message.removeprefix(b"directory "))
+    return groups, files, directories
 
 
 def _end(groups: set[int], grace_s: float) -> None:

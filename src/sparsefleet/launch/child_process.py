@@ -132,7 +132,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code with which a launcher passes on a child's, as shells do.
+    """Return the exit code with which a launcher reports a child's exit, as shells do.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)
@@ -149,8 +149,9 @@ def start_process(
 ) -> subprocess.Popen[bytes]:
     """Start the process so that it can never outlive the launcher.
 
-    The child waits for a byte before it executes its command. The byte is sent once the guard knows
-    the child; a launcher that is killed before that closes the pipe, and the child exits.
+    The child waits for a byte before it executes its command. The byte is sent once the guard has
+    registered the child; a launcher that is killed before that closes the pipe, and the child
+    exits.
     """
     child = str(Path(_child.__file__).resolve())
     go_read, go_write = os.pipe()

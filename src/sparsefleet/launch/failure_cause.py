@@ -46,7 +46,7 @@ def error_of(child: ChildProcess) -> str:
 
 
 def is_consequence(child: ChildProcess) -> bool:
-    """Return whether a process ended because another one was gone, by its exception."""
+    """Return whether a process ended because another one was gone, judging by its exception."""
     found = _ERROR.fullmatch(error_of(child))
     return (child.exit_code or 0) > 0 and found is not None and found[1] in _CONSEQUENCES
 
@@ -67,9 +67,9 @@ def find_cause(
 ) -> ChildProcess | None:
     """Return the process that explains the failures, which are in the order they were noticed.
 
-    Killed ones come first, since nobody else could have made them fail, then those with an error of
-    their own, then those of `others` that are suspended. None if all failures only follow from
-    something that has not shown itself.
+    Killed ones come first, since no other process could have made them fail, then those with an
+    error of their own, then those of `others` that are suspended. None if all failures are
+    consequences of an unknown cause.
     """
     for child in failures:
         if child.exit_code is not None and child.exit_code < 0:
@@ -85,7 +85,7 @@ def describe_failure(cause: ChildProcess, failures: Sequence[ChildProcess]) -> l
     when = time.strftime("%H:%M:%S", time.localtime(cause.ended_at or time.time()))
     who = f"{cause.name} (pid {cause.pid})"
     if cause.exit_code is None:
-        lines = [f"{who} was found suspended (SIGSTOP) at {when}: others wait for it in vain"]
+        lines = [f"{who} was found suspended (SIGSTOP) at {when}: others are waiting for it"]
     else:
         lines = [f"{who} {describe_exit(cause.exit_code)} at {when}{_why(cause)}"]
     for child in failures:

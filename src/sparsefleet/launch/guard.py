@@ -49,6 +49,10 @@ class Guard:
         """Have the file removed when the launcher is gone."""
         self._tell(f"file {path}")
 
+    def remove_directory(self, path: str) -> None:
+        """Have the directory removed when the launcher and all groups are gone."""
+        self._tell(f"directory {path}")
+
     def _tell(self, message: str) -> None:
         assert self._process.stdin is not None
         try:

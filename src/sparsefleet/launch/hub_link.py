@@ -1,4 +1,4 @@
-"""The launcher of node 0: knows all nodes and decides for them."""
+"""The launcher of node 0, which tracks all nodes and decides for them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class HubLink(NodeLink):
         return f"node {rank} ({self._config.nodes[rank]})"
 
     def _serve(self, connection: socket.socket) -> None:
-        """Serve one connection, from a launcher or from a stranger."""
+        """Serve one connection, from a launcher or an unknown client."""
         with connection:
             try:
                 wire = Wire(connection, self._config.key, is_hub=True, timeout_s=HANDSHAKE_S)
@@ -128,7 +128,7 @@ class HubLink(NodeLink):
             self._all_joined.set()
 
     def _admit(self, wire: Wire, text: str) -> int | None:
-        """Return the rank of a node that may join; None if it was refused and told why."""
+        """Return the rank of a node that may join; None if it was rejected, with a reason."""
         word, rank_text, shape = text.split(" ", 2)
         rank = int(rank_text)
         with self._lock:
@@ -168,7 +168,7 @@ class HubLink(NodeLink):
         self._emit(AllDone())
 
     def _crashed(self, restarts: int, exit_code: int, text: str) -> None:
-        """Handle a failure. It causes others on other nodes: all failures of one start count
+        """Handle a failure. It causes failures on other nodes: all failures of one start count
         once.
         """
         with self._lock:

@@ -30,6 +30,7 @@ from sparsefleet.launch.job_plan import (
     link_port,
     plan_node,
 )
+from sparsefleet.launch.kept_state import KeptState
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.leaf_link import LeafLink
 from sparsefleet.launch.lost_workers import LostWorkers
@@ -122,11 +123,11 @@ def run_job(
 ) -> int:
     """Run the job to its end and return the launcher's exit code.
 
-    After a failure, the process that failed or all processes restart, as `restart` and
-    `max_restarts` say. The code is 0 if all workers finally exit with 0; otherwise that of the
-    process that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No
-    process of the job is left when it returns. Raises ConfigError if the job cannot be started.
-    Main thread only.
+    After a failure, the process that failed or all processes restart, according to `restart` and
+    `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise that of the process
+    that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No process
+    of the job is left when it returns. Raises ConfigError if the job cannot be started. Main thread
+    only.
     """
     environ = os.environ if environ is None else environ
     several = len(config.nodes) > 1
@@ -174,19 +175,35 @@ def run_job(
             tempfile.TemporaryDirectory(prefix=".notice-", dir=config.log_dir)
         )
         told["SPARSEFLEET_NOTICE_FILE"] = os.path.join(os.path.abspath(notice), "notice")
-        if config.is_durable:
+        kept = None
+        if config.state_dir:
+            kept = stack.enter_context(KeptState(config).opened())
+            told["SPARSEFLEET_STATE_KEPT"] = "1"
+            told["SPARSEFLEET_MEMORY_DIR"] = kept.outboxes
+        elif config.is_durable:
             told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
+            guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
 
         def run_once(restarts: int) -> Ending:
-            state_dir = ""
-            if config.is_durable:
+            state_dir, continues = "", False
+            name = f"{job_id}-{restarts}"
+            if kept is not None:
+                continues = bool(kept.job_id) and restarts == 0
+                if continues:
+                    kept.continue_job()
+                    display.note(f"continuing job {kept.job_id} from {config.state_dir}")
+                else:
+                    kept.begin(name)
+                name, state_dir = kept.job_id, kept.logs
+            elif config.is_durable:
                 # New for each start of the whole job, which begins at its checkpoints.
                 place = tempfile.TemporaryDirectory(
                     prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
                 )
                 state_dir = os.path.abspath(stack.enter_context(place))
+            if state_dir:
                 told["SPARSEFLEET_LOG_DIR"] = state_dir
-            told["SPARSEFLEET_JOB_ID"] = f"{job_id}-{restarts}"
+            told["SPARSEFLEET_JOB_ID"] = name
             job = NodeJob(
                 JobContext(
                     config=config,
@@ -207,12 +224,15 @@ def run_job(
                 for plan in plan_node(config, endpoints, meeting_point, restarts, replicas):
                     if signals.count or not job_id:
                         break
-                    job.start(plan)
+                    job.start(kept.plan(plan) if kept is not None and continues else plan)
                 return job.run()
             finally:
                 job.kill_all()
 
-        return _run_to_the_end(run_once, config.max_starts_of_all)
+        exit_code = _run_to_the_end(run_once, config.max_starts_of_all)
+        if kept is not None and exit_code == 0:
+            kept.remove()
+        return exit_code
 
 
 def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int:
@@ -229,7 +249,7 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
 
 
 def _memory_directory() -> tempfile.TemporaryDirectory[str]:
-    """Make a directory, in memory where possible, for what processes leave to their successors."""
+    """Create a directory, in memory where possible, for data that processes leave to successors."""
     shared = "/dev/shm"
     in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
     return tempfile.TemporaryDirectory(
@@ -307,7 +327,7 @@ def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
         raise ConfigError(
             "a job on several nodes needs a job key that all of them share: set "
             "SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
-            "'import secrets; print(secrets.token_hex())' makes one), or "
+            "'import secrets; print(secrets.token_hex())' prints one), or "
             "SPARSEFLEET_JOB_KEY_FILE to a file that holds it"
         )
     if found:

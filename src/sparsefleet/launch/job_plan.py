@@ -26,6 +26,7 @@ __all__ = [
     "has_served",
     "is_traffic_exposed",
     "link_port",
+    "listens_since",
     "plan_again",
     "plan_node",
     "state_of",
@@ -114,7 +115,7 @@ def fixed_endpoints(config: LaunchConfig) -> list[str]:
 
 
 def link_port(config: LaunchConfig) -> int:
-    """Return the port where launchers meet: on the first node, after the ports of the job."""
+    """Return the port where launchers connect: on the first node, after the ports of the job."""
     first = config.nodes[0]
     if config.paddle is not None:
         places = map(parse_endpoint, config.paddle.endpoints)
@@ -201,8 +202,16 @@ def has_served(plan: ProcessPlan, state_dir: str) -> bool:
     )
 
 
+def listens_since(plan: ProcessPlan, state_dir: str) -> float:
+    """Return when the durable server last began to listen, as time.time(); 0.0 if never."""
+    try:
+        return os.stat(os.path.join(state_of(plan, state_dir), SUCCESSOR_FILE)).st_mtime
+    except OSError:
+        return 0.0
+
+
 def has_own_loop(plan: ProcessPlan, state_dir: str) -> bool:
-    """Return whether the process is a worker that has declared a loop of its own."""
+    """Return whether the process is a worker that has declared a custom loop."""
     return plan.role == "worker" and os.path.exists(own_loop_path(state_dir, plan.index))
 
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
+from sparsefleet.monitor.otlp import check_otlp_url
 
 __all__ = ["DurabilityName", "LaunchConfig", "PaddleWorkers", "RestartName", "TransportName"]
 
@@ -24,13 +25,13 @@ _RESTARTS_ALONE = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddleWorkers:
-    """What Paddle's launcher tells the workers of a collective job.
+    """The settings that Paddle's launcher passes to the workers of a collective job.
 
     Logs then follow its conventions, too: appended to if they exist, numbered per node.
     """
 
     endpoints: tuple[str, ...]
-    """Every worker as "host:port", node by node. Workers meet at the first."""
+    """Every worker as "host:port", node by node. Workers connect at the first."""
 
     gpus: tuple[int, ...]
     """The GPU of each worker of this node."""
@@ -73,6 +74,10 @@ class LaunchConfig:
     durability: DurabilityName = "process"
     """Failures that acknowledged changes survive; passed to servers as SPARSEFLEET_DURABILITY."""
 
+    state_dir: str = ""
+    """A directory for the servers' logs that is kept until the job succeeds: a job started with the
+    same directory continues where this one ended. Empty: a new one, removed at the end."""
+
     start_port: int = 0
     """The first port of the servers on a host; the others follow. 0: free ports."""
 
@@ -97,7 +102,7 @@ class LaunchConfig:
     restart: RestartName = "auto"
     """Which processes are restarted when one fails: "killed": that one, if it was killed by a
     signal or is a server that has served; "failed": that one, however it failed; "all": all of the
-    job. "auto": "all" without durable servers; else "killed", and "all" for what that does not
+    job. "auto": "all" without durable servers; otherwise "killed", and "all" for what that does not
     cover if `max_restarts` is given."""
 
     max_restarts: int | None = None
@@ -123,6 +128,10 @@ class LaunchConfig:
     dashboard: str = ""
     """HOST:PORT of the job's web page, which needs a token; port 0 picks a free one. Empty:
     none."""
+
+    otlp: str = ""
+    """http://HOST:PORT of an OpenTelemetry collector to which the launcher pushes the metrics of
+    all processes. Empty: none."""
 
     set_variables: tuple[tuple[str, str], ...] = ()
     """Environment variables for every process."""
@@ -153,11 +162,14 @@ class LaunchConfig:
         self._check_endpoints()
         self._check_nodes()
         self._check_restart()
+        self._check_state_dir()
         self._check_show()
         self._check_collective()
         for address in (self.metrics, self.dashboard):
             if address:
                 parse_endpoint(address)
+        if self.otlp:
+            check_otlp_url(self.otlp)
         if not self.endpoints and self.start_port + self.num_servers > 65535:
             raise ConfigError(
                 f"LaunchConfig.start_port must leave room for {self.num_servers} servers "
@@ -193,8 +205,22 @@ class LaunchConfig:
         if self.restart in ("killed", "failed") and not self.is_durable:
             missing = "servers" if self.num_servers == 0 else "durable servers"
             raise ConfigError(
-                f"LaunchConfig.restart={self.restart!r} needs {missing}, which remember what the "
-                "process had done: use restart='all', or durability='process'"
+                f"LaunchConfig.restart={self.restart!r} needs {missing}, which keep the process's "
+                "state: use restart='all', or durability='process'"
+            )
+
+    def _check_state_dir(self) -> None:
+        if not self.state_dir:
+            return
+        if not self.is_durable:
+            raise ConfigError(
+                f"LaunchConfig.state_dir={self.state_dir!r} needs durable servers, whose logs it "
+                "holds: use num_servers > 0 and durability='process', or checkpoints instead"
+            )
+        if self.nodes:
+            raise ConfigError(
+                "LaunchConfig.state_dir cannot be used with nodes: on several machines, continue "
+                "from checkpoints (Trainer(checkpoints=..., resume='auto'))"
             )
 
     def _check_show(self) -> None:

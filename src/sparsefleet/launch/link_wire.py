@@ -2,7 +2,7 @@
 
 Text lines over TCP. Each side first sends a random number; every later line carries an
 HMAC-SHA256, keyed by the job key, over both numbers, the sender's side, the line number and the
-text. Nobody without the key can join, or alter, repeat or reorder lines. The text is not secret.
+text. No one without the key can join, or alter, repeat or reorder lines. The text is not secret.
 """
 
 from __future__ import annotations

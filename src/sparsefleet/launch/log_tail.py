@@ -82,7 +82,7 @@ class LogFollower:
         return [clean_line(line) for line in lines]
 
     def last_lines(self) -> list[str]:
-        """Return everything left, once nobody writes any more."""
+        """Return everything left, once the log is complete."""
         lines = []
         while raw := self._read():
             self._begun += raw

@@ -1,14 +1,17 @@
-"""Reports workers that have ended to the servers, which would otherwise wait for them."""
+"""Reports to the servers which workers have ended, so that they do not wait, or are restarted."""
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.job_key import find_job_key
 
@@ -18,15 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["LostWorkers"]
 
 _log = logging.getLogger("sparsefleet.launch")
+_ENDED, _RESTARTING = "client_ended", "client_restarting"
 _CONNECT_S = 2.0
 _RETRY_S = 0.5
 _PATIENCE_S = 60.0
 
 
 class LostWorkers:
-    """Tells all servers, in a thread of its own, that a worker has ended and does not come back.
+    """Notifies all servers, on its own thread, of workers that have ended or are being restarted.
 
-    A server counts the worker as lost at once instead of after its peer timeout.
+    A server counts a worker that does not come back as lost at once instead of after its peer
+    timeout, and waits longer for one that is being restarted.
     """
 
     def __init__(
@@ -35,43 +40,70 @@ class LostWorkers:
         self._endpoints = list(endpoints)
         self._transport = transport
         self._environ = dict(environ)
-        self._names: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._back: set[str] = set()
 
     def report(self, index: int) -> None:
-        """Report the worker of this index; returns at once."""
-        if not self._endpoints:
-            return
-        self._names.put(f"worker-{index}")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lost-workers", daemon=True)
-            self._thread.start()
+        """Report that the worker of this index has ended for good; returns at once."""
+        self._put(_ENDED, f"worker-{index}")
+
+    def expect(self, index: int) -> None:
+        """Report that the worker of this index was restarted, and is not back; returns at once."""
+        self._back.discard(f"worker-{index}")
+        self._put(_RESTARTING, f"worker-{index}")
+
+    def is_back(self, index: int) -> bool:
+        """Return whether no server awaited the worker when `expect` was last reported."""
+        return f"worker-{index}" in self._back
 
     def close(self) -> None:
         """Abandon reports that have not been sent yet."""
         self._closing.set()
-        self._names.put(None)
+        self._reports.put(None)
         if self._thread is not None:
             self._thread.join()
 
+    def _put(self, command: str, name: str) -> None:
+        if not self._endpoints:
+            return
+        self._reports.put((command, name))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="lost-workers", daemon=True)
+            self._thread.start()
+
     def _run(self) -> None:
-        while (name := self._names.get()) is not None:
-            deadline = time.monotonic() + _PATIENCE_S
+        while (report := self._reports.get()) is not None:
+            command, name = report
+            # That a worker was restarted is reported again soon.
+            patience_s = _PATIENCE_S if command == _ENDED else 0.0
+            deadline = time.monotonic() + patience_s
             unaware = set(range(len(self._endpoints)))
-            while unaware and not self._closing.is_set() and time.monotonic() < deadline:
+            awaited = 0
+            while unaware and not self._closing.is_set():
                 try:
                     with self._connect() as store:
                         for server in sorted(unaware):
-                            store.command(server, "client_ended", name.encode())
+                            answer = store.command(server, command, name.encode())
+                            awaited += json.loads(bytes(answer)).get("awaited", 0)
                             unaware.discard(server)
                 except (SparseFleetError, OSError) as error:  # a server may be restarting
-                    _log.info("%s has ended; not all servers know yet: %s", name, error)
+                    _log.info("%s of %s: not all servers know yet: %s", command, name, error)
+                    if time.monotonic() >= deadline:
+                        break
                     self._closing.wait(_RETRY_S)
+            if command == _RESTARTING and not unaware and not awaited:
+                self._back.add(name)
 
     def _connect(self) -> RemoteStore:
         from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
+        # A client that reaches some servers and not all would be missed by those as a lost one.
+        for endpoint in map(parse_endpoint, self._endpoints):
+            if not endpoint.is_file:
+                address = (endpoint.host, endpoint.port)
+                socket.create_connection(address, timeout=_CONNECT_S).close()
         return RemoteStore(
             self._endpoints,
             name="launcher",

@@ -20,11 +20,18 @@ from sparsefleet.launch.failure_cause import is_stopped
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.status_display import JobDisplay
 from sparsefleet.monitor.dashboard import dashboard_routes
-from sparsefleet.monitor.endpoint_file import Target, read_targets, write_atomically
+from sparsefleet.monitor.endpoint_file import (
+    TARGETS_MODE,
+    Target,
+    labelled,
+    read_targets,
+    write_atomically,
+)
 from sparsefleet.monitor.exposition import CONTENT_TYPE, expose
 from sparsefleet.monitor.http_server import HttpServer, Request, Response
 from sparsefleet.monitor.job_file import FOLDER, JobFile, JobProcess
 from sparsefleet.monitor.job_watch import JobWatch
+from sparsefleet.monitor.otlp import OtlpPusher, check_otlp_url
 from sparsefleet.monitor.registry import PROCESS
 from sparsefleet.monitor.series import Sample
 
@@ -35,13 +42,14 @@ __all__ = ["JobMonitor", "WatchedDisplay", "open_monitor"]
 
 _NOTES = 50
 _LOOK_S = 0.5
+_LOOPBACK = "127.0.0.1:0"
 _URL_FILE = "dashboard.url"
 
 
 @contextlib.contextmanager
 def open_monitor(config: LaunchConfig, display: JobDisplay) -> Iterator[JobMonitor | None]:
-    """Serve the metrics and dashboard that a job asks for, until the block ends."""
-    if not config.metrics and not config.dashboard:
+    """Serve the metrics and dashboard that a job requests, until the block ends."""
+    if not (config.metrics or config.dashboard or config.otlp):
         yield None
         return
     monitor = JobMonitor(config, display)
@@ -71,19 +79,26 @@ class JobMonitor:
             self._serve_metrics(config.metrics)
         if config.dashboard:
             self._serve_dashboard(config.dashboard)
+        self._pusher: OtlpPusher | None = None
+        if config.otlp:
+            self._pusher = OtlpPusher(config.otlp, self._all)
+            self.display.note(f"metrics of the job are pushed to {check_otlp_url(config.otlp)}")
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that let processes serve their metrics."""
-        where = parse_endpoint(self._config.metrics or self._config.dashboard)
+        where = parse_endpoint(self._config.metrics or self._config.dashboard or _LOOPBACK)
         return {
             "SPARSEFLEET_METRICS": str(Endpoint(where.host, 0)),
             "SPARSEFLEET_METRICS_DIR": self.folder,
+            "SPARSEFLEET_OTLP": "off",  # the launcher pushes what it has gathered
         }
 
     def close(self) -> None:
-        """Tell dashboards that the job has ended, and stop serving."""
+        """Notify dashboards that the job has ended, and stop serving."""
         self.display.end()
         self._watch.look()
+        if self._pusher is not None:
+            self._pusher.close()
         self._watch.stop()
         time.sleep(0.1)  # for open pages to get the news
         for server in self._servers:
@@ -108,14 +123,16 @@ class JobMonitor:
 
     def _own(self) -> list[Sample]:
         place = (("role", "launcher"), ("index", str(self._config.node_rank)))
-        own = [Sample(s.name, (*place, *s.labels), s.value) for s in PROCESS.collect()]
-        return [*own, *self._watch.samples()]
+        return [*labelled(PROCESS.collect(), place), *self._watch.samples()]
+
+    def _all(self) -> list[Sample]:
+        return [*self._own(), *self._watch.gathered()]
 
     def _show_own(self, _: Request) -> Response:
         return Response(expose(self._own()).encode(), CONTENT_TYPE)
 
     def _show_all(self, _: Request) -> Response:
-        return Response(expose([*self._own(), *self._watch.gathered()]).encode(), CONTENT_TYPE)
+        return Response(expose(self._all()).encode(), CONTENT_TYPE)
 
 
 class WatchedDisplay:
@@ -157,7 +174,7 @@ class WatchedDisplay:
         self._write_targets()
 
     def end(self) -> None:
-        """Say that the job has ended."""
+        """Record that the job has ended."""
         failed = [each for each in self._processes if each.state == "failed"]
         text = "; ".join(f"{each.name} {each.detail}" for each in failed)
         self._write(f"the job has ended: {text}" if text else "the job has ended")
@@ -200,7 +217,6 @@ class WatchedDisplay:
         targets = read_targets(self._folder)
         if targets == self._targets:
             return
-        self._targets = targets
         groups = [
             {"targets": [t.address], "labels": {"role": t.role, "index": str(t.index)}}
             for t in targets
@@ -210,7 +226,9 @@ class WatchedDisplay:
             groups.append({"targets": [self.launcher], "labels": labels})
         with contextlib.suppress(OSError):
             text = json.dumps(groups, indent=1) + "\n"
-            write_atomically(os.path.join(self._folder, "targets.json"), text)
+            path = os.path.join(self._folder, "targets.json")
+            write_atomically(path, text, mode=TARGETS_MODE)
+            self._targets = targets
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +243,8 @@ class WatchedDisplay:
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:
-    """Return the launchers that the first node's gathers from: those of the other nodes."""
+    """Return the launchers that the first node's launcher gathers from: those of the other
+    nodes."""
     if not config.metrics or config.node_rank != 0:
         return []
     port = parse_endpoint(config.metrics).port

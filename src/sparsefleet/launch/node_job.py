@@ -24,6 +24,7 @@ from sparsefleet.launch.job_plan import (
     ProcessPlan,
     has_own_loop,
     has_served,
+    listens_since,
     plan_again,
     state_of,
 )
@@ -38,8 +39,10 @@ from sparsefleet.launch.node_link import (
     Restart,
 )
 from sparsefleet.launch.restart_policy import START_ELSEWHERE, RestartPolicy
+from sparsefleet.launch.restart_watch import RestartWatch
 from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import JobDisplay
+from sparsefleet.store.own_loop import left_out
 
 __all__ = ["Ending", "JobContext", "JobObserver", "NodeJob"]
 
@@ -66,18 +69,18 @@ class Ending:
 
 
 class JobObserver:
-    """Hears of each process of this node; the base class ignores what it hears."""
+    """Is notified of each process of this node; the base class ignores all notifications."""
 
     def started(self, plan: ProcessPlan, pid: int) -> None:
-        """A process was started, for the first time or again."""
+        """Called when a process was started, for the first time or again."""
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """A process has ended; the code is as in subprocess."""
+        """Called when a process has ended; the code is as in subprocess."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobContext:
-    """What one start of the job shares with the launcher around it."""
+    """The context that one start of the job shares with its launcher."""
 
     config: LaunchConfig
     signals: EndingSignals
@@ -115,6 +118,11 @@ class NodeJob:
         self._refusals: dict[ChildProcess, str] = {}
         self._restarted: Counter[str] = Counter()
         self._reported_done = False
+        self._watch_of_restarts = RestartWatch(
+            context.state_dir,
+            context.lost_workers,
+            lambda child: listens_since(child.plan, context.state_dir),
+        )
 
     def start(self, plan: ProcessPlan) -> None:
         if self._config.show in ("all", plan.short_name):
@@ -164,7 +172,7 @@ class NodeJob:
             return self._check_stopped_servers()
         if is_notice and self._has_handed_over():
             print(
-                "sparsefleet launch: the workers have saved their state: start the job elsewhere",
+                "sparsefleet launch: the state of the job is saved: start it elsewhere",
                 file=sys.stderr,
                 flush=True,
             )
@@ -207,6 +215,7 @@ class NodeJob:
             ending = self._decide()
             if ending is not None:
                 return ending
+            self._watch_of_restarts.look()
             self._refresh()
             self._keep_spare_ready()
             self._signals.wait(_REFRESH_S)
@@ -250,6 +259,7 @@ class NodeJob:
         child = self._start_process(plan)
         self._children[self._children.index(ended)] = child
         self._restarted[child.name] += 1
+        self._watch_of_restarts.restarted(child, self._restarted[child.name])
         what = describe_failure(ended, [])[0]
         print(
             f"sparsefleet launch: {what}; restarted alone, pid {child.pid} "
@@ -273,7 +283,7 @@ class NodeJob:
         return self._workers_ended()
 
     def _explain(self, first: ChildProcess) -> Ending:
-        """Find out what made the job fail, of which `first` is the first sign on this node.
+        """Find out what made the job fail; `first` is the first sign of it on this node.
 
         A process that only lost another one may end before that other one has: wait a little.
         """
@@ -339,21 +349,30 @@ class NodeJob:
             log = ending.culprit.plan.log_path
             tail = ending.culprit.log.last_lines(_TAIL_LINES)
             lines += [f"last lines of {log}:", *(f"  | {line}" for line in tail)]
+        lines += [f"left out: {text}" for text in left_out(self._context.state_dir)]
         running = sum(child.is_running for child in self._children)
         if running:
             lines.append(f"stopping the other processes of this node: {running}")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _give_notice(self, heeded: int) -> None:
-        """Let workers hand over what they have, while the servers still serve.
+        """Let workers hand over their state, while the servers are still serving.
 
-        The file tells them that SIGTERM is a notice, unlike the one that ends a failed job.
+        The file shows them that SIGTERM is a notice, unlike the one that ends a failed job.
         """
         Path(self._context.notice_file).touch()
         self._end([child for child in self._children if child.plan.role == "worker"], heeded)
 
     def _has_handed_over(self) -> bool:
-        codes = [child.exit_code for child in self._children if child.plan.role == "worker"]
+        """Return whether a job started elsewhere can continue.
+
+        With kept logs it can, however the workers have ended, unless a custom loop starts over.
+        """
+        workers = [child for child in self._children if child.plan.role == "worker"]
+        if self._config.state_dir:
+            state_dir = self._context.state_dir
+            return not any(has_own_loop(child.plan, state_dir) for child in workers)
+        codes = [child.exit_code for child in workers]
         return START_ELSEWHERE in codes and set(codes) <= {START_ELSEWHERE, 0}
 
     def _end(self, children: list[ChildProcess], heeded: int) -> None:
@@ -404,15 +423,20 @@ class NodeJob:
         unknown = [
             child for child in self._failures if has_own_loop(child.plan, self._context.state_dir)
         ]
+        missing = left_out(self._context.state_dir)
+        for text in missing:
+            print(f"sparsefleet launch: left out: {text}", file=sys.stderr, flush=True)
         if unknown:
             names = ", ".join(child.name for child in unknown)
             print(
-                f"sparsefleet launch: the data of {names} was left out, how much of it is unknown: "
-                "nobody can continue a loop of its own",
+                f"sparsefleet launch: an unknown amount of the data of {names} was left out: "
+                "a custom training loop cannot be continued",
                 file=sys.stderr,
                 flush=True,
             )
             return Ending(shell_code(unknown[0].exit_code or 1), "records were left out")
+        if missing:
+            return Ending(1, "records were left out")
         return Ending(0, "done")
 
 

@@ -5,6 +5,11 @@ The launcher of node 0 is the hub; the others (leaves) connect to it. Messages t
 `join RANK SHAPE`, `done RESTARTS`, `crash RESTARTS CODE TEXT`, `fail CODE TEXT` and `alive`; from
 the hub: `welcome JOB_ID`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive`.
 RESTARTS is the number of restarts so far; messages about an earlier start are ignored.
+
+A TCPStore of torch.distributed could carry these messages, but it has no authentication: anyone who
+reaches its port could end or restart the job. It also does not report that a peer is gone, so
+`alive` and its deadline would still be needed, and it would load torch (a second, 200 MB) into each
+launcher.
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ class LinkConfig:
     """The hub's port, on the first of `nodes`."""
     key: bytes = field(repr=False)
     shape: str
-    """A description of the job; launchers with a different one are refused."""
+    """A description of the job; launchers with a different one are rejected."""
     max_restarts: int = 0
     join_timeout_s: float = 300.0
     silence_s: float = 20.0
@@ -145,7 +150,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def _linger(self) -> None:
-        """Wait a while for nodes that do not know yet that the job has ended."""
+        """Wait a while for nodes that have not yet been notified of the end of the job."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...
@@ -164,9 +169,7 @@ class NodeLink(ABC):
         self._wake()
 
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
-        """Receive until `handle` returns that this was the last message; send `alive`
-        periodically.
-        """
+        """Receive until `handle` reports the last message; send `alive` periodically."""
         heard = time.monotonic()
         said = 0.0
         while True:

@@ -31,12 +31,12 @@ class Verdict(NamedTuple):
 
 
 class RestartPolicy:
-    """Judges failed processes; those it lets restart count against the limit of `config`.
+    """Judges failed processes; allowed restarts count against the limit of `config`.
 
     A server that has served is restarted however it failed: its log has everything that was
     acknowledged. Other processes are restarted if they were killed by a signal; after an error only
-    with `restart="failed"`, since the same script usually fails the same way again, and since a
-    worker that could clean up has closed its session.
+    with `restart="failed"`, since the same script usually fails in the same way again, and a worker
+    that could clean up has closed its session.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class RestartPolicy:
         """Return whether to restart a process that has failed; a restart is counted.
 
         has_served: it is a server that was listening. has_own_loop: it is a worker whose successor
-        would train the same data again.
+        would train on the same data again.
         """
         if not self._covers(child, has_served=has_served):
             return Verdict(False)
         if has_own_loop and self._config.restart == "auto":
             return Verdict(
                 False,
-                "it trains in a loop of its own (fleet.step, Executor.run, RemoteStore), which "
-                "another process would begin again: if that is right, use --restart "
+                "it trains in a custom loop (fleet.step, Executor.run, RemoteStore), which "
+                "another process would start from the beginning: if that is fine, use --restart "
                 f"{self._config.restart_rule}",
             )
         name = child.name

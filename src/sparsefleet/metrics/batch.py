@@ -37,7 +37,7 @@ class Batch:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """Return the predictions as any finite numbers, float32 or float64 [B]."""
+        """Return the predictions, which may be any finite numbers, float32 or float64 [B]."""
         if self._raw.ndim != 1:
             raise ShapeError(
                 f"predictions must have shape [B] or [B, 1], got {list(self._raw.shape)}"
@@ -46,7 +46,7 @@ class Batch:
 
     @cached_property
     def targets(self) -> NDArray[Any]:
-        """Return the labels as any finite numbers, [B]."""
+        """Return the labels, which may be any finite numbers, [B]."""
         return _finite("labels", self._labels)
 
     @cached_property

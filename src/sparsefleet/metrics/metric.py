@@ -1,4 +1,4 @@
-"""The base of metrics: update, compute, merge, reset, and state as bytes.
+"""The base class of metrics: update, compute, merge, reset, and state as bytes.
 
 Letters: B examples, C classes.
 """
@@ -211,7 +211,8 @@ class Metric(ABC):
 
     @classmethod
     def from_state(cls: type[MetricT], state: bytes) -> MetricT:
-        """Return the metric with this `state()`: of any class on `Metric`, else of this class."""
+        """Return the metric with this `state()`: of any class if called on `Metric`, otherwise of
+        this class."""
         frame = unpack(state)
         metric = cls.from_settings(frame.kind, frame.settings)
         metric.add(metric.parse(frame.payload))

@@ -36,7 +36,9 @@ class MetricSet(Mapping[str, Metric]):
                     f"MetricSet: expected names and Metrics, got {name!r}: {metric!r}"
                 )
         if len({id(metric) for metric in metrics.values()}) != len(metrics):
-            raise ConfigError("MetricSet: the same object under two names would count twice")
+            raise ConfigError(
+                "MetricSet: the same object is registered under two names and would count twice"
+            )
         self._metrics = dict(metrics)
 
     def update(self, predictions: Any, labels: Any, *, groups: Any = None) -> None:

@@ -18,7 +18,7 @@ __all__ = ["NDCG", "RecallAtK"]
 
 
 class _Ranking(GAUC):
-    """The mean over groups with a positive of a figure of the `k` highest scores of the group.
+    """The mean over groups with a positive of a score of the group's `k` highest predictions.
 
     Scores may be any finite numbers. Of equal scores, label 0 ranks first, so that ties never help
     and the figure does not depend on the order of the examples. Memory: as `GAUC`.
@@ -39,7 +39,10 @@ class _Ranking(GAUC):
     def parse(self, payload: memoryview) -> NDArray[Any]:
         samples = self.parse_samples(payload)
         if not (np.isfinite(samples["score"]) & (samples["label"] <= 1)).all():
-            raise ConfigError(f"metric state: a sample of {self!r} has no finite score and 0 or 1")
+            raise ConfigError(
+                f"metric state: a sample of {self!r} does not have a finite score and a label 0 "
+                "or 1"
+            )
         return samples
 
     def compute(self) -> float:

@@ -244,7 +244,7 @@ class StalenessBound:
         sender.bound_staleness(self._group.member, self._ahead, self._first)
 
     def state(self) -> dict[str, int]:
-        """Return what a process in place of this one continues from."""
+        """Return the state for a process that replaces this one."""
         return self._group.state()
 
     def leave(self) -> None:

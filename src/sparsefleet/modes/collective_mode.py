@@ -303,7 +303,7 @@ def _require_ranks(setting: ModeSetting) -> RankSetting:
 
 
 def _require_admitting(setting: ModeSetting) -> None:
-    """Refuse admission by count: workers see different keys and would admit different rows."""
+    """Reject admission by count: workers see different keys and would admit different rows."""
     for name, spec in setting.tables.items():
         if setting.worker_num > 1 and not isinstance(spec.admission, AdmitAlways):
             raise ConfigError(
@@ -401,7 +401,7 @@ class RowAveraging:
     def meet(self, num_present: int) -> None:
         """Average the rows; all workers must call it.
 
-        num_present: how many of them have trained since the last time.
+        num_present: the number of workers that have trained since the last time.
         """
         moved: RowGradients = {}
         for table, parts in self._before.items():

@@ -6,6 +6,7 @@ servers had when this worker last fetched it, plus its own changes sent since.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _CHUNK_FLOATS = 1 << 18
 """The number of differences sent at a time, small enough to stay in the processor's cache."""
 _GROWTH = 20  # mini-batches so far for each one of the interval
 _MOST_STEPS = 100
+_FRAME_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +58,10 @@ class GeoMode(Mode):
     part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
     of it. Plain SGD only. A schedule counts this worker's mini-batches.
 
-    Where servers keep account of mini-batches, an exchange sends all of the change of those since
-    the last one, and no part of others, in one push: so a process in place of this one can continue
-    after the last exchange.
+    Where servers track mini-batches, an exchange sends the complete changes of those since the last
+    exchange, and nothing else, in one push, so a process that replaces this one can continue after
+    the last exchange. If another mini-batch would make the push exceed a frame, the exchange
+    happens first.
     """
 
     name: ClassVar[str] = "geo"
@@ -80,11 +83,13 @@ class GeoMode(Mode):
         at = setting.position
         self._steps = 0 if at is None else at.count("steps") + at.batches
         self._has_residue = False
-        self._account = Account()
+        self._account = Account(ExchangeRoom(setting, self._replica))
         self._keeps_account = False
         self._steps_lock = threading.Lock()
+        self._exchange_lock = threading.Lock()
         interval = (config or GeoConfig()).push_interval_steps
-        self._windows = ExchangeWindows(interval, wait_s=setting.wait_s)
+        begun = setting.first_step + self._steps
+        self._windows = ExchangeWindows(interval, begun=begun, wait_s=setting.wait_s)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -102,9 +107,9 @@ class GeoMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
+        with self._steps_lock:
+            step, self._steps = self._steps, self._steps + 1
         if self._rates is not None:
-            with self._steps_lock:
-                step, self._steps = self._steps, self._steps + 1
             self._rates.at(step)
         staleness = self._windows.open_steps
         origin = gradients.origin
@@ -112,8 +117,10 @@ class GeoMode(Mode):
             self._replica.apply(gradients)
         else:
             self._keeps_account = True
-            while not self._account.begin(is_partial=GRADIENTS in origin.partial):
-                self._send_account(0)
+            rows = {table: len(keys) for table, (keys, _) in gradients.sparse.items()}
+            while not self._account.begin(rows, is_partial=GRADIENTS in origin.partial):
+                with self._exchange_lock:
+                    self._send_account(0)
             try:
                 self._replica.apply(gradients)
             finally:
@@ -134,12 +141,16 @@ class GeoMode(Mode):
         """Send the remaining differences undivided, as later exchanges would in total."""
         self._raise_failure()
         rest = self._windows.take_rest()
-        if self._keeps_account:
-            self._send_account(rest)
-        elif rest or self._has_residue:
-            self._send_rest(rest)
-        self._has_residue = False
-        self._take_over(exactly=True)
+        with self._exchange_lock:
+            if self._keeps_account:
+                self._send_account(rest)
+            elif rest or self._has_residue:
+                self._send_rest(rest)
+            self._has_residue = False
+            self._take_over_rows(exactly=True)
+            if self._setting.dense:
+                served = self._store.pull_many({}, list(self._setting.dense))[1]
+                self._replica.take_over_dense(served, exactly=True)
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
@@ -156,7 +167,8 @@ class GeoMode(Mode):
         """Run the background thread: one exchange per full window."""
         while steps := self._windows.next_full():
             try:
-                self._exchange(steps)
+                with self._exchange_lock:
+                    self._exchange(steps)
             except BaseException as error:  # raised again in the training threads
                 self._windows.fail(error)
                 return
@@ -165,35 +177,35 @@ class GeoMode(Mode):
     def _exchange(self, steps: int) -> None:
         if self._keeps_account:
             self._send_account(steps)
-            self._take_over(exactly=False)
-            return
-        began = time.perf_counter()
-        share = self._setting.worker_num
-        self._has_residue = share > 1
-        step = self._store.step
-        self._send_dense(share)
-        for table in self._setting.tables:
-            self._send_rows(table, self._replica.take_row_deltas(table, share), step)
-        self._record.pushed(time.perf_counter() - began, steps)
-        self._take_over(exactly=False)
+        else:
+            began = time.perf_counter()
+            share = self._setting.worker_num
+            self._has_residue = share > 1
+            step = self._store.step
+            self._send_dense(share)
+            for table in self._setting.tables:
+                self._send_rows(table, self._replica.take_row_deltas(table, share), step)
+            self._record.pushed(time.perf_counter() - began, steps)
+        self._take_over_rows(exactly=False)
 
     def _send_account(self, steps: int) -> None:
-        """Send the differences of all mini-batches since the last time, in one push."""
+        """Send the differences of all mini-batches since the last time, in one push; take over the
+        dense values that come back with it.
+        """
         began = time.perf_counter()
         with self._account.closing() as (data, is_partial):
-            rows = {
-                table: _joined(self._replica.take_row_deltas(table, 1), spec.dim)
-                for table, spec in self._setting.tables.items()
-            }
-            dense = self._replica.take_dense_deltas(1) if self._setting.dense else {}
+            rows = {table: self._replica.take_all_deltas(table) for table in self._setting.tables}
+            dense = self._replica.take_dense_deltas(1)
         if not data:  # another thread was faster
             return
         sent = {table: found for table, found in rows.items() if len(found[0])}
-        self._store.push_many(sent, dense, data=data, unique=True, add=True)
+        values = _like(dense)
+        self._store.push_many(sent, dense, values=values, data=data, unique=True, add=True)
+        self._replica.take_over_dense(values, exactly=False)
         if is_partial:  # servers that had it have not added it again, so the copies are ahead
             served = self._store.pull_many({table: keys for table, (keys, _) in sent.items()})[0]
-            for table, values in served.items():
-                self._replica.take_over_rows(table, sent[table][0], values, exactly=False)
+            for table, now in served.items():
+                self._replica.take_over_rows(table, sent[table][0], now, exactly=False)
         self._record.pushed(time.perf_counter() - began, steps)
 
     def _send_rest(self, steps: int) -> None:
@@ -212,16 +224,15 @@ class GeoMode(Mode):
     def _send_dense(self, share: int) -> None:
         if self._setting.dense:
             deltas = self._replica.take_dense_deltas(share)
-            self._store.push_many({}, deltas, add=True)
+            values = _like(deltas)
+            self._store.push_many({}, deltas, values=values, add=True)
+            self._replica.take_over_dense(values, exactly=False)
 
-    def _take_over(self, *, exactly: bool) -> None:
+    def _take_over_rows(self, *, exactly: bool) -> None:
         began = time.perf_counter()
         for table in self._setting.tables:
             for keys, rows in self._store.take_changes(table):
                 self._replica.take_over_rows(table, keys, rows, exactly=exactly)
-        if self._setting.dense:
-            served = self._store.pull_many({}, list(self._setting.dense))[1]
-            self._replica.take_over_dense(served, exactly=exactly)
         self._record.pulled(time.perf_counter() - began)
 
     def _end_threads(self) -> None:
@@ -230,32 +241,72 @@ class GeoMode(Mode):
             self._thread.join(self._setting.wait_s)
 
 
+class ExchangeRoom:
+    """Counts the rows of the next exchange, so that its push fits a frame. Not thread-safe.
+
+    The count is an upper bound: each row of each mini-batch, but not more than there are copies.
+    """
+
+    def __init__(self, setting: ModeSetting, replica: GeoReplica) -> None:
+        self._replica = replica
+        self._row_bytes = {table: 8 + 4 * spec.dim for table, spec in setting.tables.items()}
+        self._rows = dict.fromkeys(setting.tables, 0)
+        frame, servers = setting.store.max_frame_bytes, setting.store.num_servers
+        self._bytes = math.inf
+        if frame is not None:
+            dense = sum(values.nbytes for values in setting.dense.values())
+            # Rows are spread evenly by a hash, all dense values may be on one server.
+            self._bytes = _FRAME_SHARE * max(frame - dense, 0) * servers
+
+    def fits(self, rows: Mapping[str, int]) -> bool:
+        """Return whether a mini-batch with `rows` of each table can be added."""
+        counts = {table: self._rows[table] + rows.get(table, 0) for table in self._rows}
+        return self._bytes >= sum(
+            min(count, self._replica.size(table)) * self._row_bytes[table]
+            for table, count in counts.items()
+        )
+
+    def add(self, rows: Mapping[str, int]) -> None:
+        """Count a mini-batch."""
+        for table, count in rows.items():
+            self._rows[table] += count
+
+    def clear(self) -> None:
+        """Restart the count: the exchange begins."""
+        self._rows = dict.fromkeys(self._rows, 0)
+
+
 class Account:
     """The mini-batches whose changes are in the local copies and not on the servers. Thread-safe.
 
-    Threads may enter mini-batches concurrently, but not while changes are being collected. Those
-    that some servers have already applied are not collected together with others.
+    Threads may enter mini-batches concurrently, but not while changes are being collected. One that
+    some servers have already applied is not collected together with others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: ExchangeRoom) -> None:
+        self._room = room
         self._changed = threading.Condition()
         self._entering = 0
         self._is_partial = False
         self._is_closing = False
         self._marks: list[DataMark] = []
 
-    def begin(self, *, is_partial: bool) -> bool:
-        """Begin to enter a mini-batch; False if those in it must be collected first."""
+    def begin(self, rows: Mapping[str, int], *, is_partial: bool) -> bool:
+        """Begin to enter a mini-batch with `rows` of each table; return False if the entered ones
+        must be collected first.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closing)
-            if (self._marks or self._entering) and is_partial != self._is_partial:
+            is_alone = not (self._marks or self._entering)
+            if not is_alone and (is_partial or self._is_partial or not self._room.fits(rows)):
                 return False
             self._is_partial = is_partial
+            self._room.add(rows)
             self._entering += 1
             return True
 
     def end(self, marks: Sequence[DataMark]) -> None:
-        """The changes of a mini-batch are entered; its data."""
+        """Record that the changes of a mini-batch are entered."""
         with self._changed:
             self._entering -= 1
             self._marks += marks
@@ -263,14 +314,15 @@ class Account:
 
     @contextmanager
     def closing(self) -> Iterator[tuple[list[DataMark], bool]]:
-        """Collect the changes of all mini-batches inside: their data, neighbors joined, and whether
-        some servers have applied it before.
+        """Collect the changes of all entered mini-batches: their data, with adjacent ones joined,
+        and whether some servers have already applied it.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closing)
             self._is_closing = True
             self._changed.wait_for(lambda: not self._entering)
             marks, self._marks = join_marks(self._marks), []
+            self._room.clear()
         try:
             yield marks, self._is_partial
         finally:
@@ -279,11 +331,8 @@ class Account:
                 self._changed.notify_all()
 
 
-def _joined(chunks: Iterable[tuple[Keys, Floats]], dim: int) -> tuple[Keys, Floats]:
-    found = [(keys.copy(), deltas.copy()) for keys, deltas in chunks]
-    if not found:
-        return np.empty(0, np.uint64), np.empty((0, dim), np.float32)
-    return np.concatenate([keys for keys, _ in found]), np.concatenate([each for _, each in found])
+def _like(arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+    return {name: np.empty_like(array) for name, array in arrays.items()}
 
 
 class ExchangeWindows:
@@ -293,11 +342,12 @@ class ExchangeWindows:
     interval ahead of a running exchange. Thread-safe; one thread exchanges.
 
     interval_steps: mini-batches of a window; None: a twentieth of all so far, from 1 to 100.
+    begun: mini-batches of an earlier part of the same training.
     """
 
-    def __init__(self, interval_steps: int | None, *, wait_s: float) -> None:
+    def __init__(self, interval_steps: int | None, *, begun: int = 0, wait_s: float) -> None:
         self._fixed = interval_steps
-        self._total = 0  # mini-batches since the start
+        self._total = begun  # mini-batches since the start
         self._wait_s = wait_s
         self._changed = threading.Condition()
         self._filling = 0  # mini-batches
@@ -367,7 +417,7 @@ class ExchangeWindows:
         if not self._changed.wait_for(lambda: condition() or self._failure, self._wait_s):
             raise DeadlineError(
                 f"exchange of {self._full} mini-batches with the "
-                f"servers: not finished within {self._wait_s:g} s"
+                f"servers: did not finish within {self._wait_s:g} s"
             )
         if self._failure is not None:
             raise self._failure
@@ -399,6 +449,10 @@ class GeoReplica:
         self._old_dense = {name: live.copy() for name, live in setting.dense.items()}
         self._rates = {name: made.lr for name, made in setting.dense_optimizers.items()}
         self._dense_lock = threading.Lock()
+
+    def size(self, table: str) -> int:
+        """Return the number of rows of the table that are copied here."""
+        return self._tables[table].size
 
     def start_dense(self) -> None:
         """Take the live parameters as the servers' current values."""
@@ -464,6 +518,19 @@ class GeoReplica:
         The arrays are valid until the next chunk is requested.
         """
         return self._chunks(table, self._tables[table].stepped(share))
+
+    def take_all_deltas(self, table: str) -> tuple[Keys, Floats]:
+        """Return train - old of the rows trained since the last call, and count it as sent."""
+        dim, walk = self._dims[table], self._tables[table].stepped(1)
+        keys: Keys = np.empty(max(1, _CHUNK_FLOATS // dim), np.uint64)
+        deltas: Floats = np.empty((len(keys), dim), np.float32)
+        size = 0
+        while count := walk.next(keys[size:], deltas[size:]):
+            size += count
+            if size == len(keys):
+                keys = np.concatenate([keys, np.empty_like(keys)])
+                deltas = np.concatenate([deltas, np.empty_like(deltas)])
+        return keys[:size], deltas[:size]
 
     def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
         """Yield all differences from the servers' values, undivided. No thread may train

@@ -29,7 +29,7 @@ class HalfAsyncConfig:
 
 
 class BarrierMode(Mode):
-    """The base of half-async, sync and hybrid: a worker's threads meet at the end of each step.
+    """The base of half-async, sync and hybrid: a worker's threads synchronize after each step.
 
     The last thread to arrive (or to leave) merges, pushes and fetches for all of them.
     """
@@ -41,6 +41,7 @@ class BarrierMode(Mode):
         super().__init__(setting)
         self.takes_parts = True
         self._round = ThreadRound(setting.threads, self._apply, wait_s=setting.wait_s)
+        self._contributors = 1  # workers whose mean a step takes
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
@@ -68,10 +69,34 @@ class BarrierMode(Mode):
     def _apply(self, steps: Sequence[StepGradients]) -> None:
         # Servers apply all of a push or nothing: what some of them have goes apart.
         partial = [each for each in steps if each.origin and GRADIENTS in each.origin.partial]
+        lost = [each for each in partial if each.origin and each.origin.base]
+        for step in lost:
+            self._complete(step, len(steps) * self._contributors)
+        steps = _without(steps, lost)
+        partial = _without(partial, lost)
         if 0 < len(partial) < len(steps):
             self._apply_together(partial)
-            steps = [each for each in steps if not any(each is other for other in partial)]
-        self._apply_together(steps)
+            steps = _without(steps, partial)
+        if steps:
+            self._apply_together(steps)
+
+    def _complete(self, step: StepGradients, share: int) -> None:
+        """Push a mini-batch of a lost worker to the servers that lack it, with the weight it had in
+        a step of `share` mini-batches. No worker waits for it.
+        """
+        assert step.origin is not None
+        ahead = NextRows([step], self._setting.tables)
+        batch: Gradients = (step.sparse, step.all_dense())
+        began = time.perf_counter()
+        self._store.push_mean(
+            [batch, *([({}, {})] * (share - 1))],
+            values=self._fetched(),
+            rows=ahead.rows,
+            data=step.origin.marks(),
+        )
+        self._record.pushed(time.perf_counter() - began, 1)
+        ahead.hand_out()
+        self._fetch_dense(but=set(batch[1]))
 
     def _apply_together(self, steps: Sequence[StepGradients]) -> None:
         ahead = NextRows(steps, self._setting.tables)
@@ -92,6 +117,12 @@ class BarrierMode(Mode):
         """Push the mean of the mini-batches; the reply brings the values of their dense tables and
         the requested ``rows``.
         """
+
+
+def _without(
+    steps: Sequence[StepGradients], others: Sequence[StepGradients]
+) -> list[StepGradients]:
+    return [each for each in steps if not any(each is other for other in others)]
 
 
 class HalfAsyncMode(BarrierMode):

@@ -168,7 +168,7 @@ class Mode(ABC):
     """Whether dense gradients stay in ``parameter.grad``, where the mode reads them."""
 
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
-    """Who takes each step together; none of them may stop while others wait for it in a step."""
+    """Which threads take each step together; none may stop while others wait for it in a step."""
 
     data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS,)
     """The streams in which servers must have applied a mini-batch for it to be done."""
@@ -186,13 +186,14 @@ class Mode(ABC):
 
     @property
     def needs_fresh_rows(self) -> bool:
-        """Return whether rows should not be pulled ahead now, though the mode may do so."""
+        """Return whether rows should not be pulled ahead now, even though the mode allows it."""
         return False
 
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetch the dense values, so that all workers start alike. Tables must be defined."""
+        """Fetch the dense values, so that all workers start from the same values. Tables must be
+        defined."""
         if self._setting.worker_index == 0 and self._setting.position is None:
             set_first_rates(self._setting)
         self._fetch_dense()
@@ -227,12 +228,12 @@ class Mode(ABC):
         """
 
     def drop(self, origin: BatchOrigin) -> None:
-        """End a step without gradients: the next push tells the servers of its mini-batch."""
+        """End a step without gradients: the next push reports its mini-batch to the servers."""
         with self._dropped_lock:
             self._dropped += origin.marks()
 
     def state(self) -> dict[str, int]:
-        """Return what the mode of a process in this one's place continues from.
+        """Return the state for the mode of a process that replaces this one.
 
         Must be called while no thread is in a step and everything handed over is applied.
         """
@@ -257,7 +258,7 @@ class Mode(ABC):
         """Wait until everything handed over is applied, then fetch the dense values."""
 
     def pause(self) -> None:
-        """Flush, and let no other worker wait for this one until it calls `resume`."""
+        """Flush; other workers do not wait for this one until it calls `resume`."""
         self.flush()
 
     def resume(self) -> None:  # noqa: B027  (most modes hold nobody up)
@@ -312,15 +313,17 @@ class Mode(ABC):
 
     def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
         """Return the data of a push of these mini-batches, and of those dropped before it."""
-        marks = [mark for each in origins if each is not None for mark in each.marks()]
-        if marks and self._dropped:
+        known = [each for each in origins if each is not None]
+        marks = [mark for each in known for mark in each.marks()]
+        # Servers refuse a push of which they have applied some data and not the rest.
+        if marks and self._dropped and not any(GRADIENTS in each.partial for each in known):
             with self._dropped_lock:
                 marks += self._dropped
                 self._dropped = []
         return marks
 
     def _fetched(self) -> Mapping[str, Floats]:
-        """Return dense table to the live array that its values are fetched into."""
+        """Return dense table -> the live array that its values are fetched into."""
         setting = self._setting
         return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
 

@@ -1,4 +1,4 @@
-"""What a mode is created with, and what each step hands over to it.
+"""The settings of a mode, and the gradients that each step hands over to it.
 
 Letters: N keys, D row width, S elements of a dense table.
 """
@@ -71,16 +71,17 @@ class BatchOrigin(NamedTuple):
     """The kinds (`ROWS` and so on) in which all servers have applied it."""
 
     partial: frozenset[int] = frozenset()
-    """The kinds in which some servers have applied it, for a process in this one's place."""
+    """The kinds in which only some servers have applied it, for a process that replaces this
+    one."""
 
     records: tuple[Interval, ...] = ()
     """The records in it, if they identify it instead of the position."""
 
     base: int = 0
-    """Added to the streams of its marks: it is of the data of another worker, which was lost."""
+    """Added to the streams of its marks if it belongs to the data of a lost worker."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
-        """Return what a push says of it."""
+        """Return what a push reports about it."""
         if not self.records:
             return [(self.base + kind, self.epoch, self.number - 1, self.number)]
         return [
@@ -94,27 +95,28 @@ class StepGradients:
     """The gradients of one mini-batch."""
 
     sparse: dict[str, tuple[Keys, Floats]] = field(default_factory=dict)
-    """Table to distinct keys uint64[N] and gradients float32[N, D]."""
+    """Table -> distinct keys uint64[N] and gradients float32[N, D]."""
 
     dense: dict[str, Floats] = field(default_factory=dict)
-    """Dense table to gradient float32[S]."""
+    """Dense table -> gradient float32[S]."""
 
     dense_parts: dict[str, list[Floats]] = field(default_factory=dict)
-    """Dense table to its gradient in flat parts; replaces ``dense`` if ``Mode.takes_parts``."""
+    """Dense table -> its gradient in flat parts; replaces ``dense`` if ``Mode.takes_parts``."""
 
     wanted: dict[str, Keys] = field(default_factory=dict)
-    """Table to keys uint64[N] that the thread's next mini-batch looks up."""
+    """Table -> keys uint64[N] that the thread's next mini-batch looks up."""
 
     brought: dict[str, Floats] = field(default_factory=dict)
-    """Table to the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
+    """Table -> the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
 
     origin: BatchOrigin | None = None
-    """The mini-batch; None if nobody keeps account of it."""
+    """The mini-batch; None if it is not tracked."""
 
     def clip(self, max_norm: float) -> float:
-        """Scale all gradients in place so that their norm is at most `max_norm`; return it before.
+        """Scale all gradients in place so that their norm is at most `max_norm`; return the norm
+        before scaling.
 
-        The norm is that of one vector of all of them, rows and dense, as in
+        The norm is that of all of them as one vector, rows and dense, as in
         `torch.nn.utils.clip_grad_norm_`.
         """
         parts = [values for _, values in self.sparse.values()]
@@ -128,13 +130,13 @@ class StepGradients:
         return norm
 
     def all_dense(self) -> dict[str, Floats | list[Floats]]:
-        """Return dense table to gradient, whole or in parts, as a push takes it."""
+        """Return dense table -> gradient, whole or in parts, as a push takes it."""
         return {**self.dense, **self.dense_parts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSetting:
-    """What mode "collective" needs in addition: the ranks and the parameters they update."""
+    """Additional settings of mode "collective": the ranks and the parameters they update."""
 
     world: World
     """The workers, connected to each other."""
@@ -151,7 +153,7 @@ class RankSetting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModePosition:
-    """Where a mode was when its process ended, for the mode of the process in its place."""
+    """The position of a mode when its process ended, for the process that replaces it."""
 
     state: Mapping[str, int]
     """What `Mode.state` returned then."""
@@ -172,7 +174,7 @@ class ModePosition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeSetting:
-    """The tables, threads and workers of a training."""
+    """The tables, threads and workers of a training run."""
 
     store: Store
     """Holds all tables below, which are already defined."""
@@ -181,7 +183,7 @@ class ModeSetting:
     """Sparse tables by name."""
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
-    """Dense table to the live parameters float32[S]; fetched values are written in place."""
+    """Dense table -> the live parameters float32[S]; fetched values are written in place."""
 
     dense_is_live: bool = False
     """Whether the arrays of ``dense`` are the store's own (``LocalStore.live_dense``), so that
@@ -189,7 +191,7 @@ class ModeSetting:
     """
 
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
-    """Dense table to the optimizer that the store applies to its gradient."""
+    """Dense table -> the optimizer that the store applies to its gradient."""
 
     threads: int = 1
     """Training threads of this worker."""
@@ -212,7 +214,7 @@ class ModeSetting:
     """The schedule's step at the start: the steps of an earlier part of the same training."""
 
     continue_without_lost: bool = False
-    """Whether a worker whose connection is lost counts as finished; else training ends."""
+    """Whether a worker whose connection is lost counts as finished; otherwise training ends."""
 
     wait_s: float = 600.0
     """Longest wait for other threads, other workers or room in a queue."""
@@ -221,13 +223,13 @@ class ModeSetting:
     """Mode "local" only: applies dense gradients to the live parameters, instead of the store."""
 
     ranks: RankSetting | None = None
-    """Mode "collective" only; there are no dense tables then."""
+    """Mode "collective" only, which has no dense tables."""
 
     position: ModePosition | None = None
-    """Where to continue in place of a process that ended; None: at the beginning."""
+    """Where to continue when replacing a process that ended; None: at the beginning."""
 
     outbox: str | None = None
-    """A file that outlives this process, for modes with rounds; None: nobody takes its place."""
+    """A file that outlives this process, for modes with rounds; None: it is never replaced."""
 
     def __post_init__(self) -> None:
         require_int(self, "threads", 1, _MAX_MEMBERS)
@@ -255,7 +257,7 @@ class ModeSetting:
                 )
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return table, sparse or dense, to its optimizer."""
+        """Return table -> its optimizer, for sparse and dense tables."""
         sparse = {name: spec.optimizer for name, spec in self.tables.items()}
         return {**sparse, **self.dense_optimizers}
 

@@ -23,7 +23,7 @@ _MANY_STEPS = 1000
 def set_first_rates(setting: ModeSetting) -> None:
     """Set the rates at the schedule's first step; tables may still have those of another training.
 
-    A worker that is already further along loses its rate until this one has joined.
+    A worker that is further along temporarily loses its rate, until this one has joined.
     """
     if setting.schedule is None:
         return
@@ -65,7 +65,7 @@ class ScheduledRates:
 
     @classmethod
     def of(cls, setting: ModeSetting, store: RateTarget | None = None) -> ScheduledRates | None:
-        """Return one for all tables of the setting; None if it has no schedule."""
+        """Return the rates for all tables of the setting; None if it has no schedule."""
         if setting.schedule is None:
             return None
         tables = setting.tables if setting.dense_step is not None else setting.optimizers()

@@ -1,13 +1,14 @@
-"""Keeps what a worker sends to a round where it outlives the process, until all servers have it.
+"""Keeps a worker's contribution to a round outside the process, until all servers have it.
 
 A process that ends while it sends may have reached some servers, which then apply the round, and
 not others. Its gradients cannot be computed again to the same bits, since some parameters have
-changed: the process in its place sends the same bytes to the others.
+changed: the process that replaces it sends the same bytes to the others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -17,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from sparsefleet.errors import DiskFullError
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.request_sections import Gradients
 from sparsefleet.store.rows import DataMark
 
-__all__ = ["RoundOutbox"]
+__all__ = ["RoundOutbox", "grow_file"]
 
 _HEAD = struct.Struct("<8sQQQ")  # magic, round, bytes of the description, bytes in all
 _MAGIC = b"SFOUTBX1"
@@ -29,10 +31,30 @@ _NOTHING = b"\0" * 8
 _GROWTH = 1 << 20
 
 
+def grow_file(file: int, size: int, path: str) -> None:
+    """Give a file this size, before it is mapped; raise DiskFullError if there is no room for it.
+
+    Without room, writing to the memory of the file would kill the process.
+    """
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+        os.ftruncate(file, size)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that reserves nothing
+            os.ftruncate(file, size)
+            return
+        raise DiskFullError(
+            f"cannot keep {size:,} bytes in {path} for a process that takes the place of this one: "
+            f"{error.strerror}. Make room there, or set TMPDIR to a directory on a disk; the "
+            "/dev/shm of a container often has 64 MB only (docker run --shm-size)"
+        ) from error
+
+
 class RoundOutbox:
     """One round's mini-batches in a file in memory. Not thread-safe.
 
-    path: the file; it is made readable by this user only.
+    path: the file; readable only by this user.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/outbox"
@@ -52,7 +74,7 @@ class RoundOutbox:
             self._memory = mmap.mmap(self._file, size)
 
     def put(self, number: int, batches: Sequence[Gradients], data: Sequence[DataMark]) -> None:
-        """Replace what is kept by the mini-batches of round `number`."""
+        """Replace the contents with the mini-batches of round `number`."""
         arrays: list[np.ndarray[Any, Any]] = []
 
         def place(array: np.ndarray[Any, Any]) -> list[int]:
@@ -115,7 +137,7 @@ class RoundOutbox:
         return batches, [tuple(mark) for mark in described["data"]]
 
     def close(self) -> None:
-        """Remove the file: nobody will need it."""
+        """Remove the file, which is no longer needed."""
         if self._memory is not None:
             self._memory.close()
         self._memory = None
@@ -126,7 +148,7 @@ class RoundOutbox:
     def _room(self, size: int) -> mmap.mmap:
         if self._memory is None or len(self._memory) < size:
             grown = -(-size // _GROWTH) * _GROWTH
-            os.ftruncate(self._file, grown)
+            grow_file(self._file, grown, self._path)
             if self._memory is not None:
                 self._memory.close()
             self._memory = mmap.mmap(self._file, grown)

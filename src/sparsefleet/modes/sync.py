@@ -34,6 +34,7 @@ class SyncMode(BarrierMode):
 
     def __init__(self, setting: ModeSetting) -> None:
         super().__init__(setting)
+        self._contributors = setting.worker_num
         self._group = WorkerGroup(setting)
         self._rounds = 0
         if (at := setting.position) is not None:

@@ -126,7 +126,7 @@ class ThreadRound(Generic[Item]):
 
     def _raise_late(self, found: str) -> None:
         error = DeadlineError(
-            f"the threads of this worker did not meet within {self._wait_s:g} s: {found}; "
+            f"the threads of this worker did not synchronize within {self._wait_s:g} s: {found}; "
             "a thread without data must call leave()"
         )
         self._failure = self._failure or error

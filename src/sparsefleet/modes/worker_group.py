@@ -13,8 +13,9 @@ class WorkerGroup:
     """This worker's membership in the group of each pass, which the servers keep.
 
     A worker that runs out of data leaves the group of its pass and joins that of the next. Another
-    group, ``present``, lasts for the whole training: workers meet in it between passes, and one
-    that is lost then is noticed, since servers only know workers that have joined. Not thread-safe.
+    group, ``present``, lasts for the whole training: workers synchronize in it between passes, and
+    a worker lost at that time is noticed, since servers only know workers that have joined. Not
+    thread-safe.
     """
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -34,8 +35,8 @@ class WorkerGroup:
     def join(self) -> None:
         """Join the first pass; from now on the loss of this worker is noticed.
 
-        Raises NotOwnerError if another live worker has this index; its note is left alone. In place
-        of a process that ended, join the pass it was in, unless it has left that.
+        Raises NotOwnerError if another live worker has this index; its note is left alone. When
+        replacing a process that ended, join the pass it was in, unless it had left it.
         """
         self._in_training = self._in_pass = True
         try:
@@ -52,7 +53,7 @@ class WorkerGroup:
             self._put_note(0)
 
     def state(self) -> dict[str, int]:
-        """Return what a process in place of this one continues from."""
+        """Return the state for a process that replaces this one."""
         return {"pass": self._pass}
 
     def leave(self) -> None:
@@ -88,7 +89,7 @@ class WorkerGroup:
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            # One that was taken for lost and is back will be told so, and then counts as lost.
+            # One that was taken for lost and is back is notified of it, and then counts as lost.
             with contextlib.suppress(NotOwnerError):
                 self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0

@@ -1,7 +1,7 @@
-"""Metrics of a job, and what shows them: Prometheus, dashboard, terminal, diagnosis."""
+"""Metrics of a job and their consumers: Prometheus, dashboard, terminal, diagnosis."""
 
 from sparsefleet.monitor.bottleneck import Bottleneck, find_bottleneck
-from sparsefleet.monitor.endpoint_file import serve_metrics, serve_metrics_if_asked
+from sparsefleet.monitor.endpoint_file import report_metrics_if_asked, serve_metrics
 from sparsefleet.monitor.exposition import expose, parse
 from sparsefleet.monitor.lookup_counts import LOOKUPS
 from sparsefleet.monitor.registry import PROCESS, Registry
@@ -20,8 +20,8 @@ __all__ = [
     "find_bottleneck",
     "histogram_samples",
     "parse",
+    "report_metrics_if_asked",
     "sample",
     "serve_metrics",
-    "serve_metrics_if_asked",
     "server_samples",
 ]

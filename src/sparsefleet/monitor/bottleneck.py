@@ -1,4 +1,4 @@
-"""Names what limits the speed of training, from where the time goes."""
+"""Identifies the bottleneck of training from where the time goes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ _SEVERE = 0.3  # anything but computing above this share is the bottleneck
 _ADVICE = {
     "data": "reading batches is the bottleneck; read ahead (a DataLoader with workers, "
     "prefetch=True), parse less in Python, or keep the data in memory",
-    "pull": "fetching rows is the bottleneck; larger batches, a mode that may prefetch (async, "
+    "pull": "fetching rows is the bottleneck; use larger batches, a mode that may prefetch (async, "
     "geo), more servers, or a faster link",
-    "push": "handing gradients over is the bottleneck; larger batches, more servers, a mode that "
+    "push": "handing over gradients is the bottleneck; larger batches, more servers, a mode that "
     "sends in the background (async, geo) or, in sync, workers of equal speed",
     "wait": "threads wait for each other or for the sender; async, geo or a larger send queue "
     "wait less, and so do batches of equal size",
-    "other": "the Python around the steps is the bottleneck; larger batches, or workers instead "
-    "of threads",
+    "other": "the Python code around the steps is the bottleneck; use larger batches, or "
+    "workers instead of threads",
     "compute": "computing is the bottleneck, as it should be; more cores, threads or workers "
     "make it faster",
 }
 _LOCAL_ADVICE = {
-    "pull": "looking rows up is the bottleneck; larger batches, or fewer different ids in one",
-    "push": "applying gradients is the bottleneck; larger batches, or fewer different ids in one",
+    "pull": "looking up rows is the bottleneck; use larger batches, or fewer distinct ids per "
+    "batch",
+    "push": "applying gradients is the bottleneck; use larger batches, or fewer distinct ids "
+    "per batch",
 }
 """Advice for training without servers."""
 
 
 class Bottleneck(NamedTuple):
-    """The activity that limits the speed, its share of the time, and what helps."""
+    """The activity that limits the speed, its share of the time, and a remedy."""
 
     activity: str
     share: float

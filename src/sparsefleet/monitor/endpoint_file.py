@@ -1,13 +1,14 @@
-"""Serves the metrics of this process, and says where in a file that Prometheus can read."""
+"""Serves or pushes the metrics of this process, and writes the address to a file for Prometheus."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,17 @@ from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.monitor.exposition import CONTENT_TYPE, expose
 from sparsefleet.monitor.http_server import HttpServer, Request, Response, Route
+from sparsefleet.monitor.otlp import OtlpPusher
 from sparsefleet.monitor.registry import PROCESS, Registry
+from sparsefleet.monitor.series import Sample
 
 __all__ = [
+    "TARGETS_MODE",
     "Target",
+    "labelled",
     "metrics_route",
     "read_targets",
+    "report_metrics_if_asked",
     "serve_metrics",
     "serve_metrics_if_asked",
     "write_atomically",
@@ -29,6 +35,8 @@ __all__ = [
 
 _log = logging.getLogger("sparsefleet.monitor")
 _OFF = ("", "off", "0")
+TARGETS_MODE = 0o644
+"""Prometheus, which is usually another user, reads where to scrape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ class _Serving:
         self.lock = threading.Lock()
         self.pid = 0
         self.server: HttpServer | None = None
+        self.pusher: OtlpPusher | None = None
+        self.pushing_pid = 0
 
 
 _serving = _Serving()
@@ -65,7 +75,7 @@ def serve_metrics(role: str, index: int, address: str, directory: str = "") -> H
     """Serve `/metrics` of this process at HOST:PORT until it ends; once per process.
 
     directory: write a file there that names the address, for the launcher and Prometheus.
-    Raises ConfigError if nothing can listen there.
+    Raises ConfigError if the address cannot be used.
     """
     with _serving.lock:
         if _serving.server is None or _serving.pid != os.getpid():
@@ -98,22 +108,53 @@ def serve_metrics_if_asked(
         return None
 
 
+def report_metrics_if_asked(role: str, index: int) -> bool:
+    """Serve metrics if SPARSEFLEET_METRICS is set, push them if SPARSEFLEET_OTLP is.
+
+    Returns whether they are available. Failures are logged: training does not fail.
+    """
+    is_served = serve_metrics_if_asked(role, index) is not None
+    url = os.environ.get("SPARSEFLEET_OTLP", "")
+    if url in _OFF:
+        return is_served
+    place = (("role", role), ("index", str(index)))
+    with _serving.lock:
+        if _serving.pusher is None or _serving.pushing_pid != os.getpid():
+            try:
+                _serving.pusher = OtlpPusher(url, lambda: labelled(PROCESS.collect(), place))
+            except ConfigError as error:
+                _log.warning("no metrics of %s %d: SPARSEFLEET_OTLP: %s", role, index, error)
+                return is_served
+            _serving.pushing_pid = os.getpid()
+            atexit.register(_serving.pusher.close)
+    return True
+
+
+def labelled(samples: Iterable[Sample], labels: tuple[tuple[str, str], ...]) -> list[Sample]:
+    """Return samples with more labels in front of their own."""
+    return [Sample(each.name, (*labels, *each.labels), each.value) for each in samples]
+
+
 def write_targets(path: str | os.PathLike[str], targets: Sequence[Target]) -> None:
     """Write a service-discovery file as Prometheus' `file_sd_configs` reads it, atomically."""
     groups = [
         {"targets": [target.address], "labels": {"role": target.role, "index": str(target.index)}}
         for target in targets
     ]
-    write_atomically(path, json.dumps(groups, indent=1) + "\n")
+    write_atomically(path, json.dumps(groups, indent=1) + "\n", mode=TARGETS_MODE)
 
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a file, so that no reader sees half of it."""
+def write_atomically(path: str | os.PathLike[str], text: str, *, mode: int = 0o600) -> None:
+    """Replace a file atomically, so that no reader sees a partial file.
+
+    mode: by default only its owner may read it.
+    """
     folder, name = os.path.split(os.path.abspath(path))
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+            os.fchmod(file.fileno(), mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -123,7 +164,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
 def read_targets(directory: str | os.PathLike[str]) -> list[Target]:
     """Return the processes that have written their addresses to a directory.
 
-    Files that are being removed, or are no such files, are skipped.
+    Files that are being removed and unrelated files are skipped.
     """
     found = []
     for path in sorted(Path(directory).glob("*-*.json")):

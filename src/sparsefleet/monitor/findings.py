@@ -1,4 +1,4 @@
-"""Diagnosis: rules that name what is wrong with a job, and what to do about it."""
+"""Diagnosis: rules that detect what is wrong with a job, and what to do about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Watched:
     interval: Interval | None
     """None: it does not answer."""
     silent_s: float | None = None
-    """How long it has not answered; None: it never did, as a script without training."""
+    """How long it has not answered; None: it never has, like a script without training."""
     state: str = "running"
 
     @property
@@ -41,7 +41,7 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """All processes of a job in the last interval, and what is needed of earlier ones."""
+    """All processes of a job in the last interval, with some data of earlier ones."""
 
     processes: Sequence[Watched]
     staleness: Mapping[int, Sequence[float]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ _DATA_SHARE = 0.3
 _FAULTS_PER_S = 20.0
 _STALE = 8.0
 _STALE_GROWTH = 2.0
-_STALE_POINTS = 5
+_STALE_POINTS = 4
 _BIRTH_SHARE = 0.9
 _BIRTH_POINTS = 3
 _BAD_LINE_SHARE = 0.01
@@ -98,7 +98,7 @@ def _silent(scene: Scene) -> Iterator[Finding]:
                 "silent",
                 each.name,
                 f"{each.name} has not answered for {each.silent_s:.0f} s",
-                "look at its log; a process that swaps, or a machine that is gone, answers no one",
+                "look at its log; a process that swaps, or a machine that is gone, does not answer",
             )
 
 
@@ -117,7 +117,7 @@ def _straggler(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "straggler",
                 name,
-                f"{name} needs {1e3 * cost:.1f} ms of its own per step, the others "
+                f"{name} takes {1e3 * cost:.1f} ms per step for its own work, the others "
                 f"{1e3 * usual:.1f} ms",
                 "look for other programs on its machine, a slower CPU, or larger files; in sync "
                 "all wait for the slowest, in async and geo they do not",
@@ -149,7 +149,7 @@ def _hot_shard(scene: Scene) -> Iterator[Finding]:
 def _slow_disk(scene: Scene) -> Iterator[Finding]:
     limits = {
         "sparsefleet_log_append_seconds": (_SLOW_APPEND_S, "writing a record to its log"),
-        "sparsefleet_log_sync_seconds": (_SLOW_SYNC_S, "bringing its log to the disk"),
+        "sparsefleet_log_sync_seconds": (_SLOW_SYNC_S, "syncing its log to disk"),
     }
     for each, interval in scene.of("server"):
         for name, (limit_s, what) in limits.items():
@@ -173,6 +173,18 @@ def _slow_disk(scene: Scene) -> Iterator[Finding]:
                 each.name,
                 f"{each.name} pauses {100 * paused:.0f} % of the time for checkpoints",
                 "save less often, save deltas (deltas_between_fulls), or to a faster disk",
+            )
+
+
+def _full_disk(scene: Scene) -> Iterator[Finding]:
+    for each, interval in scene.of("server"):
+        if interval.after.get("sparsefleet_log_disk_full") > 0:
+            yield Finding(
+                "full_disk",
+                each.name,
+                f"{each.name} has no space for its log; nothing is acknowledged until it does",
+                "free space below --log-dir; its log names the directory. Workers wait for "
+                "SPARSEFLEET_FAILOVER_WAIT_S",
             )
 
 
@@ -203,27 +215,40 @@ def _swapping(scene: Scene) -> Iterator[Finding]:
                 "swapping",
                 each.name,
                 f"{each.name} swaps: {swapped / 2**20:,.0f} MiB are swapped out, {faults:.0f} "
-                "page faults a second read from disk",
+                "page faults per second read from disk",
                 "add servers or memory, admit fewer ids, or evict old rows; a server that swaps "
-                "slows all workers down",
+                "slows down all workers",
             )
 
 
 def _staleness(scene: Scene) -> Iterator[Finding]:
     for worker, points in scene.staleness.items():
-        if len(points) < _STALE_POINTS:
-            continue
-        recent = points[-_STALE_POINTS:]
-        rises = all(after >= before for before, after in itertools.pairwise(recent))
-        if recent[-1] >= _STALE and rises and recent[-1] >= _STALE_GROWTH * max(recent[0], 1.0):
+        before = _before_growing_stale(points)
+        if before is not None:
             yield Finding(
                 "growing_staleness",
                 f"worker {worker}",
-                f"worker {worker} trains on ever older values: {recent[0]:.1f} steps behind, now "
-                f"{recent[-1]:.1f}",
+                f"worker {worker} trains on ever older values: {before:.1f} steps behind, now "
+                f"{points[-1]:.1f}",
                 "servers do not keep up: add servers, merge more gradients per push, bound the "
                 "send queue, or use half_async",
             )
+
+
+def _before_growing_stale(points: Sequence[float]) -> float | None:
+    """Return how stale values were before that grew, if it does: steadily, or at once and much."""
+    slow = points[-_STALE_POINTS:]
+    rises = all(after >= before for before, after in itertools.pairwise(slow))
+    if len(slow) == _STALE_POINTS and rises and slow[-1] >= _stale_after(slow[0]):
+        return slow[0]
+    fast = points[-3:]  # twice in a row, which is more than one bad second
+    if len(fast) == 3 and min(fast[1:]) >= 2 * _stale_after(fast[0]):
+        return fast[0]
+    return None
+
+
+def _stale_after(before: float) -> float:
+    return max(_STALE, _STALE_GROWTH * before)
 
 
 def _dying_feature(scene: Scene) -> Iterator[Finding]:
@@ -235,7 +260,8 @@ def _dying_feature(scene: Scene) -> Iterator[Finding]:
                 f"table {table}",
                 f"{100 * recent[-1]:.0f} % of the ids looked up in table '{table}' are new: rows "
                 "are created and never trained again",
-                "check how this feature is made (a timestamp, a request id, a changed hash); drop "
+                "check how this feature is computed (a timestamp, a request id, a changed hash); "
+                "drop "
                 "it, or give the table an admission rule",
             )
 
@@ -287,8 +313,8 @@ def _failed_saves(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "failed_checkpoint",
                 each.name,
-                "a checkpoint could not be written; training continues",
-                f"the log of {each.name} says why: a full disk, or missing rights",
+                f"{each.name} could not write a checkpoint; training continues",
+                f"the log of {each.name} says why: a full disk, or missing permissions",
             )
 
 
@@ -297,6 +323,7 @@ RULES: dict[str, Rule] = {
     "straggler": _straggler,
     "hot_shard": _hot_shard,
     "slow_disk": _slow_disk,
+    "full_disk": _full_disk,
     "slow_reader": _slow_reader,
     "swapping": _swapping,
     "growing_staleness": _staleness,

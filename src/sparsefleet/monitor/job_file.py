@@ -38,7 +38,7 @@ class JobProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFile:
-    """What the launcher knows about its job."""
+    """The launcher's information about its job."""
 
     script: str = ""
     pid: int = 0
@@ -58,7 +58,7 @@ class JobFile:
 
     @staticmethod
     def read(directory: str | os.PathLike[str]) -> JobFile | None:
-        """Return what the launcher wrote; None if it has written nothing that can be read."""
+        """Return what the launcher wrote; None if there is nothing readable."""
         try:
             with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
                 return _job_of(json.load(file))
@@ -73,7 +73,7 @@ def _job_of(found: Mapping[str, Any]) -> JobFile:
 
 
 def find_job(place: str | os.PathLike[str]) -> str:
-    """Return the folder with a job's addresses, given it or the log directory of the job.
+    """Return the folder with a job's addresses, given that folder or the log directory of the job.
 
     Raises ConfigError that says how to start a job so that it has one.
     """

@@ -1,4 +1,4 @@
-"""A job at one moment, as dashboards show it: plain values that JSON can carry."""
+"""A job at one moment, as dashboards show it: plain JSON values."""
 
 from __future__ import annotations
 
@@ -66,11 +66,12 @@ class History:
 
 
 def points_of(processes: Sequence[Watched]) -> dict[str, float | None]:
-    """Return the numbers of the last interval that curves are drawn of."""
+    """Return the numbers of the last interval that the curves show."""
     workers = _answering(processes, "worker")
     servers = _answering(processes, "server")
-    examples = sum(each.grown("sparsefleet_worker_examples_total") for each in workers)
-    loss = sum(each.grown("sparsefleet_worker_loss_total") for each in workers)
+    telling = [each for each in workers if "sparsefleet_worker_loss_total" in each.after]
+    examples = sum(each.grown("sparsefleet_worker_examples_total") for each in telling)
+    loss = sum(each.grown("sparsefleet_worker_loss_total") for each in telling)
     points: dict[str, float | None] = {
         "examples_per_s": sum(each.rate("sparsefleet_worker_examples_total") for each in workers),
         "loss": loss / examples if examples else None,
@@ -102,7 +103,7 @@ def points_of(processes: Sequence[Watched]) -> dict[str, float | None]:
 
 
 def skews(processes: Sequence[Watched]) -> dict[str, float]:
-    """Return, by table, the rows pulled from the busiest server over the mean of all."""
+    """Return, by table, the rows pulled from the busiest server divided by the mean of all."""
     rows: dict[str, list[float]] = {}
     for each in _answering(processes, "server"):
         for table, grown in each.grown_by("sparsefleet_table_pulled_rows_total", "table").items():
@@ -144,7 +145,7 @@ def job_view(
 
 
 def plain(value: Any) -> Any:
-    """Replace what JSON has no word for, nan and infinity, by None.
+    """Replace nan and infinity, which JSON cannot represent, with None.
 
     >>> plain({"a": [1.0, float("nan")]})
     {'a': [1.0, None]}

@@ -23,6 +23,7 @@ __all__ = ["JobWatch"]
 
 _log = logging.getLogger("sparsefleet.monitor")
 _KEEP_S = 10.0  # a finding stays at least this long, so that people can read it
+_MAX_SHARE = 0.1  # of a core for reading and diagnosing: a large job is read less often
 _RECENT = 30  # intervals that rules about trends look back
 _MIN_PULLED = 50.0  # rows of a table in an interval: fewer say nothing about its ids
 
@@ -40,7 +41,7 @@ class JobWatch:
         self,
         directory: str | os.PathLike[str],
         *,
-        interval_s: float = 2.0,
+        interval_s: float = 1.0,
         others: Sequence[Target] = (),
     ) -> None:
         self._directory = directory
@@ -64,7 +65,7 @@ class JobWatch:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read regularly, in a thread of its own."""
+        """Read regularly, on a separate thread."""
         self._thread = threading.Thread(target=self._run, name="sparsefleet-watch", daemon=True)
         self._thread.start()
 
@@ -79,16 +80,17 @@ class JobWatch:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            begun = time.monotonic()
+            begun, used_s = time.monotonic(), time.process_time()
             try:
                 self.look()
             except Exception:  # a dashboard must not end because of one odd reading
                 _log.warning("reading the metrics of the job failed", exc_info=True)
-            self._ended.wait(max(0.1, self._interval_s - (time.monotonic() - begun)))
+            took_s, used_s = time.monotonic() - begun, time.process_time() - used_s
+            self._ended.wait(max(self._interval_s - took_s, used_s / _MAX_SHARE, 0.1))
 
     def look(self) -> None:
         """Read all processes once."""
-        timeout_s = max(0.5, self._interval_s / 2)
+        timeout_s = max(1.0, self._interval_s / 2)
         answers = read_all(self._directory, timeout_s=timeout_s, others=self._others)
         job = JobFile.read(self._directory) or JobFile()
         now = time.monotonic()

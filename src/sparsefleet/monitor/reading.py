@@ -1,4 +1,4 @@
-"""Metrics of other processes: read, and compared with how they were before."""
+"""Reads the metrics of other processes and compares them with earlier readings."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Answer(NamedTuple):
 
 
 def read_one(target: Target, timeout_s: float) -> Answer:
-    """Read `/metrics` of one process; never raises for what the process does."""
+    """Read `/metrics` of one process; never raises because of the process."""
     where = parse_endpoint(target.address)
     begun = time.monotonic()
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout_s)
@@ -181,7 +181,7 @@ def read_all(
 
 
 def _split(answer: Answer) -> Iterator[Answer]:
-    """Yield what another launcher has gathered as if its processes had been read themselves."""
+    """Yield what another launcher has gathered as if its processes had been read directly."""
     yield answer
     if answer.target.role != "launcher" or answer.reading is None:
         return
@@ -198,7 +198,7 @@ def _split(answer: Answer) -> Iterator[Answer]:
 
 
 def _is_gathered(one: Sample) -> bool:
-    """Return whether a launcher has this from one of its processes."""
+    """Return whether a launcher gathered this from one of its processes."""
     return one.labels[:1] in ((("role", "server"),), (("role", "worker"),)) and not (
         one.name.startswith("sparsefleet_job_")
     )

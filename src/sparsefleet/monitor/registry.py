@@ -1,4 +1,4 @@
-"""What a process reports when its metrics are read."""
+"""The sources of the metrics that a process reports."""
 
 from __future__ import annotations
 

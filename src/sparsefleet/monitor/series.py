@@ -55,7 +55,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_server_busy_threads",
             "gauge",
-            "Threads executing a request now: the queue is as long as they are all busy.",
+            "Threads executing a request now; requests queue while all are busy.",
         ),
         Series("sparsefleet_server_connections", "gauge", "Open connections."),
         Series(
@@ -70,7 +70,11 @@ _GROUPS: dict[str, list[Series]] = {
             "counter",
             "Connections accepted over shared memory, from this host.",
         ),
-        Series("sparsefleet_server_clients_lost_total", "counter", "Clients lost by silence."),
+        Series(
+            "sparsefleet_server_clients_lost_total",
+            "counter",
+            "Clients lost because they were silent.",
+        ),
         Series(
             "sparsefleet_server_strangers_refused_total",
             "counter",
@@ -90,8 +94,18 @@ _GROUPS: dict[str, list[Series]] = {
             "waiting for the other workers) and other.",
             ("type",),
         ),
-        Series("sparsefleet_server_received_bytes_total", "counter", "Bytes received."),
-        Series("sparsefleet_server_sent_bytes_total", "counter", "Bytes sent."),
+        Series(
+            "sparsefleet_server_received_bytes_total",
+            "counter",
+            "Bytes received, by transport: socket, or shared_memory from workers on this host.",
+            ("transport",),
+        ),
+        Series(
+            "sparsefleet_server_sent_bytes_total",
+            "counter",
+            "Bytes sent, by transport.",
+            ("transport",),
+        ),
         Series("sparsefleet_server_tls_key_updates_total", "counter", "TLS key updates."),
     ],
     "Log of durable servers": [
@@ -101,10 +115,15 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_log_sync_seconds",
             "histogram",
-            "Time to bring the log to the disk; durability 'disk' only.",
+            "Time to sync the log to disk; durability 'disk' only.",
         ),
         Series("sparsefleet_log_lag_records", "gauge", "Records that are not on the disk yet."),
         Series("sparsefleet_log_replies_waiting", "gauge", "Replies waiting for the disk."),
+        Series(
+            "sparsefleet_log_disk_full",
+            "gauge",
+            "1 while the log cannot be written for lack of space: changes wait.",
+        ),
         Series("sparsefleet_log_snapshots_total", "counter", "Snapshots written."),
         Series("sparsefleet_log_snapshot_seconds", "gauge", "Duration of the last snapshot."),
         Series("sparsefleet_log_snapshot_bytes", "gauge", "Size of the last snapshot."),
@@ -189,14 +208,16 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_worker_loss_total",
             "counter",
-            "Sum of the losses of all examples, each before learning from it; divide by them.",
+            "Sum of the losses of all examples, each computed before learning from it; divide by "
+            "the examples. Custom loops have it if they call `step.backward(loss)`.",
         ),
         Series("sparsefleet_worker_epoch", "gauge", "The current epoch, from 1; 0 before."),
         Series("sparsefleet_worker_epochs", "gauge", "Epochs to train."),
         Series(
             "sparsefleet_worker_activity_seconds_total",
             "counter",
-            "Time of training threads: data, pull, compute, push, wait, other.",
+            "Time of training threads: data, pull, compute, push, wait, other. In a custom loop "
+            "everything between two steps is other.",
             ("activity",),
         ),
         Series("sparsefleet_worker_threads", "gauge", "Training threads."),
@@ -303,7 +324,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_job_shard_skew_ratio",
             "gauge",
-            "Rows pulled from the busiest server over the mean of all, lately.",
+            "Rows pulled from the busiest server divided by the mean of all, recently.",
             ("table",),
         ),
         Series(

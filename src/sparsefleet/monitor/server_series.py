@@ -21,12 +21,11 @@ _SERVER = {
     "server.strangers_refused": "sparsefleet_server_strangers_refused_total",
     "server.unproven_dropped": "sparsefleet_server_unproven_dropped_total",
     "server.protocol_errors": "sparsefleet_server_protocol_errors_total",
-    "server.bytes_in": "sparsefleet_server_received_bytes_total",
-    "server.bytes_out": "sparsefleet_server_sent_bytes_total",
     "server.tls_key_updates": "sparsefleet_server_tls_key_updates_total",
     "log.bytes": "sparsefleet_log_bytes_total",
     "log.records": "sparsefleet_log_records_total",
     "log.lag_records": "sparsefleet_log_lag_records",
+    "log.disk_full": "sparsefleet_log_disk_full",
     "log.replies_waiting": "sparsefleet_log_replies_waiting",
     "log.snapshots": "sparsefleet_log_snapshots_total",
     "log.snapshot_s": "sparsefleet_log_snapshot_seconds",
@@ -35,6 +34,12 @@ _SERVER = {
     "log.replayed_records": "sparsefleet_log_replayed_records",
     "log.torn_bytes": "sparsefleet_log_torn_bytes",
     "log.duplicates_dropped": "sparsefleet_log_duplicates_dropped_total",
+}
+_TRANSPORTS = {"socket": "socket", "lane": "shared_memory"}
+_TRAFFIC = {
+    f"server.{name}_bytes_{way}": (f"sparsefleet_server_{verb}_bytes_total", transport)
+    for name, transport in _TRANSPORTS.items()
+    for way, verb in (("in", "received"), ("out", "sent"))
 }
 _TABLE = {
     "rows": "sparsefleet_table_rows",
@@ -80,6 +85,9 @@ Sample(name='sparsefleet_server_requests_total', labels=(('type', 'pull'),), val
             histograms.setdefault(histogram, {})[float(bound)] = value
         elif name in _SERVER:
             yield sample(_SERVER[name], value)
+        elif name in _TRAFFIC:
+            metric, transport = _TRAFFIC[name]
+            yield sample(metric, value, transport=transport)
         elif name.startswith(_REQUESTS):
             kind = name.removeprefix(_REQUESTS)
             yield sample("sparsefleet_server_requests_total", value, type=kind)

@@ -1,4 +1,4 @@
-"""A job in a terminal: what the dashboard shows, for people on ssh."""
+"""A job in a terminal: the contents of the dashboard, for use over ssh."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GOOD = ("running", "done")
 
 
 def run_top(
-    place: str | os.PathLike[str], console: Console, *, interval_s: float = 2.0, once: bool = False
+    place: str | os.PathLike[str], console: Console, *, interval_s: float = 1.0, once: bool = False
 ) -> None:
-    """Show a job until it ends or Ctrl-C; `once`: a single picture, after two readings.
+    """Show a job until it ends or Ctrl-C; `once`: a single screen, after two readings.
 
     Raises ConfigError if there is no job that can be watched in `place`.
     """
@@ -35,16 +35,19 @@ def run_top(
         watch.look()
         console.print(screen(watch.view()))
         return
+    took_s = 0.0
     with Live(screen(watch.view()), console=console, screen=True, auto_refresh=False) as live:
         while not watch.view()["job"]["ended"]:
-            time.sleep(interval_s)
+            time.sleep(max(interval_s - took_s, 0.1))
+            begun = time.monotonic()
             watch.look()
+            took_s = time.monotonic() - begun
             live.update(screen(watch.view()), refresh=True)
     console.print(screen(watch.view()))
 
 
 def screen(view: Mapping[str, Any]) -> RenderableType:
-    """Return the picture of a view; see `job_view`."""
+    """Return the screen for a view; see `job_view`."""
     from rich.console import Group
     from rich.text import Text
 

@@ -161,7 +161,7 @@ class KeyedJagged(Protocol):
 
 
 def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:
-    """Return whether ``value`` has the methods of a KeyedJaggedTensor; a dict has not.
+    """Return whether ``value`` has the methods of a KeyedJaggedTensor; a dict does not.
 
     >>> is_keyed_jagged({"ads": 1}), is_keyed_jagged(torch.tensor([1]))
     (False, False)
@@ -184,6 +184,10 @@ def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
 
 def values_of_key(ids: KeyedJagged, index: int) -> torch.Tensor:
     """Return the ids of one key, a view of all values."""
+    starts = getattr(ids, "offset_per_key", None)
+    if callable(starts):  # TorchRec's and ours keep them as numbers
+        begin, end = starts()[index : index + 2]
+        return ids.values()[begin:end]
     offsets = ids.offsets()
     num_bags = (len(offsets) - 1) // len(ids.keys())
     begin, end = offsets[index * num_bags], offsets[(index + 1) * num_bags]

@@ -17,7 +17,7 @@ _VALUES = object()  # in a path: the values of an object like KeyedJaggedTensor
 
 
 class _Key(NamedTuple):
-    """In a path: the values of one key of such an object, a part of all its values."""
+    """A path step: the values of one key of a keyed jagged tensor, a part of all its values."""
 
     place: int
 
@@ -26,7 +26,7 @@ _MAX_PLANS = 8
 
 
 class _View(NamedTuple):
-    """How ids lie in the memory of a batch tensor: size, stride and offset."""
+    """The layout of ids in the memory of a batch tensor: size, stride and offset."""
 
     of_shape: torch.Size
     of_stride: tuple[int, ...]
@@ -56,8 +56,8 @@ class LookupPlan:
     """Which tensors of a batch, or views of them, feed which lookups; learned from one step.
 
     With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that
-    the forward pass computes are not in the batch and so not in the plan: each such lookup costs
-    a request of its own.
+    the forward pass computes are not in the batch and so not in the plan: each such lookup costs a
+    separate request.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
     >>> from sparsefleet.store import LocalStore
@@ -183,7 +183,8 @@ def _find(
 
 
 def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
-    """Return how ``ids`` lie within the elements of ``tensor``; None if they do not."""
+    """Return the layout of ``ids`` within the elements of ``tensor``; None if they are not in
+    it."""
     if tensor.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
         return None
     offset = int(ids.storage_offset()) - int(tensor.storage_offset())

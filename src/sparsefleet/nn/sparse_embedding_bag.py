@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsefleet.errors import ConfigError, ShapeError
+from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
 from sparsefleet.nn.lookup import (
     KeyedJagged,
     check_ids,
@@ -39,22 +40,25 @@ from sparsefleet.store.store import Unknown
 
 SumBags = Callable[[Tensor, int], Tensor]
 """Sums the values of all ids by bag, given the dimension of the ids: N becomes B."""
-BagMode = Literal["sum", "mean", "sqrtn"]
 
 
-def bags_of_lengths(lengths: Tensor) -> SumBags:
-    """Return a sum over consecutive bags with the given lengths, int64[B].
+class BagsOfLengths:
+    """Sums over consecutive bags with the given, validated lengths, int64[B].
 
-    >>> bags_of_lengths(torch.tensor([2, 0, 1]))(torch.tensor([1.0, 2.0, 3.0]), -1)
+    >>> BagsOfLengths(torch.tensor([2, 0, 1]))(torch.tensor([1.0, 2.0, 3.0]), -1)
     tensor([3., 0., 3.])
     """
 
-    def sum_bags(values: Tensor, dim: int) -> Tensor:
-        del dim
-        # "unsafe" trusts the lengths; they come from validated offsets.
-        return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True, initial=0.0)
+    def __init__(self, lengths: Tensor) -> None:
+        self.lengths = lengths
 
-    return sum_bags
+    def __call__(self, values: Tensor, dim: int) -> Tensor:
+        del dim
+        # "unsafe" trusts the lengths.
+        return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True, initial=0.0)
+
+
+BagMode = Literal["sum", "mean", "sqrtn"]
 
 
 def traced_bags(ids: Tensor, starts: Tensor) -> SumBags:
@@ -187,9 +191,11 @@ class SparseEmbeddingBag(SparseModule):
         """Return one row per bag, by the mode of the module."""
         if weights is not None:
             self._check_weights(ids, weights)
-        rows = self._look_up(ids)  # zeros for padding
-        scaled = rows if weights is None else rows * weights.unsqueeze(-1)
-        total = sum_bags(scaled, -2)
+        if weights is None and isinstance(sum_bags, BagsOfLengths):
+            total = sum_rows_by_bag([Bags(self, ids, sum_bags.lengths)])
+        else:
+            rows = self._look_up(ids)  # zeros for padding
+            total = sum_bags(rows if weights is None else rows * weights.unsqueeze(-1), -2)
         if self.mode == "sum":
             return total
         shares = self._shares(ids, weights)
@@ -221,8 +227,8 @@ class SparseEmbeddingBag(SparseModule):
             return traced_bags(ids, offsets[:-1] if closed else offsets)
         check_offsets(self.name, offsets, ids.numel(), closed=closed)
         if closed:
-            return bags_of_lengths(offsets.diff())
-        return bags_of_lengths(offsets.diff(append=offsets.new_tensor([ids.numel()])))
+            return BagsOfLengths(offsets.diff())
+        return BagsOfLengths(offsets.diff(append=offsets.new_tensor([ids.numel()])))
 
     def _check_weights(self, ids: torch.Tensor, weights: torch.Tensor) -> None:
         if weights.dtype is not torch.float32 or weights.shape != ids.shape:

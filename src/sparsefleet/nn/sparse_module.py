@@ -156,7 +156,7 @@ class SparseModule(nn.Module):
             _log.warning(
                 "table '%s': %d training lookups without apply_gradients(model): rows are "
                 "not trained, and gradients pile up in memory. Call sparsefleet.nn.apply_gradients("
-                "model) beside optimizer.step(); predict under eval() or torch.no_grad()",
+                "model) next to optimizer.step(); predict under eval() or torch.no_grad()",
                 self.name,
                 _MANY_PENDING,
             )

@@ -113,7 +113,7 @@ class StepRows:
     def look_up(self, lookup: Lookup, *, train: bool) -> torch.Tensor:
         """Return the rows: float32[*ids.shape, D].
 
-        If both ``train`` and the step say so, the rows take part in autograd; otherwise no row is
+        If ``train`` is set and the step trains, the rows take part in autograd; otherwise no row is
         created.
         """
         self.lookups.append(lookup)

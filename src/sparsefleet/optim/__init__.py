@@ -2,12 +2,17 @@
 
 from sparsefleet.store.optimizers import (
     SGD,
+    Adadelta,
     Adagrad,
     Adam,
     Adamax,
     AdamW,
     DecayedAdagrad,
+    FluidAdadelta,
+    FluidRMSProp,
     Ftrl,
+    Lamb,
+    Lars,
     Momentum,
     Optimizer,
     RMSprop,
@@ -15,12 +20,17 @@ from sparsefleet.store.optimizers import (
 )
 
 __all__ = [
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
     "DecayedAdagrad",
+    "FluidAdadelta",
+    "FluidRMSProp",
     "Ftrl",
+    "Lamb",
+    "Lars",
     "Momentum",
     "Optimizer",
     "RMSprop",

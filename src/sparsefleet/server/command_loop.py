@@ -1,4 +1,4 @@
-"""Commands to a server: their bodies, the sessions that own things, and the threads that run
+"""Commands to a server: their bodies, the sessions that own resources, and the threads that run
 handlers.
 
 Format of a body with a head: length of the head u32, head (JSON in UTF-8), bytes. Little-endian.
@@ -61,7 +61,7 @@ HasSession = Callable[[int], bool]
 
 
 class Holders:
-    """Tracks which session owns a thing; the first to claim it does. Not thread-safe.
+    """Tracks which session owns a resource; the first to claim it does. Not thread-safe.
 
     >>> alive = {1, 2}
     >>> holders = Holders(alive.__contains__)
@@ -121,7 +121,7 @@ class CommandLoop:
     Up to ``threads`` handlers run at a time; a handler that has to wait for another command should
     keep its command, return, and answer later. The caller gets errors of this package and
     ``OSError`` with their class; any other exception is logged and becomes ``InternalError``.
-    A command without a handler raises ``NotFoundError`` at its caller.
+    A command without a handler raises ``NotFoundError`` in its caller.
     """
 
     def __init__(

@@ -101,13 +101,15 @@ def default_handlers(
     states: CommandStates | None = None,
     change_in_bulk: ChangeInBulk | None = None,
     drop_clients: Callable[[str], int] = lambda _: 0,
+    expect_clients: Callable[[str], int] = lambda _: 0,
 ) -> dict[str, Handler]:
     """Return all handlers of server ``index`` of ``num_servers``, by command name.
 
     ``tables`` is this server's part of all tables. Saves and loads are restricted to ``save_root``.
-    ``has_session`` returns whether the session of a client is alive; ``drop_clients`` counts the
-    clients of a name as lost, since their process has ended. On a durable
-    server, ``states`` keeps what commands change, and loads run in ``change_in_bulk``.
+    ``has_session`` returns whether the session of a client is alive; ``drop_clients`` marks the
+    clients of a name as lost, since their process has ended; ``expect_clients`` waits longer for
+    those whose process is being restarted. On a durable server, ``states`` keeps what commands
+    change, and loads run in ``change_in_bulk``.
     """
     mailboxes = Mailboxes(has_session=has_session)
     if states is not None:
@@ -119,8 +121,12 @@ def default_handlers(
     def drop(command: _core.Command) -> None:
         command.reply(json.dumps({"dropped": drop_clients(command.body.decode())}).encode())
 
+    def expect(command: _core.Command) -> None:
+        command.reply(json.dumps({"awaited": expect_clients(command.body.decode())}).encode())
+
     return {
         "client_ended": drop,
+        "client_restarting": expect,
         "ping": ping,
         **file_handlers(
             tables, index, num_servers, save_root=save_root, change_in_bulk=change_in_bulk

@@ -5,8 +5,11 @@ first client to take from a box owns it: while its session is alive, no other cl
 the box or close it. Commands, with bodies as in `command_loop`:
 
     mail.put    room, to, wait_s + letter  ->  stored: false if the box stayed full until wait_s
+    mail.put    room, letters, wait_s      ->  the same for letters to several workers, all or none:
+                + letters                      `letters` lists (to, bytes) of each
     mail.take   room, to, wait_s           ->  sizes + letters; none if no letter arrived in time
-    mail.check  room, to                   ->  nothing; fails, like the others, if the room failed
+    mail.check  room, to, wait_s           ->  nothing, when the worker has closed its box or after
+                                               wait_s; fails, like the others, if the room failed
     mail.fail   room, reason               ->  all pending and later calls in the room fail
     mail.close  room, to                   ->  the worker has received everything
 """
@@ -16,10 +19,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from sparsefleet.errors import PeerLostError, ProtocolError, SparseFleetError
 from sparsefleet.server.command_loop import Handler, HasSession, Holders, pack_body, unpack_body
@@ -46,13 +49,14 @@ class Asked(Protocol):
     def fail(self, code: str, message: str) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A command to be answered later."""
 
     asked: Asked
     deadline: float
-    letter: bytes = b""
+    letters: list[tuple[_Box, list[bytes]]] = field(default_factory=list)
+    """For a put: the letters for each box. It is in the queues of all of them."""
 
     def answer(self, data: bytes = b"", **head: object) -> bool:
         """Send the reply; return False if the client is gone."""
@@ -64,7 +68,7 @@ class _Waiting:
         return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Box:
     letters: deque[bytes] = field(default_factory=deque)
     num_bytes: int = 0
@@ -90,17 +94,23 @@ class Mailboxes:
         self._holders = Holders(has_session)
         self._rooms: dict[str, dict[int, _Box]] = {}
         self._failed: dict[str, str] = {}
+        self._checking: dict[tuple[str, int], list[_Waiting]] = {}  # by room and worker
         self._changed = threading.Condition()
         self._expiring: threading.Thread | None = None
 
     def put(self, asked: Asked) -> None:
-        """Store a letter; reply when it is stored, or after `wait_s`."""
-        head, letter = unpack_body(asked.body)
+        """Store letters; reply when they are stored, or after `wait_s`.
+
+        Letters to several workers are stored together, so that the log has each command in the
+        order of its effect. Earlier commands come first in every box, so there is no circular wait.
+        """
+        head, data = unpack_body(asked.body)
         with self._changed:
-            box = self._box(head)
-            waiting = _Waiting(asked, self._deadline(head), letter)
-            box.putting.append(waiting)
-            self._settle(box)
+            waiting = _Waiting(asked, self._deadline(head), self._letters(head, data))
+            boxes = [box for box, _ in waiting.letters]
+            for box in boxes:
+                box.putting.append(waiting)
+            self._settle(boxes)
 
     def take(self, asked: Asked) -> None:
         """Reply with letters as soon as there is one, or after `wait_s`."""
@@ -109,14 +119,15 @@ class Mailboxes:
             box = self._box(head)
             self._claim(asked, str(head["room"]), int(head["to"]))
             box.taking.append(_Waiting(asked, self._deadline(head)))
-            self._settle(box)
+            self._settle([box])
 
     def check(self, asked: Asked) -> None:
-        """Raise if the room has failed."""
+        """Raise as soon as the room fails; reply when the box is closed, or after `wait_s`."""
         head, _ = unpack_body(asked.body)
         with self._changed:
-            self._box(head)
-        asked.reply(pack_body({}))
+            place = self._place(head)
+            self._checking.setdefault(place, []).append(_Waiting(asked, self._deadline(head)))
+            self._watch()
 
     def fail(self, asked: Asked) -> None:
         """Mark the room as failed and drop its letters."""
@@ -139,15 +150,21 @@ class Mailboxes:
         self._failed.setdefault(room, reason)
         while len(self._failed) > _MAX_FAILED_ROOMS:
             del self._failed[next(iter(self._failed))]
+        failing: dict[int, _Waiting] = {}  # a put may be in several boxes
         for to, box in self._rooms.pop(room, {}).items():
             self._holders.release((room, to))
-            for waiting in box.waiting():
-                waiting.asked.fail("PEER_LOST", self._failed[room])
+            failing |= {id(waiting): waiting for waiting in box.waiting()}
+        for place in [place for place in self._checking if place[0] == room]:
+            failing |= {id(waiting): waiting for waiting in self._checking.pop(place)}
+        for waiting in failing.values():
+            waiting.asked.fail("PEER_LOST", self._failed[room])
 
     def _close(self, room: str, to: int) -> None:
         self._holders.release((room, to))
         boxes = self._rooms.get(room, {})
         boxes.pop(to, None)
+        for checking in self._checking.pop((room, to), []):
+            checking.answer()
         if not boxes:
             self._rooms.pop(room, None)
 
@@ -186,11 +203,13 @@ class Mailboxes:
 
     def replay(self, answered: Answered) -> None:
         """Repeat the effect of an answered command."""
-        head, letter = unpack_body(answered.body)
+        head, data = unpack_body(answered.body)
         reply, _ = unpack_body(answered.reply)
         room, to = str(head["room"]), int(head.get("to", -1))
         if answered.name == "mail.put" and reply["stored"]:
-            self._keep(self._box(head), letter)
+            for box, letters in self._letters(head, data):
+                for letter in letters:
+                    self._keep(box, letter)
         elif answered.name == "mail.take":
             self._holders.load([*self._holders.dump(), ((room, to), answered.session)])
             box = self._box(head)
@@ -212,13 +231,32 @@ class Mailboxes:
         with self._changed:
             return len(self._rooms)
 
-    def _box(self, head: dict[str, object]) -> _Box:
+    def _place(self, head: dict[str, object]) -> tuple[str, int]:
         room, to = head.get("room"), head.get("to")
         if not isinstance(room, str) or not isinstance(to, int):
             raise ProtocolError(f"mail needs a room and a worker, got {head}")
         if room in self._failed:
             raise PeerLostError(self._failed[room])
+        return room, to
+
+    def _box(self, head: dict[str, object]) -> _Box:
+        room, to = self._place(head)
         return self._rooms.setdefault(room, {}).setdefault(to, _Box())
+
+    def _letters(self, head: dict[str, Any], data: bytes) -> list[tuple[_Box, list[bytes]]]:
+        """Return the letters of a put, by box."""
+        sizes = head.get("letters", [[head.get("to"), len(data)]])
+        if not isinstance(sizes, list) or not sizes or sum(size for _, size in sizes) != len(data):
+            raise ProtocolError(
+                f"mail of {len(data)} bytes does not match the letter sizes {sizes}"
+            )
+        found: dict[int, tuple[_Box, list[bytes]]] = {}
+        at = 0
+        for to, size in sizes:
+            box = self._box({"room": head.get("room"), "to": to})
+            found.setdefault(to, (box, []))[1].append(data[at : at + size])
+            at += size
+        return list(found.values())
 
     def _claim(self, asked: Asked, room: str, to: int) -> None:
         self._holders.claim((room, to), asked.session, f"'{room}': the mail of worker {to}")
@@ -229,24 +267,35 @@ class Mailboxes:
             raise ProtocolError(f"wait_s must be in 0..3600, got {wait_s!r}")
         return monotonic() + wait_s
 
-    def _settle(self, box: _Box) -> None:
+    def _settle(self, changed: Iterable[_Box]) -> None:
         """Answer the commands that can be answered now; start the timer for the rest."""
-        moved = True
-        while moved:
-            moved = False
-            while box.putting and self._has_room(box, box.putting[0].letter):
-                waiting = box.putting.popleft()
-                self._keep(box, waiting.letter)
-                waiting.answer(stored=True)
-                moved = True
+        boxes = deque(changed)
+        are_some_left = False
+        while boxes:
+            box = boxes.popleft()
+            while box.putting and self._can_store(box.putting[0]):
+                stored = box.putting[0]
+                for other, letters in stored.letters:
+                    other.putting.popleft()
+                    for letter in letters:
+                        self._keep(other, letter)
+                    if other is not box:
+                        boxes.append(other)
+                stored.answer(stored=True)
             if box.letters and box.taking:
                 self._deliver(box, box.taking.popleft())
-                moved = True
-        if box.putting or box.taking:
+                boxes.append(box)
+            are_some_left = are_some_left or bool(box.putting or box.taking)
+        if are_some_left:
             self._watch()
 
-    def _has_room(self, box: _Box, letter: bytes) -> bool:
-        return not box.letters or box.num_bytes + len(letter) <= self._capacity_bytes
+    def _can_store(self, putting: _Waiting) -> bool:
+        """Return whether it is the first in all its boxes, and all have room."""
+        return all(
+            box.putting[0] is putting
+            and (not box.letters or box.num_bytes + sum(map(len, letters)) <= self._capacity_bytes)
+            for box, letters in putting.letters
+        )
 
     def _deliver(self, box: _Box, taking: _Waiting) -> None:
         letters: list[bytes] = []
@@ -280,6 +329,13 @@ class Mailboxes:
                     for box in boxes.values():
                         self._expire_box(box, now)
                         deadlines += [waiting.deadline for waiting in box.waiting()]
+                for place, checking in list(self._checking.items()):
+                    for waiting in [one for one in checking if one.deadline <= now]:
+                        checking.remove(waiting)
+                        waiting.answer()
+                    deadlines += [waiting.deadline for waiting in checking]
+                    if not checking:
+                        del self._checking[place]
                 if not deadlines:
                     self._expiring = None
                     return
@@ -287,8 +343,13 @@ class Mailboxes:
 
     def _expire_box(self, box: _Box, now: float) -> None:
         for waiting in [one for one in box.putting if one.deadline <= now]:
-            box.putting.remove(waiting)
+            if waiting not in box.putting:
+                continue  # stored when one before it was removed
+            others = [other for other, _ in waiting.letters]
+            for other in others:
+                other.putting.remove(waiting)
             waiting.answer(stored=False)
+            self._settle(others)  # it may have held up others there
         for waiting in [one for one in box.taking if one.deadline <= now]:
             box.taking.remove(waiting)
             waiting.answer(sizes=[])

@@ -24,7 +24,7 @@ from sparsefleet.field_checks import (
     require_positive,
 )
 from sparsefleet.job_key import find_job_key
-from sparsefleet.monitor import PROCESS, serve_metrics, serve_metrics_if_asked, server_samples
+from sparsefleet.monitor import PROCESS, report_metrics_if_asked, serve_metrics, server_samples
 from sparsefleet.server.command_loop import CommandLoop
 from sparsefleet.server.command_states import CommandStates
 from sparsefleet.server.handlers import default_handlers, profile_handlers
@@ -261,8 +261,8 @@ _SIGNAL_LATENCY_S = 0.1  # Python runs signal handlers only between native calls
 def run_server(config: ServerConfig) -> None:
     """Serve until SIGTERM, SIGINT or a client's shutdown request, then drain and return.
 
-    Prints one line with the port when ready. A second signal ends the process immediately. Must run
-    in the main thread, where Python handles signals; restores the signal handlers.
+    Prints one line with the port when ready. A second signal ends the process immediately; signal
+    handlers are restored. Outside the main thread it leaves signals alone.
     Raises OSError if the log of a durable server failed; its successor recovers.
     """
     with EndingSignals() as ending:
@@ -277,6 +277,7 @@ def run_server(config: ServerConfig) -> None:
             states=states,
             change_in_bulk=server.change_in_bulk,
             drop_clients=server.drop_clients,
+            expect_clients=server.expect_clients,
         )
         states.recover(server)
         commands = CommandLoop(server, {**handlers, **profile_handlers(server)})
@@ -286,8 +287,7 @@ def run_server(config: ServerConfig) -> None:
             if config.metrics:
                 place = os.environ.get("SPARSEFLEET_METRICS_DIR", "")
                 serve_metrics("server", config.index, config.metrics, place)
-            else:
-                serve_metrics_if_asked("server", config.index)
+            report_metrics_if_asked("server", config.index)
             endpoint = Endpoint(parse_endpoint(config.endpoint).host, server.port)
             if config.durability != "off" and config.has_successor:
                 _prepare_successor(config, endpoint)
@@ -352,16 +352,19 @@ def write_log(severity: int, message: str) -> None:
 
 
 class EndingSignals:
-    """Records the first SIGTERM or SIGINT; the next one has its default effect."""
+    """Records the first SIGTERM or SIGINT; the next one has its default effect.
+
+    Outside the main thread it records nothing.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._before = {number: signal.getsignal(number) for number in _ENDING_SIGNALS}
+        is_main = threading.current_thread() is threading.main_thread()  # Python's condition
+        numbers = _ENDING_SIGNALS if is_main else ()
+        self._before = {number: signal.getsignal(number) for number in numbers}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("run_server must be called in the main thread")
-        for number in _ENDING_SIGNALS:
+        for number in self._before:
             signal.signal(number, self._note)
         return self
 

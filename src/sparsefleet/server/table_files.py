@@ -53,7 +53,7 @@ class TableFiles:
         self._tables = tables
         self._change_in_bulk = change_in_bulk or (lambda change: change())
         self._shard = (index, num_servers)
-        reason = f"--save-root of server {index} lets clients save and load only there"
+        reason = f"--save-root of server {index} restricts saves and loads to it"
         self._within = Confinement(save_root, reason) if save_root else None
         self._saves: dict[str, TableSave] = {}
         self._loads: dict[str, TableLoad] = {}
@@ -114,7 +114,7 @@ class TableFiles:
         return _answer(self._save(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
     def _save_end(self, body: bytes) -> bytes:
-        """Release the snapshot; `in_force` tells whether the checkpoint was committed."""
+        """Release the snapshot; `in_force` says whether the checkpoint was committed."""
         asked = _parse(body)
         with self._lock:
             save = self._saves.pop(asked["token"], None)

@@ -85,7 +85,7 @@ class TableLoad:
         return self._job.wait(timeout_s)
 
     def end(self) -> None:
-        """Nobody waits for it any more."""
+        """End the load: its client no longer waits for it."""
         self._job.end(_END_S)
         self._tensors = {}
 

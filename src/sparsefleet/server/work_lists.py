@@ -3,7 +3,9 @@
 Commands, with bodies as in `command_loop`. The worker is the client that sends the command; while
 its session is alive, no other client of the same name may use the same list.
 
-    work.begin    list, epoch, num_workers, files          start an epoch
+    work.begin    list, epoch, num_workers, files, again   start an epoch
+    work.account  list, epoch                              the list is read by the engine
+    work.given    list, epoch, worker  ->  epoch, ...      files that a worker has taken
     work.take     list, epoch, keep_going  ->  path, done  get the next file; null if there is none
     work.report   list, epoch, marks                       report records passed to training
     work.finish   list, epoch                              everything taken has been read
@@ -36,7 +38,7 @@ _Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 def work_list_handlers(
     has_session: HasSession, states: CommandStates | None = None
 ) -> dict[str, Handler]:
-    """Return the handlers by command name; `has_session` tells which workers are alive."""
+    """Return the handlers by command name; `has_session` says which workers are alive."""
     answers = _Answers(has_session)
     if states is not None:
         states.add("work.", answers)
@@ -53,7 +55,15 @@ class _Answers:
         self._made: WorkLists | None = None
         self.calls: dict[str, _Answer] = {
             call.__name__: call
-            for call in (self.begin, self.take, self.report, self.finish, self.release)
+            for call in (
+                self.begin,
+                self.account,
+                self.given,
+                self.take,
+                self.report,
+                self.finish,
+                self.release,
+            )
         }
 
     def handle(self, command: _core.Command) -> None:
@@ -115,8 +125,20 @@ class _Answers:
         from sparsefleet.data.progress import FileToRead
 
         files = [FileToRead(str(path), _spans(done)) for path, done in head["files"]]
-        self._lists.begin(*_place(worker, head), int(head["num_workers"]), files)
+        again = bool(head.get("again"))
+        self._lists.begin(*_place(worker, head), int(head["num_workers"]), files, again=again)
         return {}
+
+    def account(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        name, epoch, _ = _place(worker, head)
+        self._lists.keep_account(name, epoch)
+        return {}
+
+    def given(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
+        name, epoch, _ = _place(worker, head)
+        epoch, is_finished, files = self._lists.given_to(name, epoch, str(head["worker"]))
+        listed = [[file.path, file.done] for file in files]
+        return {"epoch": epoch, "is_finished": is_finished, "files": listed}
 
     def take(self, worker: str, head: dict[str, Any]) -> dict[str, Any]:
         file = self._lists.take(*_place(worker, head), keep_going=bool(head["keep_going"]))

@@ -125,7 +125,7 @@ def read_table(path: Path, schema: Schema) -> pa.Table:
         rows = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
         return pa.Table.from_pylist(rows)
     except FileNotFoundError as error:
-        raise InputMissingError(f"there is no file {path}") from error
+        raise InputMissingError(f"{path}: no such file") from error
     except (OSError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
         raise InputFileError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
 
@@ -184,7 +184,7 @@ def input_of_column(column: pa.Array, item: InputSchema, hashed: HashedInput | N
     if len(item.shape) > 1:
         lengths = set(np.diff(_offsets(column)).tolist())
         if len(lengths) > 1:
-            raise ValueError(f"examples have {min(lengths)} to {max(lengths)} values")
+            raise ValueError(f"examples have between {min(lengths)} and {max(lengths)} values")
     tail = [size if isinstance(size, int) else -1 for size in item.shape[1:]]
     return numbers.reshape(len(column), *tail)
 

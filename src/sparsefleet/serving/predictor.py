@@ -169,7 +169,8 @@ class Predictor:
         return self.predict_arrays(check_feeds(self.schema, inputs))
 
     def predict_arrays(self, arrays: Arrays) -> Arrays:
-        """Like `predict_all`, for arrays that `serving.export.feeds.check_feeds` returned."""
+        """Predict like `predict_all`, for arrays that `serving.export.feeds.check_feeds`
+        returned."""
         return self.predict_with(arrays, self.tables_for(arrays))
 
     def tables_for(self, arrays: Arrays) -> Tables:
@@ -203,7 +204,8 @@ class Predictor:
         if not difference <= allowed:
             raise CheckpointError(
                 f"{self._opened.directory}: predictions of golden examples differ by "
-                f"{difference:.3g} from those of the trained model, allowed is {allowed:.3g}"
+                f"{difference:.3g} from those of the trained model, more than the allowed "
+                f"{allowed:.3g}"
             )
         return difference
 

@@ -70,7 +70,7 @@ def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
 
 
 def _is_ready(values: Any) -> bool:
-    """Return whether native code can take the values as they are."""
+    """Return whether native code can use the values as they are."""
     return type(values) is np.ndarray and values.dtype is _FLOAT and values.flags.c_contiguous
 
 

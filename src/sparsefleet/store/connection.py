@@ -1,9 +1,11 @@
-"""The connection of a store to whoever holds its tables, and what workers coordinate through it."""
+"""The connection of a store to the holder of its tables, and coordination between workers."""
 
 from __future__ import annotations
 
 import os
+import sys
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,8 @@ class StoreConnection:
     def __init__(self, native: _core.Store, *, timeout_s: float) -> None:
         self._native = native
         self._timeout_s = _check_timeout(timeout_s)
+        self.max_frame_bytes: int | None = None
+        """The largest request to one server; None: there is no limit."""
         self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
     def close(self) -> None:
@@ -93,6 +97,12 @@ class StoreConnection:
         """Return the note; without one raise ``NotFoundError`` or, with ``wait``, wait for it."""
         return self._native.get_note(key, wait, self._deadline(timeout_s))
 
+    def get_notes(
+        self, keys: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[bytes | None]:
+        """Return several notes with one request, in order; None where there is none."""
+        return self._native.get_notes(list(keys), self._deadline(timeout_s))
+
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
         """Delete the note. Raises ``NotFoundError`` if there is none."""
         self._native.delete_note(key, self._deadline(timeout_s))
@@ -121,7 +131,7 @@ class StoreConnection:
         """Leave the group: no later round or clock waits for this member. Idempotent.
 
         When all members have left, the group is forgotten and may start again at any round number.
-        If members may leave before they took part, use a new group name for each start
+        If members may leave before taking part, use a new group name for each start
         (``"train/2"``). Raises ``NotOwnerError`` if another live client is this member.
         """
         self._native.leave_group(lower_member(member), self._deadline(timeout_s))
@@ -131,8 +141,11 @@ class StoreConnection:
 
 
 def _close_native(native: _core.Store, pid: int) -> None:
-    if os.getpid() == pid:  # a fork lacks the threads that closing would join
-        native.close()
+    if os.getpid() != pid:  # a fork lacks the threads that closing would join
+        return
+    if getattr(sys, "last_value", None) is not None:  # the script ends with this error
+        native.keep_session(True)
+    native.close()
 
 
 def _check_timeout(timeout_s: float) -> float:

@@ -37,7 +37,7 @@ class SenderConfig:
     """Tables whose gradients are summed; all others are averaged."""
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
-    """Dense table to the array float32[S] that its values are fetched into, in place."""
+    """Dense table -> the array float32[S] that its values are fetched into, in place."""
 
     refresh_after: int = 0
     """Dense values are fetched when more than this many mini-batches were pushed since the last
@@ -108,8 +108,8 @@ class GradientSender:
         The arrays are read later and must not change. Returns the seconds the call was blocked,
         and the number of earlier mini-batches not yet reflected in the dense values.
 
-        data: what the gradients come from; see ``Store.push_many``. alone: they are not merged with
-        others, since some servers have applied that data already.
+        data: the source of the gradients; see ``Store.push_many``. alone: they are not merged with
+            others, since some servers have already applied that data.
         """
         waited_s, staleness = self._native.put(self._sections(sparse, dense), list(data), alone)
         self._report_rejected()

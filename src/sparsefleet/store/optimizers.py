@@ -19,12 +19,17 @@ from sparsefleet.field_checks import (
 )
 
 __all__ = [
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
     "DecayedAdagrad",
+    "FluidAdadelta",
+    "FluidRMSProp",
     "Ftrl",
+    "Lamb",
+    "Lars",
     "Momentum",
     "Optimizer",
     "RMSprop",
@@ -54,6 +59,14 @@ class Optimizer:
         require_not_negative(self, "lr")
         require_not_negative(self, "l1")
         require_not_negative(self, "l2")
+
+    @property
+    def needs_norms(self) -> bool:
+        """Return whether a step is scaled by norms of the whole parameter, as in Lars and Lamb.
+
+        Such a parameter is a separate dense table, on one server; tables with rows cannot use it.
+        """
+        return False
 
     def native_fields(self) -> NativeFields:
         """Return the fields of the native OptimizerSpec, by native name."""
@@ -206,7 +219,92 @@ class RMSprop(Optimizer):
         }
 
 
-def _require_betas(owner: Adam | AdamW | Adamax) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FluidRMSProp(RMSprop):
+    """RMSprop with epsilon under the root and the rate within the momentum: Fluid, TensorFlow.
+
+    State: 1 float per value, plus 1 each for momentum and centered.
+    """
+
+    kind: ClassVar[str] = "fluid_rmsprop"
+
+    alpha: float = 0.95
+    """Decay factor of the mean square."""
+
+    eps: float = 1e-6
+    """Added to the mean square, or to the variance if centered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adadelta(Optimizer):
+    """`torch.optim.Adadelta`. State: 2 floats per value."""
+
+    kind: ClassVar[str] = "adadelta"
+
+    lr: float = 1.0
+    """Initial factor of the step; `store.set_learning_rate` changes it later."""
+
+    rho: float = 0.9
+    """Decay factor of the means of squared gradients and of squared steps."""
+
+    eps: float = 1e-6
+    """Added to both means to avoid division by zero, and steps of zero."""
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        require_fraction(self, "rho")
+        require_positive(self, "eps")
+
+    def _own_native_fields(self) -> NativeFields:
+        return {"decay": float(self.rho), "epsilon": float(self.eps)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FluidAdadelta(Adadelta):
+    """Adadelta as Fluid 1.8 computes it: ignores the rate, and uses the mean including this step.
+
+    State: 2 floats per value.
+    """
+
+    kind: ClassVar[str] = "fluid_adadelta"
+
+    rho: float = 0.95
+    """Decay factor of the means of squared gradients and of squared steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lars(Optimizer):
+    """Momentum with a rate per parameter (You et al. 2017, as in Fluid). State: 1 float per value.
+
+    rate = lr * coefficient * |w| / (|g| + l2 * |w|), with norms of the whole parameter; `l2` is
+    also added to the gradient.
+    """
+
+    kind: ClassVar[str] = "lars"
+
+    momentum: float = 0.9
+    """Momentum factor."""
+
+    coefficient: float = 0.001
+    """How far a step may move a parameter, relative to its norm."""
+
+    l2: float = 0.0005
+    """Weight decay; part of the rate as well."""
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        require_fraction(self, "momentum")
+        require_not_negative(self, "coefficient")
+
+    @property
+    def needs_norms(self) -> bool:
+        return True
+
+    def _own_native_fields(self) -> NativeFields:
+        return {"momentum": float(self.momentum), "decay": float(self.coefficient)}
+
+
+def _require_betas(owner: Adam | AdamW | Adamax | Lamb) -> None:
     betas = owner.betas
     holds = (
         isinstance(betas, tuple)
@@ -251,22 +349,22 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """`torch.optim.AdamW`, lazy like `Adam`: a row decays when it is updated.
 
-    State: 2 floats a value and the row's step count.
+    State: 2 floats per value and the row's step count.
     """
 
     kind: ClassVar[str] = "adamw"
 
     lr: float = 1e-3
-    """Learning rate at the start; `store.set_learning_rate` changes it while running."""
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
 
     l2: float = 0.01
     """Decoupled weight decay: w *= 1 - lr * l2 before each step; torch calls it weight_decay."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """Shares kept of the running means of g and of g * g."""
+    """Decay factors of the running means of g and of g * g."""
 
     eps: float = 1e-8
-    """Added to the root, against division by zero."""
+    """Added to the square root to avoid division by zero."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -300,6 +398,45 @@ class Adamax(Optimizer):
         Optimizer.__post_init__(self)
         _require_betas(self)
         require_positive(self, "eps")
+
+    def _own_native_fields(self) -> NativeFields:
+        return {
+            "beta1": float(self.betas[0]),
+            "beta2": float(self.betas[1]),
+            "epsilon": float(self.eps),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lamb(Optimizer):
+    """Adam with a rate per parameter (You et al. 2019, as in Fluid). State: 2 floats per value.
+
+    A step m / (sqrt(v) + eps) + l2 * w is scaled by lr * |w| / |step|, with norms of the whole
+    parameter. There is no bias correction.
+    """
+
+    kind: ClassVar[str] = "lamb"
+
+    lr: float = 1e-3
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay factors of the running means of g and of g * g."""
+
+    eps: float = 1e-6
+    """Added to the square root to avoid division by zero."""
+
+    l2: float = 0.01
+    """Weight decay, as part of the step."""
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        _require_betas(self)
+        require_positive(self, "eps")
+
+    @property
+    def needs_norms(self) -> bool:
+        return True
 
     def _own_native_fields(self) -> NativeFields:
         return {

@@ -25,10 +25,11 @@ class RemoteStoreConfig:
     """Timeouts and limits of a RemoteStore."""
 
     timeout_s: float = 30.0
-    """Time limit of a call including retries, unless the call has its own."""
+    """Time limit of a call including retries, unless the call has its own. Time that
+    `failover_wait_s` allows a server does not count."""
 
     connect_timeout_s: float = 30.0
-    """Time limit for connecting; servers may still be starting."""
+    """Time limit for connecting; servers may still be starting. `failover_wait_s`, if longer."""
 
     try_timeout_s: float = 10.0
     """Time limit of one attempt, before the call is retried on a new connection."""
@@ -40,12 +41,13 @@ class RemoteStoreConfig:
     """A server silent for this long counts as lost: calls fail with an error that names it."""
 
     failover_wait_s: float = 0.0
-    """Seconds that a durable server has to restart: until then calls to it are retried, within
-    their own time limit. 0: an unreachable server counts as lost after `peer_timeout_s`. The
-    environment variable `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
+    """Seconds that a durable server has to restart, or to get space on a full disk: until then
+    calls to it are retried, and their own time limits do not run. 0: an unreachable server counts
+    as lost after `peer_timeout_s`, and a full disk is an error at once. The environment variable
+    `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
 
     session: str = ""
-    """Successive clients with the same name here are one client to the servers: a restarted
+    """Servers treat successive clients with the same session name as one client: a restarted
     worker continues its request numbers, and `applied_data` returns which of its data was applied.
     Empty: a new session."""
 
@@ -101,6 +103,7 @@ class RemoteStore(Store):
         config = config or RemoteStoreConfig()
         if not config.session and name.endswith(f"worker-{os.environ.get('SPARSEFLEET_INDEX')}"):
             declare_own_loop()
+        failover_wait_s = max(config.failover_wait_s, _failover_wait_s())
         native = _core.Store.connect(
             list(endpoints),
             job_key=find_job_key(endpoints) if job_key is None else job_key,
@@ -112,18 +115,38 @@ class RemoteStore(Store):
             peer_timeout_s=config.peer_timeout_s,
             max_frame_bytes=config.max_frame_bytes,
             log=_write_log,
-            failover_wait_s=max(config.failover_wait_s, _failover_wait_s()),
+            failover_wait_s=failover_wait_s,
             session=config.session,
+            restart_notes=os.environ.get("SPARSEFLEET_LOG_DIR", ""),
         )
         super().__init__(native, timeout_s=config.timeout_s)
+        self.max_frame_bytes = config.max_frame_bytes
 
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
         """Return, by server, the data of the pushes applied in this session, in order of stream.
 
-        Of each stream it is that of the latest epoch. A push whose ``data`` was applied before is
-        not applied again.
+        For each stream this is the data of the latest epoch. A push whose ``data`` was applied
+        before is not applied again.
         """
         return self._native.applied_data(self._deadline(timeout_s))
+
+    def adopt_data(
+        self, by_server: Sequence[Sequence[DataMark]], *, timeout_s: float | None = None
+    ) -> None:
+        """Treat data that servers have applied in other sessions as applied in this one.
+
+        A push of the same data is then applied only by the servers that lack it. None of it may be
+        in `applied_data()` already.
+        """
+        native = [list(marks) for marks in by_server]
+        self._native.adopt_data(native, self._deadline(timeout_s))
+
+    def keep_session(self, keeps: bool = True) -> None:
+        """Set whether the session outlives this store, as it outlives a process that is killed.
+
+        Only a named session does; it also survives an error that ends the process.
+        """
+        self._native.keep_session(keeps)
 
 
 def _failover_wait_s() -> float:

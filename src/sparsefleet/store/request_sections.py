@@ -28,7 +28,7 @@ Gradients = tuple[Mapping[str, tuple[Any, Any]], Mapping[str, Any]]
 class RequestSections:
     """Checks arrays against the shapes of their tables and builds the sections of requests.
 
-    Asks ``info`` once for each table that was not defined here. Thread-safe.
+    Calls ``info`` once for each table that was not defined here. Thread-safe.
     """
 
     def __init__(self, info: Callable[[str], _core.TableInfo]) -> None:

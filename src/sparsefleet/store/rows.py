@@ -21,7 +21,7 @@ stream, such as the batches of a worker or the records of a file."""
 
 
 def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
-    """Return the same data in order, with neighbors joined.
+    """Return the same data in order, with adjacent intervals joined.
 
     >>> join_marks([(0, 1, 4, 5), (0, 1, 3, 4), (0, 2, 5, 6)])
     [(0, 1, 3, 5), (0, 2, 5, 6)]
@@ -33,6 +33,27 @@ def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
         else:
             joined.append((stream, epoch, begin, end))
     return joined
+
+
+def marks_without(marks: Iterable[DataMark], known: Iterable[DataMark]) -> list[DataMark]:
+    """Return the part of `marks` that is not in `known`, in order.
+
+    >>> marks_without([(0, 1, 0, 9), (0, 2, 0, 1)], [(0, 1, 3, 5), (0, 1, 8, 9)])
+    [(0, 1, 0, 3), (0, 1, 5, 8), (0, 2, 0, 1)]
+    """
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for stream, epoch, begin, end in join_marks(known):
+        spans.setdefault((stream, epoch), []).append((begin, end))
+    left: list[DataMark] = []
+    for stream, epoch, begin, end in join_marks(marks):
+        at = begin
+        for first, last in spans.get((stream, epoch), ()):
+            if at < min(first, end):
+                left.append((stream, epoch, at, min(first, end)))
+            at = max(at, last)
+        if at < end:
+            left.append((stream, epoch, at, end))
+    return left
 
 
 class PushResult(NamedTuple):

@@ -393,7 +393,7 @@ class Store(StoreConnection):
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = 3600.0,
     ) -> None:
-        """Replace the contents of ``tables`` (default: all defined here) by a checkpoint's.
+        """Replace the contents of ``tables`` (default: all defined here) with a checkpoint's.
 
         Any number of servers may have written it; all servers and this process must see it.
         Everything is checked before the first row changes; a table that does not match raises

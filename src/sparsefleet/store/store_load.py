@@ -34,7 +34,7 @@ def load_tables(
     storage_options: Mapping[str, Any] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Checkpoint:
-    """Replace the contents of tables by a checkpoint's, on any number of servers.
+    """Replace the contents of tables with a checkpoint's, on any number of servers.
 
     tables: sparse and dense tables to load; None means all that the store has defined.
     dense_names: dense table -> the tensors it consists of, in order; by default one tensor with

@@ -21,6 +21,10 @@ _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "adamw": (("m", "v"), ("step",)),
     "adamax": (("m", "norm"), ("step",)),
     "ftrl": (("squares", "linear"), ()),
+    "adadelta": (("square", "delta"), ()),
+    "fluid_adadelta": (("square", "delta"), ()),
+    "lars": (("velocity",), ()),
+    "lamb": (("m", "v"), ()),
 }
 
 

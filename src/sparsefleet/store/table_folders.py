@@ -147,10 +147,10 @@ def load_table_folders(
     without_state: Collection[str] = (),
     timeout_s: float = _TIMEOUT_S,
 ) -> None:
-    """Replace the rows of tables by those in their folders, on any number of servers.
+    """Replace the rows of tables with those in their folders, on any number of servers.
 
-    without_state: tables whose optimizer state is reset. Everything is checked before the first
-    row changes. Nobody may push meanwhile.
+    without_state: tables whose optimizer state is reset. Everything is checked before the first row
+        changes. No pushes may run meanwhile.
     """
     for checkpoint in folders.values():
         checkpoint.verify(deep=False)

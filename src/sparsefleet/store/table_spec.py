@@ -151,6 +151,12 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         _check_shared_fields(self)
+        require(
+            not self.optimizer.needs_norms,
+            self,
+            "optimizer",
+            "one that updates rows one by one: Lars and Lamb need the norm of a whole parameter",
+        )
         require_int(self, "dim", 1, _core.MAX_DIM)
         require(
             isinstance(self.initializer, Initializer),
@@ -185,7 +191,10 @@ class DenseSpec:
     """Number of float32 elements."""
 
     optimizer: Optimizer = field(default_factory=Adagrad)
-    """How a push updates the array; any except RowwiseAdagrad, which needs rows."""
+    """How a push updates the array; any except RowwiseAdagrad, which needs rows.
+
+    Lars and Lamb take the norm of the whole table: use one table per parameter.
+    """
 
     non_finite: NonFinitePolicy = "raise"
     """On NaN or infinity in a gradient, reject the push ("raise"), or skip and count it."""
@@ -203,6 +212,12 @@ class DenseSpec:
             "an optimizer other than RowwiseAdagrad, which needs rows",
         )
         require_int(self, "min_block_size", 1, _MAX_UINT64)
+        require(
+            not self.optimizer.needs_norms or self.min_block_size >= self.size,
+            self,
+            "min_block_size",
+            "at least `size` with Lars and Lamb, which need the whole parameter on one server",
+        )
 
 
 _NON_FINITE = {
@@ -266,7 +281,8 @@ def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
 def chosen_specs(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None, verb: str
 ) -> dict[str, TableSpec | DenseSpec]:
-    """Return the specs with these names; for None all, or UnknownTableError if there are none."""
+    """Return the specs with these names; for None all. Raises UnknownTableError if there are
+    none."""
     if names is None and not specs:
         raise UnknownTableError(
             f"no table is defined, so there is nothing to {verb}: call define() first"

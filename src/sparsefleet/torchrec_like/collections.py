@@ -1,4 +1,4 @@
-"""TorchRec's collections of embedding tables, over tables that grow.
+"""TorchRec's collections of embedding tables, on growing tables.
 
 Letters: B examples, K features, N ids, D row width.
 """
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.nn import SparseEmbedding, import_embedding, import_embeddings
-from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths, traced_bags
+from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
+from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths, traced_bags
 from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import Uniform
@@ -35,7 +36,7 @@ __all__ = [
 
 
 class PoolingType(Enum):
-    """How the rows of a bag become one."""
+    """How the rows of a bag are pooled."""
 
     SUM = "SUM"
     MEAN = "MEAN"
@@ -56,7 +57,7 @@ class EmbeddingConfig:
     """A table, with TorchRec's fields; those that concern its GPU kernels are accepted."""
 
     num_embeddings: int
-    """Sets the range of first values, as in TorchRec. The table grows: any id is valid."""
+    """Sets the range of initial values, as in TorchRec. The table grows: any id is valid."""
     embedding_dim: int
     name: str = ""
     data_type: DataType = DataType.FP32
@@ -75,12 +76,12 @@ class EmbeddingConfig:
     stash_weights: bool = False
 
     def get_weight_init_max(self) -> float:
-        """Return the largest first value."""
+        """Return the largest initial value."""
         own = self.weight_init_max
         return math.sqrt(1 / self.num_embeddings) if own is None else own
 
     def get_weight_init_min(self) -> float:
-        """Return the smallest first value."""
+        """Return the smallest initial value."""
         own = self.weight_init_min
         return -math.sqrt(1 / self.num_embeddings) if own is None else own
 
@@ -129,7 +130,7 @@ class EmbeddingBagCollection(_Collection):
         "feature@table".
     is_weighted: ids have weights; rows are multiplied by them.
     device: accepted for compatibility; rows live in tables, on the CPU or on servers.
-    optimizer: of all tables; None: the trainer's.
+    optimizer: the optimizer of all tables; None: the trainer's.
 
     >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
     >>> config = EmbeddingBagConfig(
@@ -165,24 +166,40 @@ class EmbeddingBagCollection(_Collection):
     def forward(self, features: Any) -> KeyedTensor:
         """Return pooled rows; features: a KeyedJaggedTensor, of TorchRec or of this module."""
         jagged = [features[feature] for _, feature, _ in self._users]
-        rows = [
-            self._rows(config, one) for (_, _, config), one in zip(self._users, jagged, strict=True)
-        ]
-        if is_traced():
-            pooled = _pool_traced(rows, jagged)
-        else:
-            pooled = rows if _has_single_ids(features) else _pool(rows, jagged)
-        parts = [
-            _mean(total, one) if _pooling(config) == "MEAN" else total
-            for (_, _, config), one, total in zip(self._users, jagged, pooled, strict=True)
-        ]
         keys = [key for key, _, _ in self._users]
-        return KeyedTensor(keys, [part.shape[1] for part in parts], torch.cat(parts, dim=1))
+        dims = [config.embedding_dim for _, _, config in self._users]
+        if is_traced() or self._is_weighted or not features.values().is_cpu:
+            pooled = self._pool_rows(jagged)
+        else:
+            _check_lengths(features)
+            pooled = sum_rows_by_bag(
+                [
+                    Bags(self._tables[config.name], ids.values(), ids.lengths())
+                    for (_, _, config), ids in zip(self._users, jagged, strict=True)
+                ]
+            )
+        if any(_pooling(config) == "MEAN" for _, _, config in self._users):
+            parts = [
+                _mean(total, ids) if _pooling(config) == "MEAN" else total
+                for (_, _, config), ids, total in zip(
+                    self._users, jagged, torch.split(pooled, dims, dim=1), strict=True
+                )
+            ]
+            pooled = torch.cat(parts, dim=1)
+        return KeyedTensor(keys, dims, pooled)
 
-    def _rows(self, config: Any, ids: Any) -> Tensor:
-        """Return the rows of all ids of a feature, float32[N, D], times their weights."""
-        rows: Tensor = self._tables[config.name](ids.values())
-        return rows * ids.weights().unsqueeze(1) if self._is_weighted else rows
+    def _pool_rows(self, jagged: list[Any]) -> Tensor:
+        """Return the sums of all bags from the rows of all ids, times their weights."""
+        parts = []
+        for (_, _, config), ids in zip(self._users, jagged, strict=True):
+            rows: Tensor = self._tables[config.name](ids.values())
+            if self._is_weighted:
+                rows = rows * ids.weights().unsqueeze(1)
+            if is_traced():
+                parts.append(traced_bags(ids.values(), ids.offsets()[:-1])(rows, 0))
+            else:
+                parts.append(BagsOfLengths(ids.lengths().long())(rows, 0))
+        return torch.cat(parts, dim=1)
 
 
 class EmbeddingCollection(_Collection):
@@ -234,7 +251,7 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
     """Load the `state_dict` of a TorchRec model into one built from this module's classes.
 
     ``....embedding_bags.NAME.weight`` and ``....embeddings.NAME.weight`` become rows of the tables,
-    ids being their places; all else is loaded as parameters. Raises ConfigError if anything is
+    with their indices as ids; all else is loaded as parameters. Raises ConfigError if anything is
     missing or left over. Returns the number of rows by table. In a job, one worker calls it.
     """
     wanted = {
@@ -264,7 +281,7 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
 
 def _check(config: Any, names: list[str]) -> None:
     if not config.name or names.count(config.name) > 1:
-        raise ConfigError(f"tables need names of their own, got {names}")
+        raise ConfigError(f"tables must have unique names, got {names}")
     if not config.feature_names:
         raise ConfigError(f"table '{config.name}': feature_names is empty, expected at least one")
     if config.data_type.name != "FP32":
@@ -292,28 +309,16 @@ def _pooling(config: Any) -> str:
     return str(config.pooling.name)
 
 
-def _has_single_ids(features: Any) -> bool:
-    """Return whether each feature has one id per example, as in Criteo's log: nothing to pool."""
-    lengths = features.lengths()
-    return features.values().numel() == lengths.numel() and bool((lengths == 1).all())
-
-
-def _pool(rows: list[Tensor], jagged: list[Any]) -> list[Tensor]:
-    """Return the sums of all bags, [B, D] for each feature: one operator per row width."""
-    pooled: dict[int, Tensor] = {}
-    for dim in {part.shape[1] for part in rows}:
-        some = [at for at, part in enumerate(rows) if part.shape[1] == dim]
-        lengths = torch.cat([jagged[at].lengths() for at in some]).long()
-        sums = bags_of_lengths(lengths)(torch.cat([rows[at] for at in some]), 0)
-        pooled.update(zip(some, sums.chunk(len(some)), strict=True))
-    return [pooled[at] for at in range(len(rows))]
-
-
-def _pool_traced(rows: list[Tensor], jagged: list[Any]) -> list[Tensor]:
-    return [
-        traced_bags(one.values(), one.offsets()[:-1])(part, 0)
-        for part, one in zip(rows, jagged, strict=True)
-    ]
+def _check_lengths(features: Any) -> None:
+    """Raise ShapeError unless the lengths of all bags are >= 0 and add up to the number of ids."""
+    lengths, num_ids = features.lengths(), features.values().numel()
+    total = int(lengths.sum())
+    if total != num_ids or (len(lengths) and int(lengths.min()) < 0):
+        raise ShapeError(
+            f"the lengths of the features sum to {total}, the smallest is "
+            f"{int(lengths.min()) if len(lengths) else 0}, but there are {num_ids} ids; expected "
+            "lengths >= 0 that sum to the number of ids"
+        )
 
 
 def _mean(total: Tensor, ids: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""TorchRec's DLRM with its names, so that programs and state dicts fit.
+"""TorchRec's DLRM with its names, so that programs and state dicts are compatible.
 
 Letters: B examples, F features, D row width.
 """
@@ -41,7 +41,7 @@ class _Mlp(nn.Module):
 
 
 class SparseArch(nn.Module):
-    """Pooled rows of all features: a KeyedJaggedTensor -> float32[B, F, D]."""
+    """Returns the pooled rows of all features: a KeyedJaggedTensor -> float32[B, F, D]."""
 
     def __init__(self, embedding_bag_collection: EmbeddingBagCollection) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SparseArch(nn.Module):
 
 
 class DenseArch(nn.Module):
-    """Numbers through layers: float32[B, I] -> float32[B, D]."""
+    """Layers over the dense features: float32[B, I] -> float32[B, D]."""
 
     def __init__(self, in_features: int, layer_sizes: Sequence[int]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class DenseArch(nn.Module):
 
 
 class InteractionArch(nn.Module):
-    """The numbers' vector, and the dot products of all pairs of vectors."""
+    """Returns the dense vector and the dot products of all pairs of vectors."""
 
     def __init__(self, num_sparse_features: int) -> None:
         super().__init__()
@@ -84,12 +84,12 @@ class InteractionArch(nn.Module):
 
 
 class OverArch(nn.Module):
-    """The last layers, of which the last is linear."""
+    """The top layers; the last one is linear."""
 
     def __init__(self, in_features: int, layer_sizes: Sequence[int]) -> None:
         super().__init__()
         if len(layer_sizes) < 2:
-            raise ConfigError(f"over_arch_layer_sizes needs two or more, got {layer_sizes}")
+            raise ConfigError(f"over_arch_layer_sizes needs at least two sizes, got {layer_sizes}")
         last = nn.Linear(layer_sizes[-2], layer_sizes[-1])
         self.model = nn.Sequential(_Mlp(in_features, layer_sizes[:-1]), last)
 

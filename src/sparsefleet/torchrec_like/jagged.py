@@ -26,7 +26,7 @@ def _offsets_of(lengths: Tensor) -> Tensor:
 
 
 class _Jagged:
-    """Values with their lengths or offsets; the other is computed when it is asked for."""
+    """Values with their lengths or offsets; the other is computed on demand."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class _Jagged:
         return self._weights
 
     def weights(self) -> Tensor:
-        """Return the weight of each value, float32[N]; raise ValueError without any."""
+        """Return the weight of each value, float32[N]; raise ValueError if there are none."""
         if self._weights is None:
             raise ValueError("this jagged tensor has no weights")
         return self._weights

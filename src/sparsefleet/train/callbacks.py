@@ -60,43 +60,43 @@ class Callback:
     """
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
-        """`fit` starts or resumes, to train up to `epochs` epochs."""
+        """Called when `fit` starts or resumes, to train up to `epochs` epochs."""
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
-        """Epoch number `epoch`, from 1, starts."""
+        """Called when epoch number `epoch`, from 1, starts."""
 
     def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
-        """A thread has finished a step; called for every step of every thread, so keep it short."""
+        """Called after every step of every thread, so keep it short."""
 
     def on_evaluate(self, trainer: Trainer, epoch: int, figures: Mapping[str, float]) -> None:
-        """Validation data was evaluated after an epoch; the metrics are the same on all workers."""
+        """Called after the validation of an epoch; the metrics are the same on all workers."""
 
     def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
-        """Validation data was evaluated within an epoch (`TrainerConfig.validate_every_steps`).
+        """Called after a validation within an epoch (`TrainerConfig.validate_every_steps`).
 
         All workers pause. Call `trainer.stop()` to end `fit` here, without the rest of the epoch.
         """
 
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
-        """An epoch is over, with its validation. Call `trainer.stop()` to end `fit` here."""
+        """Called after an epoch and its validation. Call `trainer.stop()` to end `fit` here."""
 
     def on_save(self, trainer: Trainer, saved: Saved) -> None:
-        """A checkpoint of `checkpoints=` is committed; in the first worker."""
+        """Called in the first worker when a checkpoint of `checkpoints=` is committed."""
 
     def on_save_failed(self, trainer: Trainer, failed: SaveFailed) -> None:
-        """A checkpoint could not be written; training continues. In the first worker."""
+        """Called in the first worker if a checkpoint could not be written; training continues."""
 
     def on_worker_lost(self, trainer: Trainer, rank: int) -> None:
-        """A worker was lost and the others continue: `sparsefleet launch --keep-going`.
+        """Called if a worker was lost and the others continue: `sparsefleet launch --keep-going`.
 
         It is detected when workers synchronize: after each epoch, and for each checkpoint.
         """
 
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
-        """Training stops with this error, which `fit` raises afterwards."""
+        """Called when training stops with this error, which `fit` raises afterwards."""
 
     def on_fit_end(self, trainer: Trainer, epochs: int) -> None:
-        """`fit` ends without an error, after `epochs` epochs in total."""
+        """Called when `fit` ends without an error, after `epochs` epochs in total."""
 
 
 class _Monitor:
@@ -149,7 +149,7 @@ class _Monitor:
 
     def _find(self, figures: Mapping[str, float], *, has_validation: bool) -> float:
         if self.name not in figures:
-            hint = "" if has_validation else "; give fit(..., validation=...) for more"
+            hint = "" if has_validation else "; pass fit(..., validation=...) for more"
             raise ConfigError(
                 f"{self._owner}(monitor={self.name!r}): there is no such metric, only "
                 f"{', '.join(sorted(figures))}{hint}"
@@ -165,7 +165,7 @@ class EarlyStopping(Callback):
 
     monitor: a metric of the validation data ("loss", "auc", ...), or of the training data with the
     prefix "train_" ("train_loss").
-    mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", else "max".
+    mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", otherwise "max".
     patience: the number of validations without improvement after which training stops.
     min_delta: smaller changes do not count as improvement.
 
@@ -473,7 +473,7 @@ def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
 
 
 def _without_nan(value: Any) -> Any:
-    """Replace nan by None, since JSON has no nan."""
+    """Replace nan with None, since JSON has no nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

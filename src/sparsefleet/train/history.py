@@ -38,10 +38,10 @@ class Epoch:
     """From 1."""
 
     examples: int
-    """Examples learned."""
+    """Examples trained on."""
 
     steps: int
-    """Batches learned."""
+    """Batches trained on."""
 
     skipped: int
     """Batches skipped because their loss was not finite."""
@@ -56,7 +56,7 @@ class Epoch:
     """Metrics over the last batches (`TrainerConfig.metrics_window_batches`)."""
 
     validation: Mapping[str, float] | None = None
-    """What `evaluate` returned for the validation data after the pass."""
+    """The result of `evaluate` on the validation data after the pass."""
 
     reading: ReaderStats | None = None
     """What was read for the pass; None if the data keeps no counts."""
@@ -84,7 +84,7 @@ class Epoch:
 
 @dataclass(kw_only=True, slots=True)
 class History:
-    """What `Trainer.fit` returns.
+    """The result of `Trainer.fit`.
 
     >>> history = History(epochs=[
     ...     Epoch(number=1, examples=10, steps=1, skipped=0, seconds=2.0, loss=0.5, metrics={})
@@ -106,7 +106,7 @@ class History:
     """Whether a callback ended the training before its last epoch."""
 
     bottleneck: str = ""
-    """What slowed the training down most, and what to do about it."""
+    """What slowed down training most, and what to do about it."""
 
     @property
     def reading(self) -> ReaderStats | None:
@@ -121,12 +121,12 @@ class History:
 
     @property
     def examples(self) -> int:
-        """Examples learned in all epochs."""
+        """Examples trained on in all epochs."""
         return sum(epoch.examples for epoch in self.epochs)
 
     @property
     def steps(self) -> int:
-        """Batches learned in all epochs."""
+        """Batches trained on in all epochs."""
         return sum(epoch.steps for epoch in self.epochs)
 
     @property
@@ -156,7 +156,7 @@ def summary_lines(history: History) -> list[str]:
     """Return what was trained, what was read for it, and the bottleneck."""
     rate = history.examples / history.seconds if history.seconds > 0 else 0.0
     lines = [
-        f"trained {history.examples:,} examples in {history.seconds:.1f} s ({rate:,.0f} a second)"
+        f"trained {history.examples:,} examples in {history.seconds:.1f} s ({rate:,.0f} per second)"
     ]
     skipped = sum(epoch.skipped for epoch in history.epochs)
     if skipped:

@@ -1,4 +1,4 @@
-"""Callbacks that record a training: CSV files, MLflow, Weights & Biases."""
+"""Callbacks that record a training run: CSV files, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def metrics_of(epoch: Epoch) -> dict[str, float]:
 
 
 def settings_of(trainer: Trainer, epochs: int) -> dict[str, str | int | float]:
-    """Return the hyper-parameters that the trainer knows."""
+    """Return the hyper-parameters known to the trainer."""
     distributed = trainer.distributed
     found: dict[str, str | int | float] = {
         "model": type(trainer.model).__name__,
@@ -56,7 +56,7 @@ def settings_of(trainer: Trainer, epochs: int) -> dict[str, str | int | float]:
 
 
 class _Recorder(Callback):
-    """The common part: the first worker records, and an error in recording ends no training."""
+    """The common part: the first worker records, and a recording error does not end training."""
 
     def __init__(self, params: Mapping[str, Any] | None) -> None:
         self._params = dict(params or {})
@@ -106,8 +106,8 @@ class _Recorder(Callback):
 class CsvLogger(_Recorder):
     """Writes one line per epoch to a CSV file; the first worker writes it.
 
-    The columns are those of the first epoch. An existing file of a resumed training with the same
-    columns is continued; any other is replaced.
+    The columns are those of the first epoch. A resumed training appends to an existing file with
+    the same columns; any other is replaced.
 
     >>> CsvLogger("log.csv").path
     'log.csv'
@@ -141,9 +141,9 @@ class CsvLogger(_Recorder):
 
 
 class MlflowLogger(_Recorder):
-    """Records a training as a run of MLflow; needs the extra `mlflow`.
+    """Records a training as an MLflow run; needs the extra `mlflow`.
 
-    experiment: its experiment, created if there is none of this name.
+    experiment: the name of the experiment, created if it does not exist.
     tracking_uri: where MLflow keeps it; None: MLFLOW_TRACKING_URI, or MLflow's default.
     params: hyper-parameters of your own, besides mode, workers, threads and learning rates.
     upload_checkpoints: copy the files of checkpoints to MLflow. False: record only where they are.
@@ -201,7 +201,7 @@ class MlflowLogger(_Recorder):
 
 
 class WandbLogger(_Recorder):
-    """Records a training as a run of Weights & Biases; needs the extra `wandb`.
+    """Records a training as a Weights & Biases run; needs the extra `wandb`.
 
     project, name: of the run. mode: "online", "offline" or "disabled"; None: WANDB_MODE.
     directory: where W&B keeps its local files.

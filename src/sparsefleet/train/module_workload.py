@@ -122,8 +122,8 @@ class KeptOutputs:
     """Copies of outputs, many per block of memory; a copy never changes. Not thread-safe.
 
     A small tensor left among the activations of its step fragments their memory: later steps find
-    no space of the old size there and allocate more. A window of 50 batches used to make a worker's
-    heap several times as large as what was in use.
+    no space of the old size there and allocate more. A window of 50 batches would make a worker's
+    heap several times as large as the memory in use.
 
     A block is freed with the last output in it.
 
@@ -153,7 +153,7 @@ class KeptOutputs:
 def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
     """Read `raw` as `(inputs, labels)` or, if it has more than two parts, `(*inputs, labels)`.
 
-    Not `labelled`: all of it is input. NumPy arrays become tensors that share their memory.
+    Without `labelled`, all of it is input. NumPy arrays become tensors that share their memory.
     """
     try:
         value = as_tensors(raw)
@@ -184,7 +184,7 @@ def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
         add_note(
             error,
             f"the loss was given {describe(output)} as output and {describe(labels)} as labels; "
-            "a number a record is Slot(name, 'float', ()), with a shape",
+            "one number per record is Slot(name, 'float', ()), with a shape",
         )
         raise
 
@@ -196,7 +196,7 @@ def loss_value(loss: Any) -> float:
     if loss.numel() != 1:
         raise ConfigError(
             f"the loss must be a scalar, got a tensor of shape {list(loss.shape)}: "
-            "reduce it, as with .mean()"
+            "reduce it, for example with .mean()"
         )
     return loss.item()
 

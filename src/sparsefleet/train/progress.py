@@ -1,4 +1,4 @@
-"""Training progress for people: a live line on a terminal, plain lines elsewhere."""
+"""Training progress: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Snapshot:
     """Examples of the pass so far."""
     examples_per_s: float = 0.0
     loss: float = math.nan
-    """Over the last batches, like the metrics."""
+    """Mean loss over the last batches, like the metrics."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
     """Rows in all tables."""
@@ -69,7 +69,7 @@ class Snapshot:
         if self.staleness is not None:
             parts.append(f"staleness {self.staleness:.1f}")
         if self.sent_mb is not None:
-            parts.append(f"sent {self.sent_mb:.2f} MB a step")
+            parts.append(f"sent {self.sent_mb:.2f} MB per step")
         if self.skipped:
             parts.append(f"{self.skipped:,} skipped")
         if self.bad_lines:
@@ -100,10 +100,10 @@ class ProgressDisplay(Protocol):
         """Show the state at the end of a pass; it stays visible."""
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
 
     def table(self, make: MakeTable) -> None:
-        """Print a table that stays."""
+        """Print a permanent table."""
 
     def close(self) -> None:
         """Restore the terminal. Idempotent."""

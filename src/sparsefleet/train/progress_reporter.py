@@ -32,7 +32,7 @@ __all__ = ["ProgressReporter", "TensorBoardLog", "open_tensorboard"]
 class ProgressReporter:
     """Reports training progress on a display and in TensorBoard, from its own thread.
 
-    It subscribes to the engine's events. Training threads pay nothing for it but the interpreter's
+    It subscribes to the engine's events. It costs training threads nothing but the interpreter's
     time while it polls.
     """
 
@@ -67,7 +67,7 @@ class ProgressReporter:
         events.subscribe(Failed, lambda _: self.stop())
 
     def _begin_pass(self, event: PassBegan) -> None:
-        """Start polling, if there is anything to show it on."""
+        """Start polling, if there is a display or log."""
         self._view = event.view
         if isinstance(self._display, QuietDisplay) and self._tensorboard is None:
             return
@@ -122,7 +122,7 @@ class ProgressReporter:
                 self._tensorboard.write(snapshot, self._examples_before)
 
     def _count_rows(self) -> None:
-        """Ask the servers, from one worker only; errors are left to the training threads."""
+        """Query the servers, from one worker only; errors are left to the training threads."""
         if not self._distributed.role.is_first_worker:
             return
         try:

@@ -51,7 +51,7 @@ Metrics = Mapping[str, Metric] | Sequence[str]
 class Figures:
     """Sums of loss and metrics. Not thread-safe: each thread has its own, merged at the end.
 
-    metrics: None where they do not apply to this model, such as AUC to more than two classes.
+    metrics: None if they do not apply to this model, such as AUC with more than two classes.
     """
 
     def __init__(self, metrics: MetricSet | None) -> None:
@@ -207,7 +207,7 @@ def _as_mapping(metrics: Metrics) -> Mapping[str, Metric]:
 def predictions_for(loss: Any) -> Callable[[Tensor], Tensor]:
     """Return a function from outputs to probabilities, as this loss interprets them.
 
-    A loss with a method `predictions` decides itself. Outputs of other losses are unchanged.
+    A loss may define its own method `predictions`. Outputs of other losses are unchanged.
 
     >>> predictions_for(nn.BCEWithLogitsLoss())(torch.tensor([0.0]))
     tensor([0.5000])

@@ -1,4 +1,4 @@
-"""The page of an evaluation by slot: one HTML file with its pictures inside."""
+"""The page of an evaluation by slot: one HTML file with embedded charts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page_of(report: SlotReport, title: str) -> str:
 
 
 def importance_bars(importance: dict[str, dict[str, float]]) -> str:
-    """Return a picture with one bar per slot."""
+    """Return a chart with one bar per slot."""
     most = max((abs(one["loss"]) for one in importance.values()), default=0.0) or 1.0
     parts = []
     for at, (name, one) in enumerate(importance.items()):
@@ -65,7 +65,7 @@ def importance_bars(importance: dict[str, dict[str, float]]) -> str:
 
 
 def calibration_curve(bins: list[tuple[float, float, int]]) -> str:
-    """Return a picture of mean labels over mean predictions."""
+    """Return a chart of mean labels over mean predictions."""
     total = sum(count for _, _, count in bins) or 1
 
     def place(predicted: float, label: float) -> tuple[float, float]:

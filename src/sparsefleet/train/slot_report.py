@@ -1,4 +1,4 @@
-"""An evaluation slot by slot: importance by shuffling, calibration, and metrics of slices.
+"""Evaluation by slot: importance by shuffling, calibration, and metrics of slices.
 
 Letters: B examples of a batch, N examples of this worker.
 """
@@ -42,7 +42,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotReport:
-    """What `Trainer.evaluate(data, by="slot")` returns, the same on every worker."""
+    """The result of `Trainer.evaluate(data, by="slot")`, the same on every worker."""
 
     figures: dict[str, float]
     """Loss and metrics of all examples."""
@@ -54,7 +54,7 @@ class SlotReport:
     """By slot with one value per example: its most frequent ids, or four ranges of numbers."""
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "Evaluation") -> None:
-        """Write a page with pictures, which needs no other files."""
+        """Write a page with charts, in a single file."""
         from sparsefleet.train.slot_page import page_of
 
         Path(path).write_text(page_of(self, title), encoding="utf-8")
@@ -112,7 +112,7 @@ class _Column:
         return len(self.lengths) if self.is_ragged else len(self.values)
 
     def take(self, rows: NDArray[np.int64]) -> Any:
-        """Return the values of these examples as a batch has them."""
+        """Return the values of these examples in the form of a batch."""
         if not self.is_ragged:
             return self.values[rows]
         lengths = self.lengths[rows]
@@ -148,7 +148,7 @@ def _columns_of(batches: list[Any]) -> dict[str, _Column]:
 def _with_shuffled(
     batches: list[Any], columns: dict[str, _Column], name: str
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches with the values of one slot among all examples in another order."""
+    """Yield the batches with the values of one slot permuted among all examples."""
     column = columns[name]
     order = np.random.default_rng(_SEED).permutation(len(column))
     begin = 0

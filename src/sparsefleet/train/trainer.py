@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -22,10 +22,12 @@ from sparsefleet.engine.profiling import Profiler, as_profile
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.training import Training
 from sparsefleet.engine.training_progress import check_resume
+from sparsefleet.engine.trial import chosen_mode
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import Fleet
 from sparsefleet.fleet._process import fleet as process_fleet
-from sparsefleet.modes import CollectiveConfig
+from sparsefleet.fleet.schedulers import require_alone
+from sparsefleet.modes import CollectiveConfig, LocalConfig
 from sparsefleet.modes.mode_choice import mode_config, with_strategy
 from sparsefleet.serving.updates.publisher import PublishConfig
 from sparsefleet.store import Evict, RemoteStore
@@ -70,8 +72,8 @@ class Trainer:
         from names to metrics; None is AUC and log loss for two classes.
     schedule: learning rates; a torch scheduler for `optimizer`, or a function from the number of
         steps to a factor.
-    fleet: the role of this process in its job; None is the process's own fleet, initialised from
-    the environment unless `init` was called.
+    fleet: the role of this process in its job; None is the process's own fleet, initialized from
+        the environment unless `init` was called.
     checkpoints: save while training; see `CheckpointConfig`.
     publish: update a model that is being served; see `PublishConfig`.
     resume: "auto" resumes from the newest checkpoint of `checkpoints`, or starts from scratch if
@@ -125,12 +127,15 @@ class Trainer:
         self.model = model
         self._loss = loss
         self._scorer = Scorer(loss, metrics, self.config)
-        mode = with_strategy(mode, strategy)
+        mode = chosen_mode(with_strategy(mode, strategy))
         chosen = None if mode is None else mode_config(mode)  # so that a wrong name raises here
         check_collective(chosen, self.config)
         self._fleet = process_fleet if fleet is None else fleet
         if not self._fleet.is_initialized:
             self._fleet.init(is_collective=isinstance(chosen, CollectiveConfig))
+            is_shared = not isinstance(chosen, (CollectiveConfig, LocalConfig, NoneType))
+            if is_shared and self._fleet.role.kind == "local":
+                require_alone()
         self._training: Training[DistributedModel] | None = None
         self._reader: Reader | None = None
         if self._fleet.is_server():
@@ -183,7 +188,7 @@ class Trainer:
         if error is None:
             self.close()
         elif self._training is not None:  # what the block raised says more
-            self._training.close()
+            self._training.close_after(error)
 
     # -- work ---------------------------------------------------------------------------------
 
@@ -246,7 +251,7 @@ class Trainer:
                 is_local = not isinstance(distributed.store, RemoteStore)
                 history.bottleneck = advise(history.time_shares, history.reading, is_local=is_local)
                 if not history.steps and training.progress.resumed_from is not None:
-                    history.bottleneck = "no batch was left to train after the checkpoint"
+                    history.bottleneck = "no batch was left to train on after the checkpoint"
                 display.close()
                 for line in summary_lines(history):
                     display.note(line)
@@ -293,14 +298,17 @@ class Trainer:
 
         by: "slot" returns a `SlotReport` instead: how much each input matters, found by shuffling
             it among the examples, calibration, and the metrics of slices. It holds the data in
-            memory, evaluates it once per slot and once more, and `write_html` makes a page of it.
+            memory, evaluates it once per slot and once more, and `write_html` writes it as a page.
         """
         if by not in (None, "slot"):
             raise ConfigError(f"by must be None or 'slot', got {by!r}")
         distributed = self._begin().distributed
         distributed.settle()
         if by is None:
-            return self._evaluate(self._source(data))
+            figures = self._evaluate(self._source(data))
+            if (trial := self._worker().trial) is not None:
+                trial.evaluated(figures)
+            return figures
         self._require_predictions()
         return evaluate_by_slot(
             list(data() if callable(data) else data),
@@ -341,7 +349,7 @@ class Trainer:
         self._begin().load(directory)
 
     def shrink(self) -> dict[str, int]:
-        """Remove the rows that each table's `eviction` rule names; return how many, by table.
+        """Remove the rows that each table's `eviction` rule selects; return how many, by table.
 
         All workers call it, between calls of `fit` or epochs (a callback's `on_epoch_end`).
         """
@@ -369,10 +377,10 @@ class Trainer:
         varying: Varying | None = None,
         features: Features | None = None,
     ) -> ExportManifest | None:
-        """Write what prediction needs, for `sparsefleet.Predictor`. All workers call it.
+        """Write the files needed for prediction, for `sparsefleet.Predictor`. All workers call it.
 
         Arguments are those of `serving.export.save_inference_model`; the first worker writes and
-        gets the manifest. A batch, also of `golden`, is as for `fit`, or all input without
+        gets the manifest. Batches, including `golden`, are as for `fit`, or all input without
         `labelled`. The default target is what `predict` returns, named "prediction"; the default
         `features` is the `Reader` of the last `fit`.
         """
@@ -380,7 +388,10 @@ class Trainer:
 
         if targets is None:
             self._require_predictions()
-        distributed = self._begin().distributed
+        training = self._begin()
+        distributed = training.distributed
+        if training.trial is not None and training.trial.refuse("export"):
+            return None
         is_labelled = labelled and self._loss is not None
 
         def inputs_of(raw: Any) -> Any:

@@ -113,11 +113,11 @@ class TrainerConfig:
 
 
 def check_trained(model: object, loss: object, threads: object) -> None:
-    """Raise ConfigError naming the wrong argument."""
+    """Raise ConfigError naming the invalid argument."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(loss, type):
-        raise ConfigError(f"loss is the class {loss.__name__}: give an instance, {loss.__name__}()")
+        raise ConfigError(f"loss is the class {loss.__name__}: pass an instance, {loss.__name__}()")
     if loss is not None and not callable(loss):
         raise ConfigError(
             f"loss must be a function of (output, labels), or None if the model's output is the "
@@ -134,10 +134,11 @@ def check_collective(mode: ModeConfig | None, config: TrainerConfig) -> None:
     if config.clip_grad_norm is not None:
         raise ConfigError(
             "TrainerConfig.clip_grad_norm: mode 'collective' sums gradients during the backward "
-            "pass, so they cannot be clipped before; use another mode, or a loop of your own"
+            "pass, so they cannot be clipped first; use another mode or your own training loop"
         )
     if mode.strategy.sync_batch_norm and config.non_finite_loss == "skip":
         raise ConfigError(
-            "sync_batch_norm normalises a batch with those of all workers, so one worker cannot "
-            "skip its own: TrainerConfig.non_finite_loss must be 'raise', got 'skip'"
+            "sync_batch_norm normalizes each batch together with those of all workers, so one "
+            "worker cannot skip its own: TrainerConfig.non_finite_loss must be 'raise', got "
+            "'skip'"
         )

@@ -44,7 +44,7 @@ class FieldAttention(nn.Module):
 
 
 class AutoInt(nn.Module):
-    """Attention layers over all fields; a number is a field too: a vector times its value.
+    """Attention layers over all fields; a number is a field, too: a vector times its value.
 
     hidden: widths of deep layers next to the attention; (): none, as in the paper's first model.
 

@@ -22,8 +22,8 @@ class CrossLayers(nn.Module):
     """Layer l: x0 * (W x + b) + x, so that l layers hold products of up to l + 1 inputs.
 
     width: I.
-    layers: how many.
-    rank: R, W being the product of an I x R and an R x I matrix; None: W is a full matrix.
+    layers: the number of layers.
+    rank: R; W is the product of an I x R and an R x I matrix. None: W is a full matrix.
 
     >>> CrossLayers(6, layers=2)(torch.ones(3, 6)).shape
     torch.Size([3, 6])
@@ -47,7 +47,7 @@ class CrossLayers(nn.Module):
 
 
 class DCNv2(nn.Module):
-    """Cross layers and deep layers side by side ("parallel"), or one after the other ("stacked").
+    """Cross layers and deep layers side by side ("parallel"), or in sequence ("stacked").
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

@@ -1,4 +1,4 @@
-"""DIEN (Zhou et al. 2019, arXiv 1809.03672): how an interest evolves along a history.
+"""DIEN (Zhou et al. 2019, arXiv 1809.03672): models how an interest evolves along a history.
 
 Letters: B examples, L longest history, D row width.
 """
@@ -20,12 +20,12 @@ __all__ = ["DIEN", "DienLoss", "DienOutput"]
 
 
 class DienOutput(NamedTuple):
-    """What DIEN returns while it trains with negatives."""
+    """The output of DIEN when it trains with negatives."""
 
     logits: Tensor
     """float32[B]."""
     auxiliary: Tensor
-    """A scalar: how badly the states foretell the next item of the history."""
+    """A scalar: the loss of predicting the next item of the history from the states."""
 
 
 class AttentionalGru(nn.Module):
@@ -53,9 +53,9 @@ class AttentionalGru(nn.Module):
 class DIEN(nn.Module):
     """One GRU extracts interests from the history, another follows those the candidate matches.
 
-    history, candidate: a Sequence and a Categorical of one dim; they usually share a table.
-    negatives: a Sequence of the history's lengths: for each item one that the user did not choose;
-        in training the output is then a `DienOutput`, for `DienLoss`.
+    history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
+    negatives: a Sequence with the history's lengths: for each item one that the user did not
+        choose; in training the output is then a `DienOutput`, for `DienLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item", max_length=5))
@@ -103,7 +103,8 @@ class DIEN(nn.Module):
         return DienOutput(logits, self._auxiliary(states, rows, other, mask))
 
     def _auxiliary(self, states: Tensor, rows: Tensor, other: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean loss of telling each next item from a negative by the state before."""
+        """Return the mean loss of distinguishing each next item from a negative by the previous
+        state."""
         chosen = (states[:, :-1] * rows[:, 1:]).sum(dim=2)
         refused = (states[:, :-1] * other[:, 1:]).sum(dim=2)
         losses = functional.softplus(-chosen) + functional.softplus(refused)
@@ -114,7 +115,7 @@ class DIEN(nn.Module):
 class DienLoss:
     """Binary cross entropy, plus the auxiliary loss if the output has one.
 
-    weight: of the auxiliary loss.
+    weight: the weight of the auxiliary loss.
     """
 
     def __init__(self, weight: float = 0.5) -> None:

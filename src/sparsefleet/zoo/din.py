@@ -39,9 +39,9 @@ class RelevanceUnit(nn.Module):
 
 
 class DIN(nn.Module):
-    """The history's rows, weighted by relevance, with the candidate and all other features.
+    """DIN: layers over the history's rows, weighted by relevance, the candidate and other features.
 
-    history: a Sequence, and candidate: a Categorical, of one dim; they usually share a table.
+    history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
     Relevance is not normalized, so that its sum says how strong the interest is.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence

@@ -32,9 +32,9 @@ def dot_products(vectors: Tensor) -> Tensor:
 
 
 class DLRM(nn.Module):
-    """Bottom layers make a vector of the numbers; top layers see it and all dot products.
+    """DLRM: bottom layers map the numbers to a vector; top layers take it and all dot products.
 
-    bottom: widths of the bottom layers; one more, of the fields' dim, follows.
+    bottom: widths of the bottom layers; a last layer with the fields' dim is added.
     top: widths of the top layers.
 
     >>> from sparsefleet.data.features import Categorical, Features, Numeric

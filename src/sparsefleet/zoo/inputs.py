@@ -35,7 +35,7 @@ class Tables:
     """Updates the rows; None: the trainer's optimizer."""
 
     initializer: Initializer | None = None
-    """The first values of rows; None: a normal distribution. Weights of width 1 start at 0."""
+    """The initial values of rows; None: a normal distribution. Weights of width 1 start at 0."""
 
     admission: AdmitAlways | AdmitByCount | AdmitByProbability = field(default_factory=AdmitAlways)
     """Which ids get a row."""
@@ -44,10 +44,10 @@ class Tables:
     """Which rows `Trainer.shrink` removes."""
 
     seed: int = 0
-    """The seed of the first values."""
+    """The seed of the initial values."""
 
     unknown: Unknown = "zeros"
-    """How ids without a row read in prediction: as zeros, or as first values ("initial")."""
+    """How ids without a row read in prediction: as zeros, or as initial values ("initial")."""
 
 
 class FeatureRows(nn.Module):
@@ -55,8 +55,8 @@ class FeatureRows(nn.Module):
 
     features: what to look up. The methods take names of features; None means all of their kind.
     tables: settings of all tables.
-    suffix, dim, initializer: for a second set of tables with the same ids: appended to the names
-        of tables, and in place of the features' widths and the tables' first values.
+    suffix, dim, initializer: for a second set of tables with the same ids: appended to the names of
+        tables, and used instead of the features' widths and the tables' initial values.
 
     >>> from sparsefleet.data.features import Categorical, Features, Numeric
     >>> features = Features(Numeric("age"), Categorical("city", dim=4))
@@ -120,13 +120,13 @@ class FeatureRows(nn.Module):
         found = {self._dim or feature.dim: feature.name for feature in self._ids(names)}
         if len(found) != 1:
             shown = ", ".join(f"'{name}' has {dim}" for dim, name in found.items()) or "none"
-            raise ConfigError(f"this model needs id features of one dim, found {shown}")
+            raise ConfigError(f"this model needs id features with the same dim, found {shown}")
         return next(iter(found))
 
     # -- tensors --------------------------------------------------------------------------------
 
     def fields(self, inputs: Inputs, names: Sequence[str] | None = None) -> Tensor:
-        """Return one row per field, float32[B, F, D]; ids without number are pooled."""
+        """Return one row per field, float32[B, F, D]; features with several ids are pooled."""
         parts = [self._field(feature, inputs) for feature in self._ids(names)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
@@ -150,7 +150,7 @@ class FeatureRows(nn.Module):
             for feature in self.features.of(kinds.Numeric)
         ]
         if not parts:
-            raise ConfigError("this model needs numeric features, and there are none")
+            raise ConfigError("this model needs numeric features, but there are none")
         return torch.cat(parts, dim=1)
 
     def one(self, name: str, inputs: Inputs) -> Tensor:
@@ -175,7 +175,7 @@ class FeatureRows(nn.Module):
         return self.tables[self._key_of[feature.name]]
 
     def _field(self, feature: kinds.Feature, inputs: Inputs) -> Tensor:
-        """Return the rows of one feature as fields: float32[B, W, D], W being 1 for most."""
+        """Return the rows of one feature as fields: float32[B, W, D], with W = 1 for most."""
         ids = _input(inputs, feature.name)
         if isinstance(feature, kinds.Categorical):
             rows: Tensor = self._table(feature)(ids)

@@ -32,8 +32,8 @@ class Experts(nn.ModuleList):
 class ExtractionLayer(nn.Module):
     """Mixes, for each task, its own experts and the shared ones; for the shared part, all.
 
-    width: of each of its T + 1 inputs: one per task, then the shared one.
-    experts: of each task, and shared ones.
+    width: the width of each of its T + 1 inputs: one per task, then the shared one.
+    experts: number of experts of each task, and of shared ones.
     expert: widths of the layers of an expert.
     is_last: there is no shared output.
     """

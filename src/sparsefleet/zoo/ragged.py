@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths, traced_bags
+from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths, traced_bags
 from sparsefleet.nn.step_rows import is_traced
 
 __all__ = ["Padded", "pad", "pool"]
@@ -45,7 +45,8 @@ def pad(rows: Tensor, offsets: Tensor, length: int) -> Padded:
 
 
 def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
-    """Return one row per example, float32[B, D], of its last `length` rows; zeros without any.
+    """Return one row per example, float32[B, D], of its last `length` rows; zeros if there are
+    none.
 
     pooling: "sum", "mean" or "sqrtn", the sum divided by the root of the number.
 
@@ -63,7 +64,7 @@ def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
             bag_end = ends.repeat_interleave(lengths)
             kept = bag_end - torch.arange(rows.shape[0]) <= length
             rows = rows * kept.unsqueeze(1)
-        total = bags_of_lengths(lengths)(rows, 0)
+        total = BagsOfLengths(lengths)(rows, 0)
     if pooling == "sum":
         return total
     divisor = lengths.clamp(min=1, max=length).to(rows.dtype).unsqueeze(1)

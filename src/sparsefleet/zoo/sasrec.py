@@ -21,12 +21,12 @@ __all__ = ["NextItemLoss", "NextItems", "SASRec"]
 
 
 class NextItems(NamedTuple):
-    """What SASRec returns for training data: logits of the item after each one of a history."""
+    """SASRec's result for training data: logits of the item after each item of a history."""
 
     chosen: Tensor
-    """float32[B, L], of the item that came next."""
+    """Logits float32[B, L] of the item that came next."""
     refused: Tensor
-    """float32[B, L], of a negative."""
+    """Logits float32[B, L] of a negative."""
     mask: Tensor
     """bool[B, L]."""
 
@@ -61,12 +61,12 @@ class AttentionBlock(nn.Module):
 
 
 class SASRec(nn.Module):
-    """Scores what comes next after a history.
+    """SASRec: scores the next item after a history.
 
     history: a Sequence; candidate: a Categorical of its table, of one column or C of them.
-    chosen, refused: for training, Sequences of the history's lengths and table: the item after
-        each one of the history, and a negative. A batch that has them gives `NextItems`, for
-        `NextItemLoss`; any other gives the logits of the candidates.
+    chosen, refused: for training, Sequences with the history's lengths and table: the item after
+        each item of the history, and a negative. A batch with them returns `NextItems`, for
+        `NextItemLoss`; any other returns the logits of the candidates.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item", max_length=5))
@@ -90,7 +90,8 @@ class SASRec(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
-        self.rows = FeatureRows(features, tables)
+        used = [name for name in (history, candidate, chosen, refused) if name is not None]
+        self.rows = FeatureRows(Features(*(features[name] for name in used)), tables)
         self.history, self.candidate, self.chosen, self.refused = (
             history,
             candidate,

@@ -34,15 +34,14 @@ class Towers(NamedTuple):
 
     @property
     def score(self) -> Tensor:
-        """Return how well each user and item fit, float32[B]."""
+        """Return how well each user and item match, float32[B]."""
         return (self.user * self.item).sum(dim=1)
 
 
 class TwoTower(nn.Module):
     """Layers over the user's features and over the item's; both vectors have length 1.
 
-    user, item: names of the features of each tower; item_id: the Categorical that tells items
-        apart.
+    user, item: names of the features of each tower; item_id: the Categorical that identifies items.
     log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
 
     >>> from sparsefleet.data.features import Categorical, Features
@@ -81,7 +80,7 @@ class TwoTower(nn.Module):
 def towers(
     user: Tensor, item: Tensor, inputs: Inputs, item_id: str, log_frequency: str | None
 ) -> Towers:
-    """Return both vectors with what the loss needs to know of the items."""
+    """Return both vectors with the item data that the loss needs."""
     frequency = None if log_frequency is None else inputs.get(log_frequency)
     return Towers(user, item, inputs[item_id], frequency)
 
@@ -91,9 +90,9 @@ class InBatchSoftmax:
 
     temperature: scores are divided by it; towers of length 1 need one far below 1.
 
-    An item that occurs twice in a batch is no negative of itself. If the output has frequencies,
-    their logs are subtracted from the scores, so that frequent items, which are negatives often,
-    do not lose by it (Yi et al. 2019). Labels are weights of the examples, float32[B].
+    An item that occurs twice in a batch is not a negative of itself. If the output has frequencies,
+    their logs are subtracted from the scores, so that frequent items, which are often negatives,
+    are not penalized (Yi et al. 2019). Labels are weights of the examples, float32[B].
 
     >>> user = torch.eye(2)
     >>> output = Towers(user, user, torch.tensor([5, 6]), None)

@@ -23,7 +23,7 @@ class CompressedInteractions(nn.Module):
     """The compressed interaction network: layer k holds products of k + 1 fields.
 
     A layer multiplies each of its input's maps with each field, element by element, and mixes the
-    products of each column to H maps.
+    products of each column into H maps.
 
     num_fields: F.
     maps: H of each layer.

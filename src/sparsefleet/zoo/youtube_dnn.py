@@ -1,4 +1,5 @@
-"""YouTubeDNN (Covington et al. 2016, RecSys), candidate generation: what a user watches next.
+"""YouTubeDNN (Covington et al. 2016, RecSys), candidate generation: predicts what a user watches
+next.
 
 Letters: B examples, D width of the vectors.
 """
@@ -24,7 +25,7 @@ class YouTubeDNN(nn.Module):
 
     user: names of the user's features, the history among them.
     item: the Categorical that is watched next. Its rows, of width D, are in the table of its name
-        with ".output" appended: what an item says as a part of a history is another row.
+        with ".output" appended: as a part of a history, an item has another row.
     log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
 
     Train it with `InBatchSoftmax(temperature=1.0)`.
@@ -51,7 +52,7 @@ class YouTubeDNN(nn.Module):
     ) -> None:
         super().__init__()
         if item in user:
-            raise ConfigError(f"feature '{item}' is what is predicted: it cannot be in user")
+            raise ConfigError(f"feature '{item}' is the prediction target, so it cannot be in user")
         self.item, self.log_frequency = item, log_frequency
         self.user_rows = FeatureRows(features.only(*user), tables)
         self.item_rows = FeatureRows(features.only(item), tables, suffix=".output", dim=dim)

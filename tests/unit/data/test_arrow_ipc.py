@@ -58,7 +58,7 @@ def test_damaged_files_are_errors_with_their_name(tmp_path: Path, kind: str, dam
     path = write(tmp_path / "a", kind)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        InputFileError, match="a: (no valid Arrow IPC|this is a Feather file of version 1)"
+        InputFileError, match="a: (not a valid Arrow IPC|this is a Feather file of version 1)"
     ):
         list(Reader(path, FORMAT, 10))
 
@@ -69,7 +69,7 @@ def test_offsets_that_lead_nowhere_are_found_before_they_are_used(tmp_path: Path
         pa.list_(pa.int64()), 2, [None, offsets], children=[pa.array([1, 2, 3])]
     )
     path = write(tmp_path / "a", "file", pa.table({"id": [1, 2], "ads": lists}))
-    with pytest.raises(InputFileError, match="a: no valid Arrow IPC file"):
+    with pytest.raises(InputFileError, match="a: not a valid Arrow IPC file"):
         list(Reader(path, FORMAT, 10))
 
 

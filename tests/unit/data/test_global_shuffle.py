@@ -147,7 +147,7 @@ def test_workers_must_want_the_same(folder: Path) -> None:
     def work(worker: WorkerOf) -> None:
         load(folder, worker).global_shuffle(worker, seed=worker.worker_index())
 
-    with pytest.raises(ConfigError, match="seed of worker 1 is 1, but that of worker 0 is 0"):
+    with pytest.raises(ConfigError, match="seed is 1 on worker 1, but 0 on worker 0"):
         as_workers(2, work)
     with pytest.raises(ConfigError, match="no slot 'ids' with dtype 'text'"):
         shuffled(folder, 2, by="ids", seed=1)
@@ -242,7 +242,7 @@ def test_blocks_that_are_not_whole_are_refused(folder: Path) -> None:
         unpack(packed + b"12345678", SLOTS)
     with pytest.raises(ProtocolError, match="4 columns, but this worker has 1 slots"):
         unpack(packed, SLOTS[:1])
-    with pytest.raises(ProtocolError, match="another kind of values for slot 'ids'"):
+    with pytest.raises(ProtocolError, match="values for slot 'ids' of a different type"):
         unpack(packed, (SLOTS[2], *SLOTS[1:]))
     with pytest.raises(ProtocolError, match="begins with"):
         unpack(b"?" * 40, SLOTS)

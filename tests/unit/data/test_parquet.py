@@ -344,7 +344,7 @@ def test_remote_files_files_without_rows_and_data_in_memory(tmp_path: Path) -> N
 
 def test_settings_for_text_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", {"id": [1]})
-    with pytest.raises(ConfigError, match="Parquet files cannot go through a pipe command"):
+    with pytest.raises(ConfigError, match="Parquet files cannot be read through a pipe"):
         Reader(path, ONE_ID, 1, config=ReaderConfig(pipe_command=["cat"]))
     with pytest.raises(ConfigError, match="Parquet files have their own compression"):
         Reader(path, ONE_ID, 1, config=ReaderConfig(compression="gzip"))

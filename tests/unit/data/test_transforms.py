@@ -116,7 +116,7 @@ def test_a_filter_that_leaves_nothing_is_told_but_is_no_error(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert list(Reader(file, ONE_ID, 10).filter(lambda columns: columns["id"] < 0)) == []
-    assert "left no records of the 1000 in 1 file(s)" in caplog.text
+    assert "removed all of the 1000 records in 1 file(s)" in caplog.text
 
 
 def test_a_split_is_complete_disjoint_and_about_as_large_as_asked(file: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, Queue
 from typing import Any, TypeVar
@@ -37,6 +37,10 @@ class QueueExchange:
 
     def send(self, to: int, data: bytes) -> None:
         self._until_done(lambda: self._hub.boxes[to].put(data, timeout=0.05))
+
+    def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
+        for to, data in letters:
+            self.send(to, data)
 
     def receive(self) -> list[bytes]:
         return [self._until_done(lambda: self._hub.boxes[self.rank].get(timeout=0.05))]

@@ -38,6 +38,7 @@ Make = Callable[[Any], torch.optim.Optimizer]
             lambda p: torch.optim.RMSprop(p, lr=0.3, momentum=0.5, centered=True),
             optim.RMSprop(lr=0.3, momentum=0.5, centered=True),
         ),
+        (lambda p: torch.optim.Adadelta(p, lr=0.3, rho=0.8), optim.Adadelta(lr=0.3, rho=0.8)),
     ],
 )
 def test_known_optimizer_is_described(make: Make, wanted: optim.Optimizer) -> None:
@@ -48,11 +49,14 @@ def test_known_optimizer_is_described(make: Make, wanted: optim.Optimizer) -> No
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: torch.optim.LBFGS(p), "no LBFGS; of torch.optim they have Adagrad, Adam"),
-        (lambda p: torch.optim.AdamW(p, amsgrad=True), "AdamW with amsgrad=False only, got True"),
-        (lambda p: torch.optim.RAdam(p), "no RAdam; of torch.optim they have Adagrad, Adam"),
-        (lambda p: torch.optim.Adam(p, amsgrad=True), "Adam with amsgrad=False only, got True"),
-        (lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.1), "dampening=0 only, got 0.1"),
+        (lambda p: torch.optim.LBFGS(p), "LBFGS; from torch.optim they support Adadelta"),
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), "AdamW only with amsgrad=False, got True"),
+        (lambda p: torch.optim.RAdam(p), "RAdam; from torch.optim they support Adadelta"),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "Adam only with amsgrad=False, got True"),
+        (
+            lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.1),
+            "only with dampening=0, got 0.1",
+        ),
         (lambda p: torch.optim.SGD(p, maximize=True), "maximize=True: negate the loss"),
     ],
 )
@@ -91,3 +95,12 @@ def test_optimizer_only_torch_knows_is_kept_with_the_reason() -> None:
 def test_something_else_than_an_optimizer_is_refused() -> None:
     with pytest.raises(ConfigError, match="got float"):
         dense_groups(nn.Linear(2, 1), 0.1)  # type: ignore[arg-type]
+
+
+def test_parameters_scaled_by_norms_have_tables_of_their_own_on_one_server() -> None:
+    groups = dense_groups(nn.Linear(200, 100), optim.Lamb())
+    specs = [group.spec() for group in groups]
+    assert [(spec.name, spec.size, spec.min_block_size) for spec in specs] == [
+        ("dense", 20_000, 20_000),
+        ("dense.1", 100, 8192),
+    ]

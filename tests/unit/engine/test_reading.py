@@ -112,8 +112,14 @@ def test_anything_that_counts_is_asked() -> None:
 @pytest.mark.parametrize(
     ("reading", "wanted"),
     [
-        (ReaderStats(lines=9, threads=1, consumers_blocked_s=4.0), "the thread that reads; more"),
-        (ReaderStats(lines=9, threads=2, consumers_blocked_s=4.0), "the 2 threads that read; more"),
+        (
+            ReaderStats(lines=9, threads=1, consumers_blocked_s=4.0),
+            "the thread that reads; use more",
+        ),
+        (
+            ReaderStats(lines=9, threads=2, consumers_blocked_s=4.0),
+            "the 2 threads that read; use more",
+        ),
         (
             ReaderStats(records=9, threads=1, consumers_blocked_s=4.0),
             "code that makes batches",

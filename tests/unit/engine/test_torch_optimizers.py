@@ -18,6 +18,7 @@ RULES = {
     "adagrad": optim.Adagrad(lr=0.1, l2=0.02, initial_accumulator=0.1),
     "decayed_adagrad": optim.DecayedAdagrad(lr=0.1, l1=0.01, l2=0.02),
     "rmsprop": optim.RMSprop(lr=0.01, l2=0.02, momentum=0.9, centered=True),
+    "adadelta": optim.Adadelta(lr=0.5, l1=0.01, l2=0.02),
     "adam": optim.Adam(lr=0.01, l1=0.01, l2=0.02),
     "adamax": optim.Adamax(lr=0.01, l2=0.02),
     "ftrl": optim.Ftrl(lr=0.1, l1=0.02, l2=0.03, initial_accumulator=0.1),
@@ -42,6 +43,11 @@ def test_a_description_steps_as_a_table_of_it_does(name: str) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_norms_of_parameters_are_for_servers() -> None:
+    with pytest.raises(ConfigError, match="parameters do not support Lamb; from sparsefleet.optim"):
+        torch_optimizer(optim.Lamb(), [nn.Parameter(torch.zeros(2))])
+
+
 def test_a_rule_for_rows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="dense parameters have no RowwiseAdagrad"):
+    with pytest.raises(ConfigError, match="dense parameters do not support RowwiseAdagrad"):
         torch_optimizer(optim.RowwiseAdagrad(lr=0.1), [nn.Parameter(torch.zeros(2))])

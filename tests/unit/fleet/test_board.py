@@ -13,6 +13,7 @@ from sparsefleet.errors import DeadlineError, NotFoundError, PeerLostError
 from sparsefleet.fleet.board import RankBoard
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.store import LocalStore
 
 
 class StoreWorld:
@@ -92,3 +93,12 @@ def test_a_note_that_is_not_there_is_reported() -> None:
     notes.delete_note("save/1")
     with pytest.raises(DeadlineError, match="the note 'save/1': waited"):
         notes.get_note("save/1", wait=True, timeout_s=0.05)
+
+
+def test_several_notes_are_read_at_once_with_and_without_servers() -> None:
+    with LocalStore() as local:
+        for each in (local, board()):
+            each.put_note("a", b"1")
+            each.put_note("c", b"")
+            assert each.get_notes(["c", "b", "a"]) == [b"", None, b"1"]
+            assert each.get_notes([]) == []

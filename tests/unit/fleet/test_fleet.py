@@ -156,7 +156,7 @@ def test_any_torch_optimizer_trains_locally_and_is_refused_elsewhere() -> None:
             model(torch.arange(3)).sum().backward()
     assert not torch.equal(before, model[1].weight)  # type: ignore[arg-type]
     fleet.stop_worker()
-    with pytest.raises(ConfigError, match="tables have no Rprop"):
+    with pytest.raises(ConfigError, match="tables do not support Rprop"):
         fleet.distribute(small_model(), rprop, "async")
 
 

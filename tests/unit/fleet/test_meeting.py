@@ -37,6 +37,23 @@ def test_gather_gives_everybodys_bytes_by_rank_of_any_size() -> None:
         assert small == [b"0", b"1", b"2"]
 
 
+def test_gathering_takes_each_worker_a_few_requests_however_many_there_are() -> None:
+    num_workers = 16
+    requests = "server.request_seconds.other.le.inf"
+
+    def gather(index: int, servers: NativeServers) -> list[bytes]:
+        with servers.connect(name=f"worker-{index}") as store:
+            return Meeting(store, worker(index, servers, num_workers)).all_gather(b"%d" % index)
+
+    with NativeServers(1) as servers, ThreadPoolExecutor(num_workers) as pool:
+        with servers.connect(name="observer") as observer:
+            before = observer.stats()[0][requests]
+            found = list(pool.map(lambda index: gather(index, servers), range(num_workers)))
+            asked = observer.stats()[0][requests] - before
+    assert found == [[b"%d" % index for index in range(num_workers)]] * num_workers
+    assert asked < 12 * num_workers  # join, put, meet, read, meet, delete, goodbye; heartbeats
+
+
 def test_the_first_decides_for_all_and_its_errors_are_everybodys() -> None:
     def decide(index: int, servers: NativeServers) -> tuple[bytes | None, str]:
         def rule(given: list[bytes]) -> bytes:

@@ -116,7 +116,9 @@ def test_each_queue_of_records_in_memory_may_end_with_a_short_batch(tmp_path: Pa
     dataset.set_queue_num(1)
     assert [len(feed["click"]) for feed in dataset] == [3, 3, 3, 1]
     dataset.set_queue_num(3)
-    with pytest.raises(ValueError, match=r"queue_num must be in 1..2, the threads, got 3"):
+    with pytest.raises(
+        ValueError, match=r"queue_num must be in 1..2, the number of threads, got 3"
+    ):
         list(dataset)
     dataset.set_queue_num(1)
     dataset.set_thread(0)  # counts as 1

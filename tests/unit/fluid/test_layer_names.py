@@ -71,7 +71,7 @@ def test_layers_for_ranks_give_their_input_when_there_is_one() -> None:
         fluid.Executor().run(feed={"x": array}, fetch_list=[both])
     with pytest.raises(ProgramError, match="reduce_type must be sum, max, min or prod"):
         L.collective._c_allreduce(x, reduce_type="mean")
-    with pytest.raises(ProgramError, match="3 rows, which 2 ranks cannot share"):
+    with pytest.raises(ProgramError, match="3 rows, which cannot be divided evenly"):
         L.collective._c_reducescatter(fluid.data("odd", [3, 2]), nranks=2)
 
 

@@ -100,7 +100,7 @@ def test_create_lod_tensor_takes_lists_arrays_and_tensors() -> None:
     assert fluid.create_lod_tensor(made, [[3]], fluid.CPUPlace()).lod() == [[0, 3]]
     with pytest.raises(AssertionError, match=r"sequences of \[2, 1\]"):
         fluid.create_lod_tensor([[1, 2], [3]], [[1, 2]])
-    with pytest.raises(AssertionError, match="do not fit 3 rows"):
+    with pytest.raises(AssertionError, match="do not match 3 rows"):
         fluid.create_lod_tensor(rows, [[1, 1]])
     with pytest.raises(TypeError, match="got str"):
         fluid.create_lod_tensor("abc", [[3]])

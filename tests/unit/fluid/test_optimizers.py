@@ -168,7 +168,13 @@ def test_update_equals_the_original(kind: str) -> None:
         assert kept == set(KEPT[kind])
 
 
-@pytest.mark.parametrize("kind", ["sgd", "sgd_l2", "momentum", "adagrad", "adam", "ftrl"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("sgd", "sgd_l2", "momentum", "adagrad", "adam", "ftrl"),
+        *("rmsprop", "rmsprop_c", "adadelta", "lars", "lamb"),
+    ],
+)
 def test_rows_of_a_table_are_updated_as_plain_parameters_are(kind: str) -> None:
     """One id in each step, so that every row has a gradient each time."""
     make = KINDS[kind][0] if kind != "adam" else partial(fluid.optimizer.Adam, 0.1, lazy_mode=True)

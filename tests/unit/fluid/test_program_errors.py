@@ -221,5 +221,5 @@ def test_names_that_are_near_and_feeds_that_were_given_are_reported() -> None:
     feed = {"x": np.ones((2, 4), "float32")}
     with pytest.raises(ProgramError, match="needs 'y', which was not fed; fed were x"):
         fluid.Executor().run(feed=feed, fetch_list=[total])
-    with pytest.raises(ProgramError, match="no variable 'maen_0.*names like it: mean_0"):
+    with pytest.raises(ProgramError, match="no variable 'maen_0.*similar names: mean_0"):
         fluid.Executor().run(feed=feed, fetch_list=["maen_0.tmp_0"])

@@ -126,3 +126,18 @@ def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         np.array(fluid.global_scope().find_var("fc_0.b_0").get_tensor()), after
     )
+
+
+def test_a_model_that_is_not_for_deployment_keeps_the_program_that_trains(tmp_path: Path) -> None:
+    trained = Trained()
+    assert not fluid.io.save_inference_model(
+        tmp_path, [], [], trained.exe, export_for_deployment=False
+    )
+    wanted = trained.train(2)
+    saved = (tmp_path / "__model__.main_program").read_bytes()
+    with fluid.scope_guard(fluid.Scope()):
+        trained.exe.run(fluid.default_startup_program())
+        program = fluid.Program.parse_from_string(saved)
+        fluid.io.load_persistables(trained.exe, tmp_path, program)
+        found = [trained.exe.run(program, trained.feed, [trained.loss.name])[0] for _ in wanted]
+    np.testing.assert_allclose(np.concatenate(found), wanted, rtol=1e-6)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sparsefleet.cli.chaos import _given_job, add_chaos_flags, run_chaos_command
-from sparsefleet.cli.main import _make_parser
+from sparsefleet.cli.main import make_parser
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch.chaos import ChaosConfig, ChaosReport, make_schedule
 from sparsefleet.launch.chaos.chaos_run import _check_ledger
@@ -94,7 +94,10 @@ def test_proxy_waits_for_a_server_that_is_restarting() -> None:
 
 def test_ledger_names_what_is_missing_and_what_was_repeated() -> None:
     good = {"records": 9, "missing": 0, "repeated": 0, "first_missing": [], "first_repeated": []}
+    good["counted"] = [9.0, 9.0]
     assert _check_ledger(good) == []
+    [miscounted] = _check_ledger({**good, "counted": [9.0, 8.0]})
+    assert "the dense counter shows [9.0, 8.0] records, expected 9" in miscounted
     lost, doubled = _check_ledger(
         {**good, "missing": 2, "repeated": 1, "first_missing": [3, 4], "first_repeated": [[5, 2.0]]}
     )
@@ -130,7 +133,7 @@ def test_given_job_is_restarted_without_limit_unless_it_has_one() -> None:
         (("--durability", "off"), "all", 0),
     ):
         options = parser.parse_args(["--", "launch", *words, "-m", "train"])
-        job = _given_job(options, lambda line: _make_parser().parse_args(line))
+        job = _given_job(options, lambda line: make_parser().parse_args(line))
         assert (job.restart_rule, job.restart_limit) == (rule, limit)
 
 
@@ -142,7 +145,7 @@ def test_given_job_is_restarted_without_limit_unless_it_has_one() -> None:
         (["--", "train.py"], "the job must follow as `-- launch"),
         (["--kill", "managers", "--ledger"], "ChaosConfig.roles must be servers, workers"),
         (["--kill", "servers", "--pause", "workers", "--ledger"], "must name the same processes"),
-        (["--ledger", "--", "launch", "train.py"], "--ledger runs a job of its own"),
+        (["--ledger", "--", "launch", "train.py"], "--ledger runs its own job"),
     ],
 )
 def test_wrong_command_lines_are_explained(words: list[str], message: str) -> None:

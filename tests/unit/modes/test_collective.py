@@ -99,7 +99,7 @@ def test_what_ranks_cannot_do_is_refused(model: nn.Module, options: Any, told: s
 
 
 def test_a_model_of_tables_alone_is_sent_to_servers() -> None:
-    with pytest.raises(ConfigError, match="no dense parameter that workers could exchange"):
+    with pytest.raises(ConfigError, match="no dense parameters for workers to exchange"):
         trainer_of(nn.Sequential(SparseEmbedding("ads", 1)), fleet_of())
 
 

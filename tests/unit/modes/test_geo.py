@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.mode_workers import KEY, NET, ROWS, ModeWorkers, gradients
@@ -10,7 +12,7 @@ from sparsefleet.errors import ConfigError, NonFiniteError, UnknownTableError, W
 from sparsefleet.modes import GeoConfig
 from sparsefleet.modes.mode import Mode
 from sparsefleet.modes.mode_choice import make_mode
-from sparsefleet.modes.mode_setting import ModeSetting, StepGradients
+from sparsefleet.modes.mode_setting import BatchOrigin, ModePosition, ModeSetting, StepGradients
 from sparsefleet.optim import SGD, Adagrad
 from sparsefleet.store import AdmitByCount, LocalStore, TableSpec
 
@@ -113,6 +115,22 @@ def test_an_exchange_takes_so_many_mini_batches_of_all_threads(threads: int) -> 
         assert job.net() == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [{"first_step": 2000}, {"position": ModePosition(state={"steps": 1500}, batches=500)}],
+)
+def test_a_resumed_training_does_not_start_again_with_an_exchange_per_batch(
+    begun: dict[str, Any],
+) -> None:
+    with ModeWorkers("geo", **begun) as job:
+        for _ in range(99):
+            job.modes[0].hand_over(gradients(1.0))
+        assert job.modes[0].stats().staleness_last == 98
+        job.modes[0].hand_over(gradients(1.0))
+        job.modes[0].flush()
+        assert job.modes[0].stats().pushes == 1
+
+
 def test_a_model_without_tables_is_exchanged_too() -> None:
     with ModeWorkers(EACH_STEP, workers=2, tables={}) as job:
         job.modes[0].hand_over(gradients(1.0))
@@ -179,3 +197,44 @@ def test_dense_optimizers_other_than_plain_sgd_are_refused() -> None:
         )
         with pytest.raises(ConfigError, match="dense table 'net'"):
             make_mode("geo", setting)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_an_exchange_that_would_outgrow_a_frame_is_sent_before(servers: int) -> None:
+    keys = np.arange(4000, dtype=np.uint64)
+    config = GeoConfig(push_interval_steps=1000)
+    # 1,365 rows of 12 bytes
+    with ModeWorkers(config, servers=servers, max_frame_bytes=16 << 10) as job:
+        mode, store = job.modes[0], job.stores[0]
+        for number, part in enumerate(np.split(keys, 20), 1):
+            mode.pull({ROWS: part})
+            made = gradients(1.0)
+            made.sparse[ROWS] = (part, np.ones((len(part), 1), np.float32))
+            made.origin = BatchOrigin(epoch=0, number=number)
+            mode.hand_over(made)
+        early = store.applied_data()
+        mode.finish()
+        # Exchanges are whole mini-batches, and those before the last were sent without being asked.
+        for marks in early:
+            [(stream, epoch, begin, end)] = marks
+            assert (stream, epoch, begin) == (0, 0, 0)
+            assert 10 <= end < 20
+        assert {tuple(marks) for marks in store.applied_data()} == {((0, 0, 0, 20),)}
+        rows = np.concatenate([store.pull(ROWS, part, train=False) for part in np.split(keys, 4)])
+        assert np.all(rows == np.float32(-0.1))
+        assert job.net() == pytest.approx(-2.0)
+
+
+def test_rows_that_repeat_do_not_make_exchanges_more_frequent() -> None:
+    keys = np.arange(1000, dtype=np.uint64)
+    with ModeWorkers(GeoConfig(push_interval_steps=1000), max_frame_bytes=16 << 10) as job:
+        mode = job.modes[0]
+        for number in range(1, 11):
+            mode.pull({ROWS: keys})
+            made = gradients(1.0)
+            made.sparse[ROWS] = (keys, np.ones((len(keys), 1), np.float32))
+            made.origin = BatchOrigin(epoch=0, number=number)
+            mode.hand_over(made)
+        assert job.stores[0].applied_data() == [[]]
+        mode.finish()
+        assert job.stores[0].applied_data() == [[(0, 0, 0, 10)]]

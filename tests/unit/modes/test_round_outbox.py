@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sparsefleet.modes.round_outbox import RoundOutbox
 
@@ -43,3 +47,34 @@ def test_close_removes_the_file(tmp_path: Path) -> None:
     outbox.put(1, [({}, {"d": np.ones(3, np.float32)})], MARKS)
     outbox.close()
     assert list(tmp_path.iterdir()) == []
+
+
+SMALL_MEMORY = """
+import numpy as np
+from sparsefleet.errors import DiskFullError
+from sparsefleet.modes.round_outbox import RoundOutbox
+
+outbox = RoundOutbox("outbox")
+outbox.put(1, [({}, {"d": np.ones(1000, np.float32)})], [(0, 1, 2, 3)])
+try:
+    outbox.put(2, [({}, {"d": np.ones(2_000_000, np.float32)})], [(0, 1, 2, 3)])
+except DiskFullError as error:
+    print(error)
+"""
+
+
+def test_a_round_that_does_not_fit_in_memory_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    """As in a container, whose /dev/shm has 64 MB unless more is asked for."""
+    mount = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && cd {tmp_path} || exit 77"
+    if shutil.which("unshare") is None:
+        pytest.skip("needs the command unshare of util-linux")
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f'{mount}; exec "$0" -c "$1"', sys.executable, SMALL_MEMORY],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip(f"no file system of its own: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert "cannot keep 8,388,608 bytes in outbox" in done.stdout
+    assert "No space left on device. Make room there, or set TMPDIR" in done.stdout

@@ -73,6 +73,12 @@ def test_a_log_that_takes_long_to_write_is_a_slow_disk(metric: str, seconds: flo
     assert found(slow, fast) == [("slow_disk", "server 0")]
 
 
+def test_a_log_without_space_is_a_full_disk() -> None:
+    full = process("server 0", log_disk_full=1.0)
+    fine = process("server 1", log_disk_full=0.0)
+    assert found(full, fine) == [("full_disk", "server 0")]
+
+
 def test_long_pauses_for_checkpoints_are_a_slow_disk() -> None:
     paused = process("worker 0", checkpoint_pause_seconds_total=1.0, worker_threads=2)
     assert found(paused) == []
@@ -92,6 +98,23 @@ def test_faults_that_read_swapped_memory_are_swapping() -> None:
 
 def test_staleness_that_keeps_rising_is_found() -> None:
     assert found(staleness={0: [3.0, 5.0, 9.0, 12.0, 20.0]}) == [("growing_staleness", "worker 0")]
+    assert found(staleness={1: [2.0, 40.0, 38.0]}) == [("growing_staleness", "worker 1")]
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [2.0, 40.0],  # might be one bad second
+        [1.0, 15.0, 15.0],
+        [2.0, 40.0, 3.0],
+        [10.0, 39.0, 39.0],
+        [6.0, 7.0, 8.0, 9.0],
+        [0.0, 1.0, 3.0, 7.0],
+    ],
+    ids=str,
+)
+def test_short_or_slow_rises_of_staleness_are_no_trend(points: list[float]) -> None:
+    assert found(staleness={0: points}) == []
 
 
 def test_a_table_whose_ids_are_all_new_is_a_dying_feature() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import sparsefleet
+from sparsefleet.engine.worker_metrics import WORKER
 from sparsefleet.errors import ConfigError
 from sparsefleet.monitor import CATALOGUE, Registry, Sample, expose, parse, sample, server_samples
 from sparsefleet.monitor.endpoint_file import (
@@ -20,6 +21,7 @@ from sparsefleet.monitor.endpoint_file import (
     metrics_route,
     read_targets,
     serve_metrics_if_asked,
+    write_atomically,
     write_targets,
 )
 from sparsefleet.monitor.http_server import HttpServer, Request, Response
@@ -103,6 +105,8 @@ def test_stats_of_a_server_become_metrics_and_histograms() -> None:
         "server.request_seconds.pull.le.inf": 4.0,
         "server.request_seconds.pull.sum": 0.5,
         "server.bytes_in": 7.0,
+        "server.socket_bytes_in": 5.0,
+        "server.lane_bytes_in": 2.0,
         "table.a.b.rows": 2.0,
         "something.new": 1.0,
     }
@@ -112,7 +116,10 @@ def test_stats_of_a_server_become_metrics_and_histograms() -> None:
     assert found[f"{name}_bucket", (("type", "pull"), ("le", "+Inf"))] == 4
     assert found[f"{name}_count", (("type", "pull"),)] == 4
     assert found["sparsefleet_table_rows", (("table", "a.b"),)] == 2
-    assert len(found) == 6
+    received = "sparsefleet_server_received_bytes_total"
+    assert found[received, (("transport", "socket"),)] == 5
+    assert found[received, (("transport", "shared_memory"),)] == 2
+    assert len(found) == 7
 
 
 def test_a_source_that_raises_does_not_take_the_others_along(
@@ -166,6 +173,14 @@ def test_a_token_is_needed_and_exchanged_for_a_cookie(serve: list[HttpServer]) -
     assert "SameSite=Strict" in cookie
     assert get(server, "/", Cookie=cookie.partition(";")[0])[2] == "secret"
     assert get(server, "/", Cookie='a="; b=(\x7f')[0] == 403
+
+
+def test_other_users_read_where_to_scrape_and_nothing_else(tmp_path: Path) -> None:
+    """Prometheus usually runs as a user of its own; addresses of dashboards have a token."""
+    write_targets(tmp_path / "worker-0.json", [Target("worker", 0, "127.0.0.1:5")])
+    write_atomically(tmp_path / "dashboard.url", "http://127.0.0.1:5/?token=3f")
+    assert (tmp_path / "worker-0.json").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "dashboard.url").stat().st_mode & 0o777 == 0o600
 
 
 def test_targets_are_read_back_and_other_files_skipped(tmp_path: Path) -> None:
@@ -231,7 +246,7 @@ def test_quantile_of_nothing_is_none() -> None:
     assert quantile({1.0: 0.0, float("inf"): 4.0}, 0.5) == 1.0
 
 
-def test_a_training_reports_what_it_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_reports_what_it_has_done() -> None:
     model = nn.Sequential(SparseEmbeddingBag("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
     batch = (torch.tensor([[1, 2], [3, 3]]), torch.tensor([1.0, 0.0]))
     trainer = sparsefleet.Trainer(
@@ -240,19 +255,41 @@ def test_a_training_reports_what_it_has_done(monkeypatch: pytest.MonkeyPatch) ->
         torch.optim.Adagrad(model.parameters(), lr=0.1),
         config=sparsefleet.TrainerConfig(quiet=True),
     )
+    before = Reading(WORKER.samples())  # of earlier tests in this process
     with trainer:
         trainer.fit([batch] * 20, epochs=2, validation=[batch])
-        assert trainer._training is not None
-        reading = Reading(trainer._training.metrics.samples())
-    assert reading.get("sparsefleet_worker_examples_total") == 80
-    assert reading.get("sparsefleet_worker_steps_total") == 40
+        reading = Reading(WORKER.samples())
+    grown = Interval(before, reading)
+    assert grown.grown("sparsefleet_worker_examples_total") == 80
+    assert grown.grown("sparsefleet_worker_steps_total") == 40
     assert reading.get("sparsefleet_worker_epoch") == 2
     assert reading.get("sparsefleet_validation_metric", metric="auc") == 1.0
     assert reading.get("sparsefleet_table_rows", table="ads") == 3
-    assert 0 < reading.get("sparsefleet_worker_loss_total") / 80 < 0.8
+    assert 0 < grown.grown("sparsefleet_worker_loss_total") / 80 < 0.8
     assert reading.by("sparsefleet_worker_activity_seconds_total", "activity")["compute"] > 0
     assert reading.get("sparsefleet_table_gradient_samples_total", table="ads") > 0
     lookups = reading.get("sparsefleet_worker_lookups_total", table="ads")
     assert reading.get("sparsefleet_worker_unique_lookups_total", table="ads") < lookups
     assert reading.get("sparsefleet_worker_hot_key_ratio", table="ads") == 0.5
     assert {metric_of(each.name) for each in reading.samples()} <= set(CATALOGUE)
+
+
+def test_metrics_by_group_and_calibration_are_served_while_it_trains() -> None:
+    model = nn.Sequential(SparseEmbeddingBag("ads", 4), nn.Linear(4, 1), nn.Flatten(0))
+    seen: list[dict[str, float]] = []
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for number in range(20):
+            if number == 19:
+                seen.append(Reading(WORKER.samples()).by("sparsefleet_worker_metric", "metric"))
+            yield torch.tensor([[1, 2], [3, 3], [1, 3], [2, 3]]), torch.tensor([1.0, 0, 1, 0])
+
+    with sparsefleet.Trainer(
+        model,
+        nn.BCEWithLogitsLoss(),
+        torch.optim.Adagrad(model.parameters(), lr=0.1),
+        metrics=["auc", "gauc", "normalized_entropy", "calibration"],
+        config=sparsefleet.TrainerConfig(quiet=True, groups=lambda ids: ids[:, 1] * 0),
+    ) as trainer:
+        trainer.fit(batches)
+    assert set(seen[0]) >= {"loss", "auc", "gauc", "normalized_entropy", "calibration"}

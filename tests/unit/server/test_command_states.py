@@ -62,7 +62,7 @@ def test_mailboxes_come_back_from_a_state_and_the_commands_after_it(written_afte
         _mail("put", data=b"first"),
         _mail("put", data=b"second"),
         _mail("take"),
-        _mail("put", data=b"third"),
+        _mail("put", data=b"other third", letters=[[2, 6], [1, 5]]),
     ]
     for number, command in enumerate(commands):
         if number == written_after:
@@ -75,6 +75,9 @@ def test_mailboxes_come_back_from_a_state_and_the_commands_after_it(written_afte
     take = _mail("take")
     after.take(take)
     assert unpack_body(take.answer) == ({"sizes": [5]}, b"third")
+    other = _mail("take", to=2)
+    after.take(other)
+    assert unpack_body(other.answer) == ({"sizes": [6]}, b"other ")
     assert after.dump() != b""
 
 

@@ -66,6 +66,23 @@ def test_who_takes_first_waits_for_a_letter() -> None:
     assert waiting.data == b"late"
 
 
+def test_a_letter_that_finds_room_when_the_one_before_is_too_late_is_answered_once() -> None:
+    boxes = Mailboxes(capacity_bytes=10)
+    put(boxes, b"123456")
+    with boxes.hold():  # so that both are too late at the same moment
+        large, small = put(boxes, b"12345678", wait_s=0), put(boxes, b"12", wait_s=0)
+    assert large.answered.wait(LONG_S)
+    assert small.answered.wait(LONG_S)
+    assert (large.head, small.head) == ({"stored": False}, {"stored": True})
+    assert take(boxes, to=1, wait_s=0).answered.wait(LONG_S)  # time limits still hold
+    assert take(boxes).data == b"12345612"
+
+
+def test_mail_without_letters_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"mail of 0 bytes does not match"):
+        put(Mailboxes(), b"", letters=[])
+
+
 def test_a_full_box_holds_up_its_senders_only() -> None:
     boxes = Mailboxes(capacity_bytes=10)
     assert put(boxes, b"123456").answered.is_set()
@@ -77,6 +94,59 @@ def test_a_full_box_holds_up_its_senders_only() -> None:
     assert take(boxes).data == b"123456"
     assert late.head == later.head == {"stored": True}
     assert take(boxes).data == b"789abc"
+
+
+def put_all(boxes: Mailboxes, *letters: tuple[int, bytes], **head: Any) -> Question:
+    sizes = [[to, len(letter)] for to, letter in letters]
+    return put(boxes, b"".join(letter for _, letter in letters), letters=sizes, **head)
+
+
+def test_letters_to_several_workers_are_stored_together() -> None:
+    boxes = Mailboxes(capacity_bytes=10)
+    first = put_all(boxes, (0, b"123456"), (1, b"x"), (0, b"7"))
+    assert first.head == {"stored": True}
+    waiting = put_all(boxes, (1, b"yz"), (0, b"89ab"))
+    behind = put(boxes, b"!", to=1)
+    assert not waiting.answered.is_set()  # worker 0 has no room
+    assert not behind.answered.is_set()
+    assert take(boxes, to=1).data == b"x"
+    assert not waiting.answered.is_set()
+    assert take(boxes).data == b"1234567"
+    assert waiting.head == behind.head == {"stored": True}
+    assert take(boxes, to=1).data == b"yz!"
+    assert take(boxes).data == b"89ab"
+
+
+def test_letters_that_were_not_stored_in_time_hold_up_nobody() -> None:
+    boxes = Mailboxes(capacity_bytes=1)
+    put(boxes, b"1")
+    late = put_all(boxes, (0, b"2"), (1, b"a"), wait_s=0.05)
+    behind = put(boxes, b"b", to=1)
+    assert late.answered.wait(LONG_S)
+    assert late.head == {"stored": False}
+    assert behind.answered.wait(LONG_S)
+    assert take(boxes, to=1).data == b"b"
+
+
+def test_letters_must_add_up() -> None:
+    with pytest.raises(ProtocolError, match="does not match the letter sizes"):
+        put(Mailboxes(), b"abc", letters=[[0, 1]])
+
+
+def test_a_check_is_held_until_the_box_closes_its_time_is_up_or_the_room_fails() -> None:
+    boxes = Mailboxes()
+    closing, short, failing = Question(), Question(to=1, wait_s=0.01), Question(to=2)
+    for question in (closing, short, failing):
+        boxes.check(question)
+    assert short.answered.wait(LONG_S)
+    assert not closing.answered.is_set()
+    boxes.close(Question())
+    assert closing.answered.is_set()
+    boxes.fail(Question(reason="worker 3: no memory"))
+    assert failing.failure == "PEER_LOST: worker 3: no memory"
+    with pytest.raises(PeerLostError, match="no memory"):
+        boxes.check(Question())
+    assert boxes.num_rooms == 0
 
 
 def test_a_letter_larger_than_the_box_goes_alone() -> None:

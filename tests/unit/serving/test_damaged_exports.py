@@ -89,7 +89,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "no manifest": (
         lambda directory, _: (directory / "manifest.json").unlink(),
         CheckpointError,
-        "holds no exported model",
+        "contains no exported model",
     ),
     "manifest empty": (manifest_is(b""), CorruptFileError, "is not JSON"),
     "manifest cut": (manifest_is(b'{"kind": "spar'), CorruptFileError, "is not JSON"),
@@ -103,7 +103,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "newer version": (
         manifest(lambda m: m.update(version=2)),
         CheckpointError,
-        "is of format version 2; this sparsefleet reads 1",
+        "has format version 2, but this sparsefleet reads 1",
     ),
     "field missing": (
         manifest(lambda m: m.pop("tables")),
@@ -199,9 +199,9 @@ def test_file_missing_is_reported_as_such_without_verification(
 
 
 def test_directory_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="nowhere holds no exported model"):
+    with pytest.raises(CheckpointError, match="nowhere contains no exported model"):
         Predictor(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="holds no exported model"):
+    with pytest.raises(CheckpointError, match="contains no exported model"):
         load_inference_model(tmp_path)
 
 

@@ -80,7 +80,7 @@ def test_predictions_are_written_in_every_form(form: str, tmp_path: Path) -> Non
     [
         ([{"ids": [1, 2]}], "has no column 'n'; it has ids"),
         ([{"ids": [1, 2], "n": 1}, {"ids": [1], "n": 1}], "column 'ids': 2 examples have 3 values"),
-        ([{"ids": [1, 2, 3], "n": 1}, {"ids": [1], "n": 1}], "examples have 1 to 3 values"),
+        ([{"ids": [1, 2, 3], "n": 1}, {"ids": [1], "n": 1}], "examples have between 1 and 3"),
         ([{"ids": [1, 2], "n": None}], "1 examples have no value"),
         ([{"ids": [1, 2], "n": 0.5}], "column 'n': .*; expected n: int64"),
         ([{"ids": [1, 2], "n": "x"}], "column 'n'"),
@@ -107,7 +107,7 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     schema = Schema(inputs=(), targets=(), lookups=())
     with pytest.raises(ConfigError, match="must end with one of .parquet, .csv, .json"):
         list(read_examples(tmp_path / "e.txt", schema, 1))
-    with pytest.raises(InputMissingError, match="there is no file"):
+    with pytest.raises(InputMissingError, match="e.json: no such file"):
         list(read_examples(tmp_path / "e.json", schema, 1))
     for form in ("json", "parquet"):
         path = tmp_path / f"bad.{form}"
@@ -142,7 +142,7 @@ def test_predict_command_prints_or_writes(
         pandas.read_parquet(out)["chance"], np.array(printed[1:], np.float64), atol=1e-6
     )
     assert run("predict", directory, "--examples", examples / "none.csv") == 1
-    assert "sparsefleet predict: error: there is no file" in capsys.readouterr().err
+    assert "none.csv: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
@@ -183,7 +183,7 @@ def test_export_command_shows_and_verifies(capsys: pytest.CaptureFixture[str]) -
     assert run("export", "verify", directory) == 0
     assert f"{len(manifest.files)} files" in capsys.readouterr().out
     assert run("export", "show", directory / "nowhere") == 1
-    assert "holds no exported model" in capsys.readouterr().err
+    assert "contains no exported model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["predict", "export"])

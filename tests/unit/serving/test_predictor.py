@@ -60,9 +60,7 @@ def test_golden_examples_hold_and_a_changed_model_is_noticed(
         "predict",
         lambda *given: {name: array + 0.01 for name, array in honest(*given).items()},
     )
-    with pytest.raises(
-        CheckpointError, match=r"golden examples differ by 0.01 .* allowed is 1e-05"
-    ):
+    with pytest.raises(CheckpointError, match=r"golden examples differ by 0.01 .* allowed 1e-05"):
         predictor.check_golden()
 
 

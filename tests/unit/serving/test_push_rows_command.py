@@ -42,7 +42,7 @@ def test_versions_are_pushed_listed_activated_rolled_back_and_deleted(
         f"version {one.digest} (day1) is active again: 100 rows\n"
     )
     code, _, err = run(capsys, url, "--rollback")
-    assert (code, "no version was active before" in err) == (1, True)
+    assert (code, "no previously active version" in err) == (1, True)
     assert run(capsys, url, "--delete", two.digest)[0] == 0
     code, _, err = run(capsys, url, "--activate", two.digest)
     assert (code, "it has day1" in err) == (1, True)

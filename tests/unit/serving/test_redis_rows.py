@@ -92,7 +92,7 @@ def test_a_version_is_not_there_before_it_is_whole(
         push_rows(directory, server, progress=stop)
     versions = RedisVersions(server)
     assert versions.all() == []
-    with pytest.raises(CheckpointMissingError, match="no whole version"):
+    with pytest.raises(CheckpointMissingError, match="no complete version"):
         versions.activate(manifest.digest)
     store = RedisRows(running.url, manifest=manifest)
     with pytest.raises(StoreUnavailableError, match="not among its versions"):
@@ -126,7 +126,7 @@ def test_versions_stand_side_by_side_and_one_key_says_which_is_served(
     with pytest.raises(CheckpointMismatchError, match="serve the export they belong to"):
         Predictor(first, rows=new)
     assert versions.rollback().label == "day 1"
-    with pytest.raises(CheckpointMissingError, match="no version was active before"):
+    with pytest.raises(CheckpointMissingError, match="no previously active version"):
         versions.rollback()
     with pytest.raises(ConfigError, match="is active: activate another"):
         versions.delete("day 1")
@@ -247,7 +247,7 @@ def test_many_threads_get_the_right_rows_from_a_small_cache(
     ("url", "message"),
     [
         ("http://127.0.0.1", "a Redis address is"),
-        ("redis://127.0.0.1:1?model=a:b", "a model in Redis is named by"),
+        ("redis://127.0.0.1:1?model=a:b", "the name of a model in Redis must"),
     ],
 )
 def test_invalid_addresses_are_refused(url: str, message: str) -> None:

@@ -113,5 +113,5 @@ def test_updates_of_another_dense_part_are_not_active(rows: UpdatedRows, log: Up
 
 def test_rows_of_another_export_are_refused(tmp_path: Path) -> None:
     other = FileRows(exported_pairs(seed=1)[0])
-    with pytest.raises(ConfigError, match="the rows are of the export"):
+    with pytest.raises(ConfigError, match="the rows belong to the export"):
         UpdatedRows(other, tmp_path, manifest=exported_pairs()[1])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.optim import Adam, RowwiseAdagrad
+from sparsefleet.optim import Adam, Lamb, Lars, RowwiseAdagrad
 from sparsefleet.store import AdmitByCount, AdmitByProbability, DenseSpec, Evict, TableSpec
 
 
@@ -43,6 +43,14 @@ def test_bad_table_field_is_refused_naming_it(fields: dict[str, object]) -> None
     (name,) = fields
     with pytest.raises(ConfigError, match=rf"^TableSpec\.{name} must be .*, got "):
         TableSpec(**{"name": "ads", "dim": 8, **fields})  # type: ignore[arg-type]
+
+
+def test_norms_of_whole_parameters_are_for_dense_tables_on_one_server() -> None:
+    DenseSpec(name="w", size=8192, optimizer=Lamb())
+    with pytest.raises(ConfigError, match=r"DenseSpec.min_block_size must be at least `size`"):
+        DenseSpec(name="w", size=8193, optimizer=Lamb())
+    with pytest.raises(ConfigError, match=r"TableSpec.optimizer must be one that updates rows"):
+        TableSpec(name="w", dim=4, optimizer=Lars())
 
 
 @pytest.mark.parametrize(

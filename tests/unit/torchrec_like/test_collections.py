@@ -90,7 +90,7 @@ def test_a_feature_of_two_tables_has_two_keys() -> None:
     [
         (lambda: EmbeddingBagCollection([]), "at least one table"),
         (lambda: EmbeddingBagCollection([EmbeddingBagConfig(9, 2, "a")]), "feature_names is empty"),
-        (lambda: EmbeddingBagCollection([EmbeddingBagConfig(9, 2)]), "names of their own"),
+        (lambda: EmbeddingBagCollection([EmbeddingBagConfig(9, 2)]), "must have unique names"),
         (lambda: DLRM(collection(), 3, [5], [4, 1]), r"dims \[8\], expected the last of"),
         (
             lambda: load_torchrec_state_dict(collection(), {}),

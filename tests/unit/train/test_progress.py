@@ -101,9 +101,9 @@ def test_waiting_is_taken_from_the_handing_over() -> None:
     [
         (TimeShares(data=6, compute=4), "60 % data: reading batches"),
         (TimeShares(pull=4, compute=6), "40 % pull: fetching rows"),
-        (TimeShares(push=4, compute=6), "40 % push: handing gradients over"),
+        (TimeShares(push=4, compute=6), "40 % push: handing over gradients"),
         (TimeShares(wait=4, compute=6), "40 % wait: threads wait"),
-        (TimeShares(other=7, compute=3), "70 % other: the Python around"),
+        (TimeShares(other=7, compute=3), "70 % other: the Python code around"),
         (TimeShares(data=1, pull=1, compute=8), "80 % compute: computing"),
         (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "30 % compute: computing"),
         (TimeShares(data=1.1, pull=2.1, push=2.0, compute=4.8), "48 % compute: computing"),
@@ -121,7 +121,7 @@ def test_summary_tells_rate_skipped_batches_and_shares(
     shares = TimeShares(data=0.5, compute=1.5)
     history = History(epochs=[epoch], time_shares=shares, bottleneck=advise(shares))
     lines = summary_lines(history)
-    assert lines[0] == "trained 1,000 examples in 2.0 s (500 a second)"
+    assert lines[0] == "trained 1,000 examples in 2.0 s (500 per second)"
     assert lines[1] == "2 batches were skipped: their loss was not finite"
     assert lines[2].startswith("bottleneck: 75 % compute")
     PlainDisplay(1.0).table(lambda: summary_table(history))

@@ -86,7 +86,7 @@ def test_data_may_be_gzipped_but_not_another_version(data: Path) -> None:
     path.unlink()
     (data / "log" / "clicks.csv.gz").unlink()
     with pytest.raises(
-        InputMissingError, match=r"no such file.*https://example.com/clicks.*--data"
+        InputMissingError, match=r"neither this file.*https://example.com/clicks.*--data"
     ):
         TINY.check(data)
     with pytest.raises(ConfigError, match="no such directory"):
@@ -118,6 +118,6 @@ def test_the_command_lists_shows_and_refuses(
     assert "published: auc 0.9058" in shown
     assert "archive.ics.uci.edu" in shown
     assert main(["recipe", "run", "census_wide_deep", "--data", str(tmp_path)]) == 1
-    assert "adult/adult.data: there is no such file" in capsys.readouterr().err
+    assert "adult/adult.data: neither this file" in capsys.readouterr().err
     assert main(["recipe", "show", "census"]) == 1
     assert "there is no recipe 'census'; the names are books_deepfm" in capsys.readouterr().err

@@ -68,7 +68,7 @@ class RankProgram:
             raise ConfigError(
                 f"BuildStrategy says trainer {build.trainer_id} of {build.num_trainers}, but this "
                 f"process is rank {ranks.rank} of {ranks.size}: call fleet.init, or run the "
-                'start-up program that DistributeTranspiler made with mode "nccl2", before'
+                'start-up program that DistributeTranspiler created with mode "nccl2", first'
             )
         if build.async_mode:
             raise ConfigError(
@@ -100,7 +100,7 @@ class RankProgram:
 
 
 def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
-    """Return the gradient exchange that a BuildStrategy asks for."""
+    """Return the gradient exchange that a BuildStrategy specifies."""
     is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
     if build.fuse_all_reduce_ops and not is_whole:
         _log.warning(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.role_info import RoleInfo
+from sparsefleet.fluid.exit_code import counted_at_exit
 from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Ranks:
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Return itself; ConfigError if a program was built for another number of ranks."""
+        """Return itself; raise ConfigError if a program was built for another number of ranks."""
         if wanted != self.size:
             raise ConfigError(
                 f"{what} has nranks={wanted}, but this job has {self.size} ranks: pass "
@@ -144,7 +145,8 @@ class Ranks:
     def _end_at_exit(self) -> None:
         """Let other ranks finish training, unless this script failed."""
         if getattr(sys, "last_value", None) is None:
-            self.end()
+            with counted_at_exit("the last exchange with other ranks"):
+                self.end()
 
 
 _alone = Ranks(RoleInfo(kind="local"))
@@ -189,7 +191,7 @@ def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
 
 
 def check_nodes(inner: int, ranks: Ranks) -> None:
-    """Return the ranks per node; AssertionError unless they form several nodes of `inner`."""
+    """Return the ranks per node; raise AssertionError unless they form several nodes of `inner`."""
     inner = inner if inner > 1 else ranks.ranks_per_node
     if not ranks.size > inner:
         raise AssertionError(

@@ -1,4 +1,4 @@
-"""Turns a program that trains alone into the programs of a job."""
+"""Converts a single-process program to the programs of a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model_source(
     name: str,
     min_block_size: int = 8192,
 ) -> ModelSource:
-    """Return what a job trains; ConfigError for an update that servers do not support.
+    """Return what a job trains; raise ConfigError for an update that servers do not support.
 
     name: the same in all processes of the job; another for each program.
     """
@@ -58,7 +58,7 @@ def model_source(
 def require_apart(first: ModelSource, second: ModelSource) -> None:
     """Raise ConfigError if one program has a dense parameter that the other updates.
 
-    Each training has its own dense values, so neither would see the other's updates. Tables are
+    Each training run has its own dense values, so neither would see the other's updates. Tables are
     shared.
     """
     for one, other in ((first, second), (second, first)):

@@ -27,9 +27,9 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class FolderLoad:
-    """Loads in a thread of the first server, once the workers have defined the tables.
+    """Loads on a thread of the first server, once the workers have defined the tables.
 
-    The workers wait for its note. Only this server needs access to the folder.
+    The workers wait until it reports the result. Only this server needs access to the folder.
     """
 
     def __init__(

@@ -95,8 +95,9 @@ class ProgramModule(nn.Module):
         if initializer is None:
             if op.type != "assign_value":
                 raise ConfigError(
-                    f"the start-up program fills table '{name}' by '{op.type}', which servers "
-                    "cannot do: use fluid.initializer.Uniform, Normal, Constant or NumpyArray"
+                    f"the start-up program initializes table '{name}' with '{op.type}', which "
+                    "servers do not support: use fluid.initializer.Uniform, Normal, Constant or "
+                    "NumpyArray"
                 )
             values = torch.tensor(op.attrs["values"], dtype=torch.float32)
             self.whole_values[name] = values.reshape(parameter.shape)
@@ -291,7 +292,10 @@ class ProgramModel(DistributedModel):
         super().leave()
 
     def rejoin(self) -> None:
-        """Do nothing: `begin_pass` does it."""
+        """Notify the mode that all threads are back, unless `begin_pass` has done it."""
+        if not self._present:
+            super().rejoin()
+            self._present = self.threads
 
     # -- values ---------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ _active = _ActiveRuns()
 
 
 def active_run(what: str) -> ActiveRun:
-    """Return the innermost run of this thread; `what` is the operator that asks for it."""
+    """Return the innermost run of this thread; `what` is the operator that needs it."""
     if not _active.runs:
         raise ConfigError(
             f"operator '{what}' belongs to a distributed program, but this one is not: run "
@@ -152,7 +152,7 @@ def active_run(what: str) -> ActiveRun:
 
 
 def active_role(what: str) -> ProgramRole:
-    """Return the role of the program that this thread runs; `what` asks for it."""
+    """Return the role of the program that this thread runs; `what` needs it."""
     return active_run(what).role
 
 

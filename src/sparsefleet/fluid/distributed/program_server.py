@@ -47,7 +47,7 @@ class ProgramServer(ProgramRole):
     def serve(self) -> None:
         load = self._folder
         config = ServerConfig(
-            endpoint=self.role.server_endpoints[self.role.index],
+            endpoint=self.role.current_endpoint or self.role.server_endpoints[self.role.index],
             index=self.role.index,
             num_servers=self.role.server_num,
             transport=os.environ.get("SPARSEFLEET_TRANSPORT", "auto"),  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -23,6 +23,7 @@ from sparsefleet.fluid.distributed.program_model import ProgramModel
 from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.saved_values import served_arrays
 from sparsefleet.fluid.distributed.served_tables import ModelSource
+from sparsefleet.fluid.exit_code import counted_at_exit
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.scope import Scope, global_scope
@@ -39,16 +40,11 @@ __all__ = ["ProgramTraining", "ServedRows", "ServedTensor"]
 
 
 class ServedTensor(LoDTensor):
-    """A view of the worker's copy of a parameter.
+    """A view of the worker's copy of a parameter: set here and, during training, on the servers."""
 
-    write: sets it here and on the servers.
-    """
-
-    def __init__(
-        self, tensor: torch.Tensor, write: Callable[[torch.Tensor, torch.Tensor], None]
-    ) -> None:
+    def __init__(self, tensor: torch.Tensor, model: ProgramModel) -> None:
         super().__init__(tensor)
-        self._write = write
+        self._model = model
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
         given = LoDTensor()
@@ -60,7 +56,10 @@ class ServedTensor(LoDTensor):
                 f"a parameter on servers has shape {tuple(held.shape)}, but the array has shape "
                 f"{tuple(new.shape)}"
             )
-        self._write(held.data, new)
+        if self._model.is_started:
+            self._model.set_dense(held.data, new)
+        else:
+            held.data.copy_(new)
 
 
 class ServedRows(SparseParameter):
@@ -89,6 +88,10 @@ class ServedRows(SparseParameter):
     @property
     def takes_rows(self) -> bool:
         return self._model.role.is_first_worker
+
+    @property
+    def is_open(self) -> bool:
+        return self._model.is_started
 
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         del gradient, rate
@@ -174,11 +177,15 @@ class ProgramTraining(ProgramRole):
             self._model.fail(error)
 
     def _close_at_exit(self) -> None:
-        """Close at exit; a script that ended with an error counts as lost."""
+        """Close at exit; a script that ended with an error counts as lost.
+
+        If not all updates could be applied, the process ends with code 1.
+        """
         error = getattr(sys, "last_value", None)
         if error is not None:
             self.fail(error)
-        self.close()
+        with counted_at_exit(f"sending what training '{self.source.name}' still held"):
+            self.close()
 
     # -- runs ---------------------------------------------------------------------------------
 
@@ -250,7 +257,7 @@ class ProgramTraining(ProgramRole):
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
-            scope.var(name).share(ServedTensor(parameter.data, model.set_dense))
+            scope.var(name).share(ServedTensor(parameter.data, model))
         for name, shape in model.module.shapes.items():
             rows = ServedRows(name, shape, model.tables[name].optimizer, model)
             scope.var(name).share(rows)

@@ -58,9 +58,9 @@ def load_tables(
 ) -> dict[str, float]:
     """Load parameters and their state from a folder of `save_persistables` into the servers.
 
-    Returns the counters of steps. Nothing changes if a file is missing or does not fit. The tables
-    must be defined. Servers read the folders of tables; files of tables are read here and sent in
-    chunks.
+    Returns the counters of steps. Nothing changes if a file is missing or does not match. The
+    tables must be defined. Servers read the folders of tables; files of tables are read here and
+    sent in chunks.
     """
     counters = counter_names(program, list(tables.rate_of().values()))
     saved = {s.variable.name: s for s in read_saved(folder, _served(program, tables), filename)}
@@ -83,7 +83,7 @@ def read_unserved(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, NDArray[Any]]:
-    """Return variable -> saved value for what each worker keeps for itself.
+    """Return variable -> saved value for variables that each worker keeps itself.
 
     These are statistics of batch norm, counts of an AUC, dense parameters that are not updated.
     """

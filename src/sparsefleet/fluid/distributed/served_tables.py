@@ -14,7 +14,7 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Parameters with the same update rule, concatenated."""
+    """Parameters with the same update rule, concatenated; one alone if the rule needs its norm."""
 
     name: str
     optimizer: optim.Optimizer
@@ -34,10 +34,11 @@ class ServedTables:
         self.updates = list(updates)
         self.sparse = {u.parameter.name: u for u in updates if u.parameter.is_table}
         """Updates of parameters with their own tables, by name."""
-        groups: dict[tuple[optim.Optimizer, str], list[Update]] = {}
+        groups: dict[tuple[optim.Optimizer, str, str], list[Update]] = {}
         for update in updates:
             if not update.parameter.is_table:
-                groups.setdefault((update.optimizer, update.rate), []).append(update)
+                alone = update.parameter.name if update.optimizer.needs_norms else ""
+                groups.setdefault((update.optimizer, update.rate, alone), []).append(update)
         self.dense = [
             DenseTable(
                 name=f"{name}/dense@{number}",
@@ -45,7 +46,7 @@ class ServedTables:
                 rate=rate,
                 updates=tuple(members),
             )
-            for number, ((optimizer, rate), members) in enumerate(groups.items())
+            for number, ((optimizer, rate, _), members) in enumerate(groups.items())
         ]
 
     def rate_of(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Operator, Parameter, Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.framework.sparse_parameter import optimizer_of
+from sparsefleet.store.table_entry import state_names
 
 __all__ = ["RateProgram", "TableRates", "Update", "counter_names", "updates_of"]
 
@@ -54,6 +55,15 @@ def _betas(attrs: Fields) -> tuple[float, float]:
     return float(attrs["beta1"]), float(attrs["beta2"])
 
 
+def _rmsprop(attrs: Fields) -> optim.Optimizer:
+    return optim.FluidRMSProp(
+        alpha=attrs["decay"],
+        eps=attrs["epsilon"],
+        momentum=attrs["momentum"],
+        centered=attrs.get("centered", False),
+    )
+
+
 _RULES: dict[str, _Rule] = {
     "sgd": _Rule(lambda _: optim.SGD()),
     "momentum": _Rule(
@@ -69,6 +79,31 @@ _RULES: dict[str, _Rule] = {
     "decayed_adagrad": _Rule(
         lambda attrs: optim.DecayedAdagrad(decay=attrs["decay"], eps=attrs["epsilon"]),
         {"moment": "Moment"},
+    ),
+    "adadelta": _Rule(
+        lambda attrs: optim.FluidAdadelta(rho=attrs["rho"], eps=attrs["epsilon"]),
+        {"square": "AvgSquaredGrad", "delta": "AvgSquaredUpdate"},
+    ),
+    "rmsprop": _Rule(
+        _rmsprop,
+        {"square": "MeanSquare", "mean": "MeanGrad", "buffer": "Moment"},
+    ),
+    # Their own decay is l2; that of a regularizer stays in the gradient.
+    "lars_momentum": _Rule(
+        lambda attrs: optim.Lars(
+            momentum=attrs["mu"],
+            coefficient=attrs["lars_coeff"],
+            l2=attrs["lars_weight_decay"],
+        ),
+        {"velocity": "Velocity"},
+        takes_decay=False,
+    ),
+    "lamb": _Rule(
+        lambda attrs: optim.Lamb(
+            betas=_betas(attrs), eps=attrs["epsilon"], l2=attrs["weight_decay"]
+        ),
+        {"m": "Moment1", "v": "Moment2"},
+        takes_decay=False,
     ),
     "adam": _Rule(
         lambda attrs: optim.Adam(betas=_betas(attrs), eps=attrs["epsilon"]),
@@ -95,7 +130,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
     """Return the updates of a minimized program, in order.
 
     decay_here: keep weight decay in the gradient, for workers that update themselves.
-    Raises ConfigError naming an update that servers cannot do.
+    Raises ConfigError naming an update that servers do not support.
     """
     makers = {name: op for op in program.global_block().ops for name in op.output_arg_names}
     found = []
@@ -145,12 +180,13 @@ def _of_dense(
         gradient, decay = maker.input("Grad")[0], maker.attrs
     first = _first_value(startup, [op.input(slot)[0] for slot in rule.state.values()])
     described = rule.describe({**op.attrs, "first": first})
+    kept, _ = state_names(described)
     return Update(
         parameter=parameter,
         gradient=gradient,
         optimizer=replace(described, lr=1.0, **decay),
         rate=op.input("LearningRate")[0],
-        state={array: op.input(slot)[0] for array, slot in rule.state.items()},
+        state={array: op.input(slot)[0] for array, slot in rule.state.items() if array in kept},
         powers={op.input(slot)[0]: op.attrs[attr] for slot, attr in rule.powers.items()},
     )
 
@@ -180,6 +216,7 @@ class RateProgram:
         self._names = list(dict.fromkeys(names))
         ops = _makers(program, self._names)
         self._program = program._copy_with(ops, list(program.list_vars()))
+        self._program.remove_loaders()  # computing a rate must not take a batch
         self._counters = _counters(ops)
         self._scope = Scope()
         self._first = {name: _value(first_values, name) for name in self._counters}
@@ -213,7 +250,8 @@ class RateProgram:
         }
 
     def steps_at(self, counters: Mapping[str, float]) -> int:
-        """Return the step of these counters, the inverse of `counter_values`; 0 without any."""
+        """Return the step of these counters, the inverse of `counter_values`; 0 if there are
+        none."""
         steps = [
             round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
             for name, grows in self._counters.items()
@@ -250,8 +288,8 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
     for name in sorted(wanted):
         if block.var(name).is_data:
             raise ConfigError(
-                f"the learning rate depends on '{name}', which is fed: servers cannot know it; "
-                "compute it from the number of steps (fluid.layers.*_decay)"
+                f"the learning rate depends on '{name}', which is fed and not available on "
+                "servers; compute it from the number of steps (fluid.layers.*_decay)"
             )
     return found[::-1]
 

@@ -68,7 +68,7 @@ class _Eager(Variable):
         return LoDTensor(self.held().detach())
 
     def held(self) -> torch.Tensor:
-        """Return its value; ValueError if it has none."""
+        """Return its value; raise ValueError if it has none."""
         if self.tensor is None:
             raise ValueError(f"{self!r} has no value: nothing has computed it")
         return self.tensor
@@ -259,7 +259,7 @@ def _compute(op: Operator, known: Mapping[str, Variable]) -> None:
         if not isinstance(variable, _Eager):
             raise TypeError(
                 f"{op.site}: {op.type}: {variable!r} belongs to a program and has no value here: "
-                "dygraph.to_variable makes a variable of an array"
+                "create a variable from an array with dygraph.to_variable"
             )
         return variable.held()
 
@@ -396,7 +396,9 @@ def to_variable(value: Any, name: str | None = None, zero_copy: bool | None = No
     if isinstance(value, _Eager):
         return value
     if not enabled():
-        raise AssertionError(f"{call_site()}: to_variable is for use within fluid.dygraph.guard()")
+        raise AssertionError(
+            f"{call_site()}: to_variable must be called within fluid.dygraph.guard()"
+        )
     if hasattr(value, "numpy") and not isinstance(value, torch.Tensor):
         value = value.numpy()
     if not isinstance(value, (np.ndarray, torch.Tensor, list, tuple, float, int, np.generic)):

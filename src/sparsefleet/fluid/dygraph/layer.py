@@ -220,7 +220,7 @@ class Layer:
         for path, value in self.state_dict(include_sublayers=include_sublayers).items():
             key = path if use_structured_name else value.name
             if key not in stat_dict:
-                raise ValueError(f"parameter '{key}' is not in what was loaded")
+                raise ValueError(f"parameter '{key}' is not in the loaded state")
             value.set_value(stat_dict[key])
 
     load_dict = set_dict

@@ -40,7 +40,7 @@ class L1Loss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Minus the log of the label's probability."""
+    """The negative log of the label's probability."""
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -55,7 +55,7 @@ class BCELoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """Minus the log-probability of the label, weighted by class."""
+    """The negative log-probability of the label, weighted by class."""
 
     def __init__(
         self, weight: Any = None, reduction: str = "mean", ignore_index: int = -100

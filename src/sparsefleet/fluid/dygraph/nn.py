@@ -390,7 +390,7 @@ class GroupNorm(Layer):
     ) -> None:
         super().__init__("group_norm", dtype)
         if data_layout != "NCHW":
-            raise ValueError(f"GroupNorm takes the data_layout NCHW, got {data_layout!r}")
+            raise ValueError(f"GroupNorm supports only data_layout 'NCHW', got {data_layout!r}")
         self._settings: dict[str, Any] = {"groups": groups, "epsilon": epsilon, "act": act}
         first = Constant(1.0)
         self.weight = self.create_parameter([channels], param_attr, default_initializer=first)

@@ -1,4 +1,4 @@
-"""Imperative training in several processes: the part of one process."""
+"""Imperative training in several processes, as seen by one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SELECTED_GPUS = "FLAGS_selected_gpus"
 
 
 class ParallelEnv:
-    """The index of this process and their number, from the launcher's environment."""
+    """The index of this process and the number of processes, from the launcher's environment."""
 
     def __init__(self) -> None:
         self.nranks = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
@@ -40,7 +40,7 @@ class ParallelStrategy:
 
 
 def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrategy:
-    """Return the processes of this job; more than one is refused, see `DataParallel`."""
+    """Return the processes of this job; more than one is rejected, see `DataParallel`."""
     made = strategy or ParallelStrategy()
     if made.nranks > 1:
         raise ProgramError.at(

@@ -60,7 +60,7 @@ def load_dygraph(
             loaded.pop(_NAMES, None)
         found.append(loaded)
     if found == [None, None]:
-        raise RuntimeError(f"{prefix}: neither .pdparams nor .pdopt is there")
+        raise RuntimeError(f"{prefix}: found neither .pdparams nor .pdopt")
     return found[0], found[1]
 
 
@@ -77,7 +77,7 @@ class _ArraysOnly(pickle.Unpickler):
         )
         if is_numpy or (module, name) in (("collections", "OrderedDict"), ("_codecs", "encode")):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no array or number: refused")
+        raise pickle.UnpicklingError(f"{module}.{name} is not an array or a number: refused")
 
 
 def declarative(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ class TracedLayer:
     def trace(layer: Layer, inputs: Sequence[Any]) -> tuple[Any, TracedLayer]:
         """Return the layer's outputs for these inputs, and the layer as a program."""
         if not enabled():
-            raise AssertionError("TracedLayer.trace is for use within fluid.dygraph.guard()")
+            raise AssertionError("TracedLayer.trace must be called within fluid.dygraph.guard()")
         given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         return layer(*given), TracedLayer(layer, given)
 

@@ -223,7 +223,7 @@ class _EpochDecay(LearningRateDecay):
         self.epoch_num = 0
 
     def epoch(self, epoch: int | None = None) -> None:
-        """Count an epoch, or set their number."""
+        """Count an epoch, or set the epoch number."""
         self.epoch_num = self.epoch_num + 1 if epoch is None else epoch
 
     def __call__(self) -> float:
@@ -268,7 +268,7 @@ class MultiStepDecay(_EpochDecay):
         if not isinstance(milestones, (tuple, list)):
             raise TypeError(f"milestones must be a list or tuple, got {milestones!r}")
         if list(milestones) != sorted(set(milestones)):
-            raise ValueError(f"milestones must grow, got {list(milestones)}")
+            raise ValueError(f"milestones must be increasing, got {list(milestones)}")
         if decay_rate >= 1.0:
             raise ValueError(f"decay_rate must be less than 1, got {decay_rate}")
         super().__init__(learning_rate)

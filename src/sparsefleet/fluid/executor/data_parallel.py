@@ -151,28 +151,34 @@ class DataParallel:
         if feed is not None and not isinstance(feed, Mapping):
             raise TypeError(f"feed must be a dict or a list of dicts, got {type(feed).__name__}")
         if feed:
-            values = runner.loaded_feed(self._program, feed)
-            persistable = [name for name in values if self._is_kept(name)]
-            fed = feed_of(self._program, values, count)
-            return split_fed(fed, count, persistable, may_be_few=not self._trains)
-        return [feed_of(self._program, loaded) for loaded in self._loaded(runner)]
+            persistable = [name for name in feed if self._is_kept(name)]
+            fed = feed_of(self._program, feed, count)
+            parts = split_fed(fed, count, persistable, may_be_few=not self._trains)
+            if not self._program.loaders:
+                return parts
+            loaded = [feed_of(self._program, one) for one in self._loaded(runner, feed)]
+            both = zip(loaded, parts, strict=False)  # fewer batches at the end of the data
+            return [(values | own, lods | own_lods) for (values, lods), (own, own_lods) in both]
+        return [feed_of(self._program, loaded) for loaded in self._loaded(runner, {})]
 
     def _listed(self, feed: Sequence[Any]) -> list[Fed]:
         count, trains = self.replicas.count, self._trains
         if not feed or len(feed) > count or (trains and len(feed) < count):
             raise ValueError(
                 f"feed is a list of {len(feed)} dicts for {count} places: expected one per place"
-                + ("; a loader leaves out a short last group with drop_last=True" if trains else "")
+                + ("; a loader with drop_last=True drops a short last group" if trains else "")
             )
         return [feed_of(self._program, one) for one in feed]
 
-    def _loaded(self, runner: Runner) -> Iterator[Any]:
-        """Return a batch for each replica; fewer at the end of the data, unless loaders
-        drop them.
+    def _loaded(self, runner: Runner, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Return what loaders add to the feed, a batch for each replica.
+
+        Fewer at the end of the data, unless loaders drop them.
         """
         for index in range(self.replicas.count):
             try:
-                yield runner.loaded_feed(self._program, None)
+                loaded = runner.loaded_feed(self._program, feed) or {}
+                yield {name: value for name, value in loaded.items() if name not in feed}
             except EOFException:
                 if index == 0 or any(loader.drop_last for loader in self._program.loaders):
                     raise
@@ -257,8 +263,8 @@ def split_fed(
 ) -> list[Fed]:
     """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
 
-    persistable: names of which every replica gets the same row, if only one is fed.
-    may_be_few: with fewer samples than replicas, return one part per sample; else an error.
+    persistable: variables for which every replica gets the same row if only one is fed.
+    may_be_few: with fewer samples than replicas, return one part per sample; otherwise raise.
 
     >>> feeds = split_fed(({"x": torch.arange(5)}, {}), 2)
     >>> [values["x"].tolist() for values, _ in feeds]

@@ -155,8 +155,8 @@ def _trained_so_far(program: Program) -> _Trained:
 class DatasetRun:
     """One pass of a program over a Dataset.
 
-    Threads take batches in turn, and share the scope's variables without locks, as in Fluid.
-    The first error stops all of them and is raised.
+    Threads take batches in turn, and share the scope's variables without locks, as in Fluid; only
+    updates of one parameter wait for each other. The first error stops all of them and is raised.
 
     saving: None for a pass that does not train.
     """

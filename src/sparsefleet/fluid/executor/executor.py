@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -14,6 +15,7 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.engine.save_schedule import CheckpointConfig
+from sparsefleet.engine.worker_metrics import WORKER
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.distributed import ProgramRole
 from sparsefleet.fluid.executor.compiler import CompiledProgram, plain_program
@@ -27,7 +29,7 @@ from sparsefleet.fluid.executor.dataset_training import (
 )
 from sparsefleet.fluid.executor.feed import Fed, feed_of
 from sparsefleet.fluid.executor.fetch_printing import FetchPrinter
-from sparsefleet.fluid.executor.program_workload import ProgramWorkload
+from sparsefleet.fluid.executor.program_workload import ProgramInputs, ProgramWorkload
 from sparsefleet.fluid.framework import (
     Operator,
     Program,
@@ -52,9 +54,9 @@ __all__ = ["Executor", "PeriodicFetch", "as_numpy", "fetch_names", "global_scope
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return the values of a LoDTensor as an array; for a list, of each element.
+    """Return the values of a LoDTensor as an array; for a list, convert each element.
 
-    RuntimeError for a tensor with sequences, which an array cannot hold.
+    Raises RuntimeError for a tensor with sequences, which an array cannot hold.
     """
     if isinstance(tensor, list):
         return [as_numpy(item) for item in tensor]
@@ -113,11 +115,11 @@ class Executor:
     ) -> list[Any]:
         """Run the program once and return the fetched values in order.
 
-        return_numpy: return arrays; else LoDTensors, which values with LoD require.
-        return_merged: for a data-parallel program, concatenate the values of all places; else
+        return_numpy: return arrays; otherwise LoDTensors, which values with LoD require.
+        return_merged: for a data-parallel program, concatenate the values of all places; otherwise
             return a list per variable.
-        use_prune: run only the updates and what the fetches need. Update operators in
-            fetch_list, such as `minimize` returned, have this effect, and no other updates run.
+        use_prune: run only the updates and what the fetches need. Update operators in fetch_list,
+            as returned by `minimize`, have this effect, and no other updates run.
         use_program_cache: has no effect, since lowered programs are always cached.
         """
         del feed_var_name, fetch_var_name, use_program_cache
@@ -219,7 +221,7 @@ class Executor:
         inputs = workload.inputs(fed)
         role = program._distributed
         if role is None:
-            return workload.run(inputs)
+            return _run_alone(workload, inputs)
         self._roles.add(role)
         return role.run(workload, inputs)
 
@@ -357,6 +359,16 @@ class Executor:
         return feed
 
 
+def _run_alone(workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
+    """Run a program that keeps its own values; if it trains, that is a step of this process."""
+    begun = perf_counter()
+    result = workload.run(inputs)
+    if inputs.lowered.has_backward:
+        WORKER.serve(None)
+        WORKER.own_clock().count(inputs.num_examples, begun, begun, perf_counter())
+    return result
+
+
 def _check_dataset(dataset: Any) -> None:
     if dataset is None:
         raise RuntimeError("dataset is need and should be initialized")
@@ -412,7 +424,7 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
             f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
             "return_numpy=False"
         )
-    return np.array(value.numpy())  # as_paddle lets it convert to one number, as old NumPy did
+    return np.array(value.numpy())
 
 
 class PeriodicFetch:

@@ -21,9 +21,9 @@ __all__ = ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"]
 class ParallelExecutor:
     """A data-parallel CompiledProgram and the Executor that runs it.
 
-    use_cuda: replicas on the GPUs that torch sees; else CPU_NUM of them on the CPU.
+    use_cuda: replicas on the GPUs that torch sees; otherwise CPU_NUM replicas on the CPU.
     loss_name: needed if the program trains.
-    main_program: None takes the default one.
+    main_program: None uses the default one.
     share_vars_from: a ParallelExecutor that has run, whose variables are shared.
     num_trainers, trainer_id: must be 1 and 0; use fleet to train in several processes.
 

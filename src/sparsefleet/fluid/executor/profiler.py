@@ -132,7 +132,7 @@ def profiler(
 def cuda_profiler(
     output_file: str, output_mode: str | None = None, config: list[str] | None = None
 ) -> Iterator[None]:
-    """Run NVIDIA's profiler over the block; RuntimeError without a GPU."""
+    """Run NVIDIA's profiler over the block; raise RuntimeError without a GPU."""
     del (
         output_file,
         output_mode,

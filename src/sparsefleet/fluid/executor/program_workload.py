@@ -42,6 +42,11 @@ class ProgramInputs:
         self._ids: Ids | None = None
 
     @property
+    def num_examples(self) -> int:
+        """Return the batch size of the feed, which its first variable has."""
+        return _num_examples((self.values, self.lods))
+
+    @property
     def ids(self) -> Ids:
         """Return the ids that the program computes from this feed alone, computed once."""
         if self._ids is None:
@@ -210,5 +215,5 @@ def _num_examples(fed: Fed) -> int:
     """Return the batch size of a Dataset's feed, which all its slots share."""
     values, lods = fed
     for name, value in values.items():
-        return len(lods[name][0]) - 1 if name in lods else len(value)
+        return len(lods[name][0]) - 1 if name in lods else value.shape[0] if value.ndim else 1
     return 0

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.names import absolute_path
+from sparsefleet.engine.lost_data import LeftOut
 from sparsefleet.engine.model_checkpoint import Predicate, load_model
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
@@ -88,7 +89,7 @@ class ScopeModel:
         self.board: Board = self.store
         self.meeting = Meeting(self.store, self.role)
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
-        self.left_out: dict[int, str] = {}
+        self.left_out: dict[int, LeftOut] = {}
         self.tables: dict[str, TableSpec] = {}
         """Tables that checkpoints hold, by name."""
         self.model = nn.Module()
@@ -172,7 +173,7 @@ class ScopeModel:
         return pull_rows(lookups.lookups(batch), self._pull, train=False)
 
     def plan_ahead(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Return None: steps do not bring rows."""
+        """Return None: steps do not return rows."""
         del batch, lookups
         return None
 

@@ -72,8 +72,8 @@ class DataFeeder:
     ) -> ResumableReader:
         """Return a reader of dicts; with `multi_devices`, of lists with one dict per place.
 
-        num_places: None counts the GPUs, or else CPU_NUM.
-        drop_last: drop a last group with fewer batches than places; else it is an error.
+        num_places: None: the number of GPUs, or CPU_NUM if there are none.
+        drop_last: drop a last group with fewer batches than places; otherwise it is an error.
         """
         if not multi_devices:
             return map_readers(self.feed, reader)
@@ -103,7 +103,8 @@ class DataFeeder:
 
 
 def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
-    """Return the variables, given as such or by name in `program`; TypeError for others."""
+    """Return the variables, given as objects or by name in `program`; raise TypeError for
+    others."""
     found = []
     for item in feed_list:
         if isinstance(item, str) and program is not None:

@@ -92,7 +92,7 @@ class DataLoader(Loader):
         self._set_reader(SampledBatches(dataset, self._sampling, collate, workers), list)
 
     def __len__(self) -> int:
-        """Iterate over the batches of a pass; with several places, over groups of batches."""
+        """Return the number of batches of a pass; with several places, of groups of batches."""
         whole, rest = divmod(len(self._sampling), len(self._places))
         return whole + (rest > 0 and not self._drop_last)
 

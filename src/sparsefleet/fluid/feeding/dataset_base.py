@@ -246,8 +246,8 @@ class DatasetBase(ABC):
     def slots_shuffle(self, slots: Iterable[str]) -> None:
         """Shuffle the values of slots among the records in memory."""
         raise ConfigError(
-            f"{type(self).__name__} has no records in memory to shuffle {list(slots)} of: use "
-            "InMemoryDataset"
+            f"{type(self).__name__} has no records in memory, so it cannot shuffle {list(slots)}: "
+            "use InMemoryDataset"
         )
 
     def desc(self) -> str:
@@ -334,14 +334,14 @@ class DatasetBase(ABC):
         return DatasetBatches(self, arrange)
 
     def _text_slots(self) -> list[Slot]:
-        """Return the number of text fields at the start of a line."""
+        """Return the text slots at the start of a line."""
         return []
 
     def _all_slots(self) -> tuple[Slot, ...]:
         return (*self._text_slots(), *self._slots)
 
     def _columns(self) -> tuple[Slot, ...]:
-        """Return the state of the source."""
+        """Return the slots of the columns in a batch."""
         return self._all_slots()
 
     def _format(self) -> RecordFormat:

@@ -20,8 +20,8 @@ def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
     """Return the values of one variable in all samples of a batch.
 
     lod_level 0: stacked, cast, and reshaped if the ranks differ. lod_level k: each is a nested list
-    of depth k; lengths become the LoD. Ids up to 2^64 - 1 become int64 by bit pattern, as in
-    readers; values that an integer type cannot hold are refused.
+    of depth k; lengths become the LoD. Ids up to 2^64 - 1 become int64 with the same bits, as in
+    readers; values that do not fit an integer type are rejected.
 
     >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
     >>> column = column_of_samples(ads, [[17, 18], [99]])
@@ -138,8 +138,8 @@ def _is_uneven(rows: Sequence[Any] | NDArray[Any]) -> bool:
 
 def _uneven(error: BaseException) -> str:
     return (
-        f"values of uneven length cannot be one array ({error}): give LoD tensors, by "
-        "fluid.create_lod_tensor or by a variable with lod_level > 0"
+        f"values of uneven length do not form an array ({error}): pass LoD tensors "
+        "(fluid.create_lod_tensor), or use a variable with lod_level > 0"
     )
 
 

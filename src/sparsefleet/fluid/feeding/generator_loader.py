@@ -59,7 +59,7 @@ class GeneratorLoader(Loader):
         wait_s: float = WAIT_S,
     ) -> None:
         if not feed_list:
-            raise ConfigError("a loader needs feed_list, the variables that its batches fill")
+            raise ConfigError("a loader needs feed_list, the variables that its batches feed")
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise ConfigError(
                 f"capacity must be an int >= 1, got {capacity!r}: the number of batches to buffer"

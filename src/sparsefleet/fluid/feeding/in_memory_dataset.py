@@ -20,8 +20,8 @@ class InMemoryDataset(DatasetBase):
     """Loads its files and shuffles the records, locally or over all workers; any number of passes.
 
     Zeros in sparse slots are dropped; a record left empty gets one 0. With several threads, or
-    queues, batches come from that many contiguous blocks in turn, and each may end with a short
-    one. The order stays the same until the records are shuffled again.
+    queues, batches come from that many contiguous blocks in turn, and each block may end with a
+    short batch. The order stays the same until the records are shuffled again.
     """
 
     feed_name = "MultiSlotInMemoryDataFeed"
@@ -73,7 +73,7 @@ class InMemoryDataset(DatasetBase):
         return self
 
     def merge_by_lineid(self) -> None:
-        """Merge records in memory with equal ids, as `set_merge_by_lineid` says."""
+        """Merge records in memory with equal ids, as set by `set_merge_by_lineid`."""
         if self._merge_size is None:
             raise ConfigError("merge_by_lineid: call set_merge_by_lineid first")
         self._loaded_data().merge_by_text(_INS_ID, self._merge_size)
@@ -90,7 +90,7 @@ class InMemoryDataset(DatasetBase):
         consume_thread_num: int,
         shard_num: int,
     ) -> None:
-        """Do nothing: here a batch pulls the rows it needs, and no local table is made."""
+        """Do nothing: here a batch pulls the rows it needs, and no local table is created."""
         del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
@@ -219,7 +219,9 @@ class InMemoryDataset(DatasetBase):
         threads = max(1, self._desc.thread_num)
         queues = threads if self._queue_num is None else self._queue_num
         if not 1 <= queues <= threads:
-            raise ConfigError(f"queue_num must be in 1..{threads}, the threads, got {queues}")
+            raise ConfigError(
+                f"queue_num must be in 1..{threads}, the number of threads, got {queues}"
+            )
         return queues
 
     def _take(self, data: MemoryData) -> None:

@@ -35,7 +35,7 @@ class FeedOfPlace(dict[str, LoDTensor]):
 
 
 class DataLoaderBase:
-    """What a loader of Fluid does: it is an iterator that can be called."""
+    """The interface of Fluid's loaders: a callable iterator."""
 
     def __call__(self) -> Any:
         return self

@@ -62,7 +62,7 @@ class Collective(Fleet):
     def ranks(self) -> Ranks:
         """Return the ranks of the job, which connect when a program is first run."""
         if self._ranks is None:
-            raise RuntimeError("fleet does not know its role yet: call fleet.init(role) first")
+            raise RuntimeError("fleet is not initialized: call fleet.init(role) first")
         return self._ranks
 
     def distributed_optimizer(

@@ -160,7 +160,7 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
         execution.num_threads = calls * strategy.nccl_comm_num + 1
         if execution.num_threads > _MANY_THREADS:
             _log.warning(
-                "num_threads is set to %d, one for each exchange under way; should that be too "
+                "num_threads is set to %d, one for each exchange in progress; if that is too "
                 "many for this machine, set exec_strategy.num_threads, or export %s=0",
                 execution.num_threads,
                 _SYNC_FLAG,

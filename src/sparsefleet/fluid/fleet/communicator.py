@@ -1,12 +1,13 @@
-"""Fluid's gradient-sending thread of a worker, as far as programs refer to it."""
+"""The API of Fluid's gradient-sending thread, as far as programs use it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from sparsefleet.fluid.fleet.distribute_transpiler import DistributedMode
 from sparsefleet.fluid.framework import Program
 
-__all__ = ["Communicator"]
+__all__ = ["Communicator", "DistributedMode"]
 
 
 class Communicator:

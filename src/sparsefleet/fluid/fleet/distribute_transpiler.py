@@ -101,7 +101,8 @@ class DistributeTranspiler:
 
         pservers: every server as "host:port", comma-separated. trainers: the number of workers;
             without servers, every rank as "host:port".
-        sync_mode: all workers step together; else each steps on its own, or as the config says.
+        sync_mode: all workers step together; otherwise each steps independently, or as the config
+            says.
         """
         self._program = program or default_main_program()
         self._current_endpoint = current_endpoint
@@ -304,7 +305,7 @@ class SingleProcessMultiThread(GradAllReduce):
 
 
 class GeoSgdTranspiler(DistributeTranspiler):
-    """Workers train alone and exchange what has changed after every few steps (GEO-SGD)."""
+    """Workers train alone and exchange changes after every few steps (GEO-SGD)."""
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
         super().__init__(config)
@@ -359,7 +360,7 @@ def memory_optimize(
     level: int = 0,
     skip_grads: bool = True,
 ) -> None:
-    """Changes nothing, as in Fluid since 1.6: torch frees a tensor when nobody needs it."""
+    """Changes nothing, as in Fluid since 1.6: torch frees a tensor that is no longer referenced."""
     del input_program, skip_opt_set, print_log, level, skip_grads
     warnings.warn("memory_optimize is deprecated and changes nothing", stacklevel=2)
 

@@ -18,7 +18,7 @@ __all__ = ["Fleet"]
 
 
 class Fleet(fleet.Fleet):
-    """A fleet that learns its role from one of Fluid's role makers.
+    """A fleet that gets its role from one of Fluid's role makers.
 
     >>> fleet = Fleet()
     >>> fleet.init(PaddleCloudRoleMaker())

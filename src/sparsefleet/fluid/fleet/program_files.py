@@ -1,4 +1,4 @@
-"""Tools of `fluid.incubate.fleet.utils`: programs as files, their checks, meeting through HDFS."""
+"""Tools of `fluid.incubate.fleet.utils`: program files, their checks, and a barrier on HDFS."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load_program(model_filename: str, is_text: bool = False) -> Program:
 def save_program(
     program: Program, model_filename: str = "__model__", is_text: bool = False
 ) -> None:
-    """Write a program to a file; is_text: in the form for people, which cannot be loaded."""
+    """Write a program to a file; is_text: in human-readable form, which cannot be loaded."""
     data = str(program).encode() if is_text else program.serialize_to_string()
     with open(model_filename, "wb") as file:
         file.write(data)
@@ -64,7 +64,7 @@ def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
 
 
 def check_pruned_program_vars(train_prog: Program, pruned_prog: Program) -> bool:
-    """Return whether the persistent variables of a pruned program fit those of the whole one."""
+    """Return whether the persistent variables of a pruned program match those of the whole one."""
     fits = True
     for variable in filter(is_persistable, pruned_prog.list_vars()):
         whole = train_prog.global_block().vars.get(variable.name)
@@ -130,7 +130,8 @@ def check_saved_vars_try_dump(
     """Load a saved model and run it once; return what it fetches.
 
     feed_config: feeded_vars_names, feeded_vars_dims, feeded_vars_types and feeded_vars_filelist
-    (files of numbers; random ones without). fetch_config: fetch_vars_names, or None in it.
+    (files of numbers; random numbers by default). fetch_config: fetch_vars_names, which may be
+    None.
     """
     del is_text_dump_program
     with scope_guard(Scope()):
@@ -184,7 +185,8 @@ def _random(variable: Variable, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return how often each operator occurs, and each pair `a->b` of neighbours; the most first."""
+    """Return how often each operator occurs, and each pair `a->b` of neighbors; most frequent
+    first."""
     if not isinstance(program, Program):
         raise TypeError(f"program must be a fluid.Program, got {type(program).__name__}")
     parameters = {one.name for one in program.all_parameters()}

@@ -62,6 +62,7 @@ class ProgramFleet(Fleet):
         self._training: ProgramTraining | None = None  # the training of the latest program
         self._trainings: list[ProgramTraining] = []
         self._server: ProgramServer | None = None
+        self._is_ready = False  # since init_worker
 
     # -- building -----------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class ProgramFleet(Fleet):
                 f"optimizer must be one of fluid.optimizer, got {type(optimizer).__name__}"
             )
         if not self.is_initialized:
-            raise ConfigError("fleet does not know its role yet: call fleet.init(role) first")
+            raise ConfigError("fleet is not initialized: call fleet.init(role) first")
         return ProgramOptimizer(self, optimizer, strategy_from(strategy))
 
     def distribute_program(
@@ -136,7 +137,11 @@ class ProgramFleet(Fleet):
         self._minimized(self._server).serve()
 
     def init_worker(self) -> None:
-        """Connect to the servers, waiting for them to start; further calls only warn."""
+        """Connect to the servers, waiting for them to start; further calls only warn.
+
+        With `wait_port=False` in the program's configuration it does not wait: the first run
+        connects.
+        """
         if self.role.is_server:
             raise RuntimeError("init_worker() was called in a server: call run_server() there")
         self._minimized(self._training)
@@ -146,6 +151,9 @@ class ProgramFleet(Fleet):
             return
         if self.role.server_endpoints and self._strategy is not None:
             print(self._strategy.get_trainer_runtime_config(), flush=True)
+        self._is_ready = True
+        if self._strategy is not None and not self._strategy.get_program_config().wait_port:
+            return
         for training in waiting:
             training.start()
             training.get_ready(global_scope())
@@ -156,8 +164,9 @@ class ProgramFleet(Fleet):
         This covers all programs of this fleet. After `Executor.close` it does nothing.
         """
         begun = [training for training in self._trainings if training.has_begun]
-        if not begun:
+        if not begun and not self._is_ready:
             raise RuntimeError("stop_worker() must follow init_worker()")
+        self._is_ready = False
         with ExitStack() as closing:
             for training in begun:
                 closing.callback(training.close)

@@ -188,7 +188,9 @@ def _prepare_params(
     for key, value in (("size", size[-1]), ("accessor", FLEET_GLOBAL_DICT["cur_accessor"])):
         known = FLEET_GLOBAL_DICT[f"emb_to_{key}"].setdefault(name, value)
         if known != value:
-            raise ValueError(f"embedding {name!r}: got {key} {value!r}, declared before: {known!r}")
+            raise ValueError(
+                f"embedding {name!r}: got {key} {value!r}, but it was declared with {known!r}"
+            )
     tables = FLEET_GLOBAL_DICT["emb_to_table"]
     tables.setdefault(name, len(tables))
     FLEET_GLOBAL_DICT.update(enable=True, cur_sparse_id=len(tables))

@@ -47,7 +47,7 @@ class RoleMakerBase(ABC):
         return self._info
 
     def generate_role(self) -> None:
-        """Determine the role now; ConfigError if that fails."""
+        """Determine the role now; raise ConfigError if that fails."""
         _ = self.info
 
     def is_worker(self) -> bool:
@@ -90,7 +90,7 @@ class PaddleCloudRoleMaker(RoleMakerBase):
     """Reads the role from environment variables on first use (docs/env.md lists them).
 
     If none are set, everything runs in this process, as the only worker. Raises ConfigError naming
-    the variable if one is missing or wrong.
+    the variable if one is missing or invalid.
     """
 
     def __init__(self, is_collective: bool = False) -> None:
@@ -168,8 +168,8 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
 class GeneralRoleMaker(RoleMakerBase):
     """Reads the role from Paddle's variables, including the workers' endpoints.
 
-    Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers meet at the servers: its
-    options are accepted; unknown names are refused.
+    Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers:
+    its options are accepted; unknown names are rejected.
     """
 
     OPTIONS = (

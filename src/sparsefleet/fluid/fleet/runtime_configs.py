@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.roles import Variable
+from sparsefleet.fleet.checked_environ import Variable
 from sparsefleet.fluid.fleet.settings import Settings, unknown_field
 
 __all__ = ["ModeName", "ServerRuntimeConfig", "TrainerRuntimeConfig", "cpu_num"]
@@ -84,7 +84,7 @@ class TrainerRuntimeConfig:
             self.runtime_configs[key] = found or default or self.num_threads
 
     def update(self, knobs: Mapping[str, object]) -> None:
-        """Set values by name: all, or none if one is refused. Values may be numbers."""
+        """Set values by name: all, or none if one is rejected. Values may be numbers."""
         for key, value in knobs.items():
             if key not in _DEFAULTS:
                 raise unknown_field("TrainerRuntimeConfig.runtime_configs", key, _DEFAULTS)

@@ -49,7 +49,7 @@ class Settings:
         return {name: getattr(self, name) for name in self.field_names()}
 
     def update(self, fields: Mapping[str, object]) -> None:
-        """Set fields by name: all, or none if one is refused."""
+        """Set fields by name: all, or none if one is rejected."""
         for name in fields:
             if name not in self.field_names():
                 raise unknown_field(type(self).__name__, name, self.field_names())

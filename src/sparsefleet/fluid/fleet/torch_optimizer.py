@@ -35,7 +35,7 @@ def distributed_optimizer(
 ) -> DistributedOptimizer:
     """Bind a torch model like `Fleet.distribute`, with one of Fluid's strategies; None is sync."""
     if not fleet.is_initialized:
-        raise ConfigError("fleet does not know its role yet: call fleet.init() first")
+        raise ConfigError("fleet is not initialized: call fleet.init() first")
     strategy = strategy_from(strategy)
     distributed = fleet.distribute(
         model,

@@ -95,8 +95,8 @@ class _PlainFields(Settings):
 class DistributeTranspilerConfig(_PlainFields):
     """How a program is distributed over servers, with Fluid's names and defaults.
 
-    `sync_mode` and `runtime_split_send_recv` exclude each other: set one to False before setting
-    the other to True.
+    `sync_mode` and `runtime_split_send_recv` are mutually exclusive: set one to False before
+    setting the other to True.
 
     >>> config = DistributeTranspilerConfig()
     >>> config.sync_mode = False

@@ -39,11 +39,11 @@ class Block:
     # -- variables ----------------------------------------------------------------------------
 
     def var(self, name: str) -> Variable:
-        """Return a variable of this block by name; ValueError if there is none."""
+        """Return a variable of this block by name; raise ValueError if there is none."""
         return self._known_in(self.vars, name)
 
     def visible_var(self, name: str) -> Variable:
-        """Return a variable of this or an enclosing block; ValueError if there is none."""
+        """Return a variable of this or an enclosing block; raise ValueError if there is none."""
         return self._known_in(self.visible_vars(), name)
 
     _var_recursive = visible_var
@@ -96,12 +96,20 @@ class Block:
         shape: Sequence[int | None] | None = None,
         dtype: Any = None,
         lod_level: int | None = None,
+        *,
+        initializer: Any = None,
+        error_clip: Any = None,
+        capacity: int | None = None,
+        belong_to_optimizer: bool = False,
         **settings: Any,
     ) -> Variable:
         """Create a variable; the settings are those of Variable.
 
-        Shape, dtype and LoD level that are not given are those of an existing variable of that
-        name; without one, the variable is a float32 of unknown shape.
+        initializer: adds the operator that fills the variable to this block.
+        capacity, belong_to_optimizer: accepted as in Fluid, without effect.
+
+        Shape, dtype and LoD level default to those of an existing variable of that name; without
+        one, the variable is a float32 of unknown shape.
         """
         name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)
@@ -111,10 +119,11 @@ class Block:
                 raise ProgramError.at(
                     call_site(),
                     f"variable '{name}'",
-                    f"exists with shape {list(old.shape)}, now declared with {list(given)}: use "
-                    "another name",
+                    f"exists with shape {list(old.shape)}, but is now declared with "
+                    f"{list(given)}: use another name",
                 )
-        return self.add_var(
+        del capacity, belong_to_optimizer
+        made = self.add_var(
             Variable(
                 name,
                 (() if old is None else old.shape) if shape is None else shape,
@@ -123,6 +132,11 @@ class Block:
                 **settings,
             )
         )
+        if error_clip is not None:
+            made.error_clip = error_clip
+        if initializer is not None:
+            initializer(made, self)
+        return made
 
     def create_parameter(
         self,

@@ -61,7 +61,7 @@ class EOFException(SparseFleetError):  # noqa: N818  Fluid's name
 
 
 class VarDesc:
-    """The element types, where Fluid keeps them."""
+    """The element types, at the place where Fluid has them."""
 
     class VarType:
         """Element types by Fluid's names, which all layers accept, and kinds of variables.
@@ -164,17 +164,17 @@ def op_support_gpu(op_type: str) -> bool:
 
 
 def _set_eager_deletion_mode(threshold: float, fraction: float, fast: bool) -> None:
-    """Changes nothing: torch frees a tensor as soon as nobody holds it."""
+    """Changes nothing: torch frees a tensor as soon as it is unreferenced."""
     del threshold, fraction, fast
 
 
 def _set_fuse_parameter_group_size(size: int) -> None:
-    """Keeps the flag, see `fluid.set_flags`."""
+    """Sets the flag, see `fluid.set_flags`."""
     globals()["FLAGS_fuse_parameter_groups_size"] = size
 
 
 def _set_fuse_parameter_memory_size(size: float) -> None:
-    """Keeps the flag, see `fluid.set_flags`."""
+    """Sets the flag, see `fluid.set_flags`."""
     globals()["FLAGS_fuse_parameter_memory_size"] = size
 
 

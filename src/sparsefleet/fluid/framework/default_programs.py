@@ -81,7 +81,7 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def device_guard(device: str | None = None) -> Iterator[None]:
-    """Mark the operators in the block for "cpu" or "gpu"; they run where the Executor is anyway.
+    """Mark the operators in the block for "cpu" or "gpu"; they still run where the Executor does.
 
     >>> with device_guard("cpu"):
     ...     pass

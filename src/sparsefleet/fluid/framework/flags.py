@@ -62,7 +62,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
         if not str(name).startswith("FLAGS_"):
             raise ValueError(f"the name of a flag must start with FLAGS_, got {name!r}")
         if name in _PRIVATE:
-            raise ValueError(f"flag {name} cannot be set by set_flags: only in the environment")
+            raise ValueError(f"flag {name} cannot be set by set_flags, only in the environment")
         _given[name] = value
 
 
@@ -78,7 +78,7 @@ def given_flag(name: str) -> float | None:
 def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:
     """Return flags as set here or in the environment, or their defaults.
 
-    ValueError for a flag that has none of these.
+    Raises ValueError for a flag that has none of these.
     """
     if isinstance(flags, str):
         names = [flags]

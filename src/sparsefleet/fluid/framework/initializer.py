@@ -148,15 +148,15 @@ class MSRAInitializer(Initializer):
 
 
 class NumpyArrayInitializer(Initializer):
-    """Copies the values of an array."""
+    """Copies the values of an array with the same number of elements, in order."""
 
     def __init__(self, value: Any) -> None:
         self.value = np.asarray(value)
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
-        if self.value.shape != variable.shape:
+        if self.value.size != math.prod(variable.shape):
             raise ValueError(
-                f"NumpyArrayInitializer: an array of shape {self.value.shape} for parameter "
+                f"NumpyArrayInitializer: got an array of shape {self.value.shape} for parameter "
                 f"'{variable.name}' of shape {variable.shape}"
             )
         return "assign_value", {"values": self.value.reshape(-1).tolist()}

@@ -86,8 +86,8 @@ class LoDTensor:
     def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the form that a torch module takes, as in the batches of a `data.Reader`.
 
-        Without LoD the tensor. With one level (values, offsets int64[B]), for
-        `SparseEmbeddingBag`: values [N] if a row has one value, else [N, ...].
+        Without LoD: the tensor. With one level: (values, offsets int64[B]), for
+        `SparseEmbeddingBag`; values are [N] if a row has one value, otherwise [N, ...].
         """
         if not self._lod:
             return self.tensor
@@ -127,7 +127,7 @@ class LoDTensor:
         self._lod = offsets_of_lengths(lengths)
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Return whether the LoD fits the rows."""
+        """Return whether the LoD matches the rows."""
         rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
         return is_valid(self._lod, rows)
 
@@ -227,7 +227,7 @@ def create_lod_tensor(
     made.set_recursive_sequence_lengths(recursive_seq_lens)
     if not made.has_valid_recursive_sequence_lengths():
         raise AssertionError(
-            f"recursive_seq_lens {list(recursive_seq_lens)} do not fit {len(made)} rows"
+            f"recursive_seq_lens {list(recursive_seq_lens)} do not match {len(made)} rows"
         )
     return made
 
@@ -273,7 +273,7 @@ Level = NDArray[np.int64]
 
 
 def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels given as offsets; ValueError if they are not valid offsets."""
+    """Return the levels given as offsets; raise ValueError if they are not valid offsets."""
     levels = tuple(np.asarray(level, dtype=np.int64) for level in lod)
     for number, level in enumerate(levels):
         if level.ndim != 1 or not len(level) or level[0] != 0 or (np.diff(level) < 0).any():

@@ -16,8 +16,8 @@ _UNITS = ("B", "KB", "MB")
 def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
     """Return lower and upper bounds of the memory of all outputs, and the unit.
 
-    batch_size: used for unknown sizes. As in Fluid the bounds are 5 and 10 % above
-    what the shapes say.
+    batch_size: used for unknown sizes. As in Fluid the bounds are 5 % and 10 % above the size given
+        by the shapes.
 
     >>> from sparsefleet import fluid
     >>> program = fluid.Program()

@@ -78,7 +78,7 @@ class Operator:
         return list(self.outputs.get(slot, []))
 
     def attr(self, name: str) -> Any:
-        """Return an attr; KeyError if there is none of that name."""
+        """Return an attr; raise KeyError if there is none of that name."""
         return self.attrs[name]
 
     def all_attrs(self) -> dict[str, Any]:

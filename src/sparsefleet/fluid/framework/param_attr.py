@@ -48,7 +48,8 @@ class ParamAttr:
 class WeightNormParamAttr(ParamAttr):
     """A parameter as a length times a direction, both trained: `<name>_g` and `<name>_v`.
 
-    dim: the axis along which lengths differ; None: one length for all. Others as of ParamAttr.
+    dim: the axis along which lengths differ; None: one length for all. The others are those of
+        ParamAttr.
     """
 
     def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:

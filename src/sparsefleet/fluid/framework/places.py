@@ -59,7 +59,7 @@ class CPUPlace(Place):
 class CUDAPlace(Place):
     """The memory of a GPU. Without one it is the CPU's memory, with one warning.
 
-    Raises ConfigError then if SPARSEFLEET_REQUIRE_CUDA is 1.
+    Raises ConfigError instead if SPARSEFLEET_REQUIRE_CUDA is 1.
     """
 
     device_id: int = 0
@@ -91,7 +91,7 @@ def is_compiled_with_cuda() -> bool:
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Return one place per replica; by default CPU_NUM of them, else 1.
+    """Return one place per replica; by default CPU_NUM of them, or 1 if it is not set.
 
     >>> len(cpu_places(2))
     2
@@ -105,7 +105,7 @@ def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return the given GPUs, else FLAGS_selected_gpus, else all; without GPUs, one place."""
+    """Return the given GPUs, by default FLAGS_selected_gpus or all; without GPUs, one place."""
     if device_ids is None:
         import torch
 
@@ -138,7 +138,7 @@ def _say_that_there_is_no_gpu() -> None:
 
 
 def places_of(places: Place | Iterable[Place]) -> list[Place]:
-    """Return one or several places as a list; TypeError for anything else."""
+    """Return one or several places as a list; raise TypeError for anything else."""
     found = [places] if isinstance(places, Place) else list(places)
     for place in found:
         if not isinstance(place, Place):
@@ -149,7 +149,7 @@ def places_of(places: Place | Iterable[Place]) -> list[Place]:
 
 
 def place_tensor(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """Return the tensor at `place`: itself if it is there, else a copy."""
+    """Return the tensor at `place`: itself if it is already there, otherwise a copy."""
     if isinstance(place, CUDAPlace):
         return tensor.to(device_of(place), non_blocking=tensor.is_pinned())
     if isinstance(place, CUDAPinnedPlace) and is_compiled_with_cuda():

@@ -59,6 +59,10 @@ class Program:
         """Let a non-iterable loader feed all later runs, as long as it is referenced."""
         self._loaders.append(weakref.ref(loader))
 
+    def remove_loaders(self) -> None:
+        """Detach all loaders from later runs."""
+        self._loaders.clear()
+
     @property
     def loaders(self) -> list[Any]:
         """Return the loaders that feed the runs."""
@@ -245,7 +249,7 @@ class Program:
 
     @classmethod
     def from_json(cls, text: str) -> Program:
-        """Parse what `to_json` wrote; ProgramError for any other text."""
+        """Parse what `to_json` wrote; raise ProgramError for any other text."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -254,9 +258,12 @@ class Program:
 
     @classmethod
     def from_document(cls, document: Any) -> Program:
-        """Return the program that a parsed JSON document describes; ProgramError for others."""
+        """Return the program that a parsed JSON document describes; raise ProgramError if it is
+        invalid."""
         if not isinstance(document, dict) or document.get("format") != "sparsefleet.program":
-            raise ProgramError("not a program: a JSON object with format 'sparsefleet.program'")
+            raise ProgramError(
+                "not a program: expected a JSON object with format 'sparsefleet.program'"
+            )
         if document.get("format_version") != 1:
             raise ProgramError(
                 f"the program has format version {document.get('format_version')!r}, expected 1: a "

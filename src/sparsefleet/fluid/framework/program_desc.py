@@ -47,7 +47,7 @@ class SavedProgram:
 
 
 def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
-    """Parse a ProgramDesc; ProgramError if the bytes are something else or use unknown operators.
+    """Parse a ProgramDesc; raise ProgramError for other bytes or unknown operators.
 
     Operators `feed` and `fetch` are removed; the names they stood for are returned.
     """

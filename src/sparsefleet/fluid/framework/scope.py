@@ -47,9 +47,9 @@ class ScopeVariable:
         self._number = int(value)
 
     def get_int(self) -> int:
-        """Return the number; ValueError if it holds a tensor."""
+        """Return the number; raise ValueError if it holds a tensor."""
         if self._number is None:
-            raise ValueError(f"variable '{self.name}' holds no number: call set_int first")
+            raise ValueError(f"variable '{self.name}' has no value: call set_int first")
         return self._number
 
     def get_lod_rank_table(self) -> RankTable:
@@ -72,7 +72,7 @@ class ScopeVariable:
         held.share(value.detach().clone())
 
     def share(self, value: LoDTensor | SparseParameter) -> None:
-        """Use this very object as the value."""
+        """Use this object itself as the value."""
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | None:

@@ -49,7 +49,7 @@ _CHUNK_ROWS = 65536
 
 
 class SparseParameter(ABC):
-    """What a scope holds for such a parameter; programs see a tensor of `shape`."""
+    """The value that a scope holds for such a parameter; programs see a tensor of `shape`."""
 
     def __init__(self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer) -> None:
         self.name = name
@@ -70,9 +70,14 @@ class SparseParameter(ABC):
     @property
     @abstractmethod
     def takes_rows(self) -> bool:
-        """Return whether loading changes the rows here: the first of several workers does it for
-        all.
+        """Return whether loading changes the rows here: with several workers, only the first one
+        does.
         """
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether rows can be read and written; not after training on servers has ended."""
+        return True
 
     @abstractmethod
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
@@ -97,7 +102,7 @@ class SparseParameter(ABC):
     # -- as a tensor --------------------------------------------------------------------------
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
-        """Replace the rows by the array, float32[height, D]."""
+        """Replace the rows with the array, float32[height, D]."""
         del place, zero_copy
         values = np.ascontiguousarray(array, np.float32)
         if values.shape != (self.height, self.dim):

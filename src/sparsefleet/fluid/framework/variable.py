@@ -130,7 +130,7 @@ def declare_input(variable: Variable) -> Variable:
 
 
 def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places: int = 1) -> None:
-    """Raise ValueError unless rank, known sizes and type fit, if `need_check_feed`.
+    """Raise ValueError unless rank, known sizes and type match, if `need_check_feed`.
 
     num_places: the number of places that share the rows.
     """
@@ -155,7 +155,7 @@ def dtype_error(variable: Variable, dtype: Any) -> ValueError:
     """Return the error for a feed whose type differs from the variable's."""
     return ValueError(
         f"{site_prefix()}fed to '{variable.name}': dtype {dtype_name(dtype)}, expected "
-        f"{variable.dtype}: cast the array, or declare the variable so"
+        f"{variable.dtype}: cast the array, or declare the variable with that dtype"
     )
 
 

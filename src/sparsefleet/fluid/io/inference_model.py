@@ -43,13 +43,17 @@ def save_inference_model(
 
     Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. On servers worker 0
     writes; other workers may call it and write nothing. For `table_layout` see `save_vars`.
+
+    export_for_deployment=False: save the whole program, with what it needs to train, in a file
+    `__model__.main_program` for `Program.parse_from_string`; then there may be no targets.
     """
-    del executor, export_for_deployment
+    del executor
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
     if not all(isinstance(name, str) for name in feeds):
         raise ValueError(f"feeded_var_names must be names, got {feeded_var_names!r}")
-    if not targets or not all(isinstance(target, Variable) for target in targets):
+    is_short = export_for_deployment and not targets
+    if is_short or not all(isinstance(target, Variable) for target in targets):
         raise ValueError(f"target_vars must be variables, at least one; got {target_vars!r}")
     program = plain_program(main_program) or default_main_program()
     if any(op.type == "auc" for op in program.global_block().ops):
@@ -57,9 +61,17 @@ def save_inference_model(
             "please ensure that you have set the auc states to zeros before saving inference model",
             stacklevel=2,
         )
-    pruned = program.clone(for_test=True).prune([t.name for t in targets], feeds)
+    if export_for_deployment:
+        pruned = program.clone(for_test=True).prune([t.name for t in targets], feeds)
+    else:
+        pruned = program.clone()
     fetches = [_add_fetch(pruned, target, number) for number, target in enumerate(targets)]
-    document = {"program": json.loads(pruned.to_json()), "feeds": feeds, "fetches": fetches}
+    document = json.loads(pruned.to_json())
+    name = model_filename or _MODEL
+    if export_for_deployment:
+        document = {"program": document, "feeds": feeds, "fetches": fetches}
+    else:
+        name += ".main_program"
     parts = []
     if program_only:
         warnings.warn("only the program was saved, without parameters", stacklevel=2)
@@ -67,7 +79,7 @@ def save_inference_model(
         kept = sorted(filter(is_persistable, pruned.list_vars()), key=lambda found: found.name)
         parts = [SavePart(kept, params_filename)]
     if writes_model(program, dirname):
-        documents = {model_filename or _MODEL: json.dumps(document)}
+        documents = {name: json.dumps(document)}
         save_model(pruned, dirname, parts, documents=documents, table_layout=table_layout)
     return fetches
 
@@ -86,7 +98,7 @@ def load_inference_model(
     del pserver_endpoints
     path = Path(dirname) / (model_filename or _MODEL)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file; the program should be saved there")
+        raise ValueError(f"{path}: no such file, but the program should be saved there")
     saved = read_program(path)
     program = Program.from_document(saved.document)
     executor.make_tables(program)

@@ -27,8 +27,8 @@ __all__ = ["PendingSave", "drafts_in", "path_in"]
 _DRAFT = ".saving-"
 _MAX_SYNCING = 8
 _FILES_PER_THREAD = 10
-_UNCHANGED = "what was saved there before is unchanged: make room or save elsewhere"
-_HALF_DONE = "some variables there are new and others old, each of them whole: save again"
+_UNCHANGED = "the previous save is unchanged: free some space or save elsewhere"
+_HALF_DONE = "some variables there are new and others old, each of them complete: save again"
 
 
 class PendingSave:
@@ -137,7 +137,7 @@ class PendingSave:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """Return the path of that name; ValueError if it lies outside the folder."""
+    """Return the path of that name; raise ValueError if it is outside the folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"'{name}' points outside the folder {folder}")
@@ -198,7 +198,7 @@ def _require_no_other_folder(path: Path) -> None:
     if MANIFEST not in files or others:
         raise ConfigError(
             f"{path} is a folder with other contents ({', '.join(others[:1]) or 'no table'}), "
-            "but a file of that name should be saved: remove the folder, or save elsewhere"
+            "but a file of that name is to be saved: remove the folder, or save elsewhere"
         )
 
 

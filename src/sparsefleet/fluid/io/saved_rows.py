@@ -47,9 +47,11 @@ class SavedRows(ABC):
             beyond = rows.keys >= len(made)
             if beyond.any():
                 raise RuntimeError(
-                    f"variable '{name}': {self.location} has a row of id {rows.keys[beyond][0]}, "
-                    f"expected ids below {len(made)}, the height of its shape {tuple(shape)}; load "
-                    "it into an embedding with is_sparse=True, or increase the rows of the variable"
+                    f"variable '{name}': {self.location} has a row with id "
+                    f"{rows.keys[beyond][0]}, expected ids below {len(made)}, the height of its "
+                    f"shape {tuple(shape)}; load "
+                    "it into an embedding with is_sparse=True, or increase the number of rows of "
+                    "the variable"
                 )
             made[rows.keys.astype(np.int64)] = rows.values
         return made
@@ -149,7 +151,7 @@ class MemoryArrays:
 
 
 def load_saved_rows(store: Store, tables: Mapping[str, tuple[SavedRows, str]]) -> None:
-    """Replace the rows of tables by saved ones. No pushes may run meanwhile.
+    """Replace the rows of tables with saved ones. No pushes may run meanwhile.
 
     tables: name -> its saved rows, and its kind of optimizer here. Rows of another kind keep their
     values and start with new optimizer state. Folders are read by the servers, files by this

@@ -21,6 +21,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.executor.compiler import plain_program
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.scope import Scope, global_scope
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter, empty_table
 from sparsefleet.fluid.io.pending_save import PendingSave, path_in
@@ -341,7 +342,7 @@ def load_vars(
 ) -> None:
     """Load what `save_vars` saved, in either layout.
 
-    Nothing is changed if a file is missing or does not fit.
+    Nothing is changed if a file is missing or does not match.
     """
     del executor
     program = plain_program(main_program) or default_main_program()
@@ -375,7 +376,7 @@ def load_persistables(
 def read_saved(
     dirname: str | os.PathLike[str], variables: Sequence[Variable], filename: str | None = None
 ) -> list[SavedVariable]:
-    """Find variables in a folder; RuntimeError if one is missing or does not fit.
+    """Find variables in a folder; raise RuntimeError if one is missing or does not match.
 
     The files may be those of PaddlePaddle 1.x.
     """
@@ -412,7 +413,7 @@ def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
 
 
 def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    """Set a variable of the global scope to these arrays, if they fit."""
+    """Set a variable of the global scope to these arrays, if they match."""
     source = MemoryArrays(arrays, notes)
     _put([SavedVariable(variable, _in_source(source, variable.name))])
 
@@ -443,11 +444,11 @@ def _in_source(source: ArraySource, name: str) -> ArraySource | SavedRows:
 def _open_file(path: Path) -> VariableFile:
     if path.is_dir():
         raise RuntimeError(
-            f"{path}: found a folder without {MANIFEST}, expected a saved variable; its save was "
-            "not finished, or this is another kind of folder"
+            f"{path}: found a folder without {MANIFEST}, expected a saved variable; the save did "
+            "not finish, or this is not a folder of saved variables"
         )
     if not path.is_file():
-        raise RuntimeError(f"{path}: no such file; the variable should be saved there")
+        raise RuntimeError(f"{path}: no such file, but the variable should be saved there")
     return VariableFile(path)
 
 
@@ -458,6 +459,9 @@ def _put(found: Sequence[SavedVariable]) -> None:
     for saved in found:
         variable = saved.variable
         place = global_scope().find_var(variable.name) or global_scope().var(variable.name)
+        held = place.value()
+        if isinstance(held, SparseParameter) and not held.is_open:
+            place.share(LoDTensor())
         if place.value() is None and isinstance(variable, Parameter) and variable.is_table:
             place.hold(empty_table(variable))
         tensor = place.get_tensor()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.nn.sparse_embedding_bag import bags_of_lengths
+from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths
 
 __all__ = ["pool_bags"]
 
@@ -14,8 +14,8 @@ __all__ = ["pool_bags"]
 def pool_bags(
     rows: torch.Tensor, lod: Lod, pooltype: str, pad_value: float
 ) -> tuple[torch.Tensor, Lod]:
-    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD. ValueError without
-    LoD.
+    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD. Raises ValueError
+    without LoD.
 
     pooltype: SUM, AVERAGE, or SQRT: the sum divided by the root of the length.
     pad_value: for sequences without rows.
@@ -31,7 +31,7 @@ def pool_bags(
     if (lengths == 1).all():  # every kind of pooling returns the row itself
         return rows, lod[:-1]
     on_device = torch.from_numpy(lengths).to(rows.device)
-    pooled = bags_of_lengths(on_device)(rows, 0)
+    pooled = BagsOfLengths(on_device)(rows, 0)
     column = on_device.reshape(-1, *[1] * (rows.dim() - 1))
     if pooltype != "SUM":
         divisor = column.clamp(min=1).to(rows.dtype)

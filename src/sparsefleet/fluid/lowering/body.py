@@ -44,7 +44,7 @@ _NOTHING: Held = (None, ())
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A compiled block: it takes the rows of the run, then values, then their LoD."""
+    """A compiled block. Its arguments are the rows of the run, then values, then their LoD."""
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
@@ -125,7 +125,7 @@ def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
 
 
 def check_finite(op: Operator, result: Any) -> None:
-    """Raises ProgramError if an operator's result is not finite; for FLAGS_check_nan_inf."""
+    """Raise ProgramError if an operator's result is not finite; for FLAGS_check_nan_inf."""
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):
             check_finite(op, value)
@@ -135,5 +135,5 @@ def check_finite(op: Operator, result: Any) -> None:
                 op.site,
                 op.type,
                 f"find nan or inf in its output {names} of shape {list(value.shape)}; "
-                "FLAGS_check_nan_inf asks for this check",
+                "FLAGS_check_nan_inf enables this check",
             )

@@ -25,7 +25,7 @@ class GraphPart:
 
 
 def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
-    """Return a copy of these nodes, in order; its outputs are those that others use."""
+    """Return a copy of these nodes, in order; its outputs are those that other nodes use."""
     inside = set(nodes)
     inputs = dict.fromkeys(
         node for inner in nodes for node in inner.all_input_nodes if node not in inside
@@ -42,7 +42,7 @@ def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
 def replace_part(
     graph: fx.Graph, nodes: Sequence[fx.Node], wrap: Callable[[fx.GraphModule], Callable[..., Any]]
 ) -> None:
-    """Make `wrap(module)` compute neighbouring nodes of a finished graph."""
+    """Make `wrap(module)` compute adjacent nodes of a finished graph."""
     part = cut_part(nodes)
     with graph.inserting_after(nodes[-1]):
         call = graph.call_function(wrap(part.module), part.inputs)

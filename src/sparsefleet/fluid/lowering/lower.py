@@ -131,14 +131,14 @@ class _Lowering:
         return Body(self._module((made, lods)), inputs, tuple(self._fetches))
 
     def value(self, name: str, op: Operator | None) -> fx.Node:
-        """Return the current value of a variable; ProgramError if it has none."""
+        """Return the current value of a variable; raise ProgramError if it has none."""
         node = self.values.get(name)
         if node is not None:
             return node
         site, what = (op.site, op.type) if op else (call_site(), f"fetch '{name}'")
         if name not in self.vars:
             near = get_close_matches(name, self.vars)
-            hint = f"; names like it: {', '.join(near)}" if near else ""
+            hint = f"; similar names: {', '.join(near)}" if near else ""
             raise ProgramError.at(site, what, f"there is no variable '{name}' in the program{hint}")
         if self.vars[name].is_data:
             fed = f"fed were {', '.join(self._feeds)}" if self._feeds else "nothing was fed"
@@ -413,7 +413,7 @@ def _located(
             for slot, given in zip(definition.inputs, args, strict=False):
                 if given is None and not (slot.optional or slot.many):
                     name = op.input(slot.name)[0]
-                    message = f"needs '{name}', which has no value: nothing that was run made it"
+                    message = f"needs '{name}', which has no value: no operator has computed it"
                     raise ProgramError.at(site, definition.type, message) from error
             given = ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
             message = f"failed on inputs of shape {given}: {error}"
@@ -433,7 +433,7 @@ def _located(
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
-    """Return the LoD if it fits the rows of the result."""
+    """Return the LoD if it matches the rows of the result."""
     return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 

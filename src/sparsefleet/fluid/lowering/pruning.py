@@ -14,7 +14,7 @@ __all__ = ["needed_operators", "pruned_for_run", "split_fetches"]
 def split_fetches(fetch_list: Any) -> tuple[list[Any], list[Operator]]:
     """Split a fetch_list into variables and names, and update operators.
 
-    Updates are what `minimize` returned, a list of operators, or an operator. TypeError for
+    Updates are what `minimize` returned, a list of operators, or an operator. Raises TypeError for
     anything else.
     """
     if fetch_list is None:

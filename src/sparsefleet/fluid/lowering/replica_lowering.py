@@ -66,7 +66,7 @@ def lower_replica(
 
 
 class _ReplicaLowering(_Lowering):
-    """Records for each node who has to run it."""
+    """Records which replicas have to run each node."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ Rule = Callable[..., "list[Shape] | None"]
 
 
 def same_size(first: int, second: int) -> int:
-    """Return the common value of two sizes that must be equal; ValueError if they differ.
+    """Return the common value of two sizes that must be equal; raise ValueError if they differ.
 
     >>> same_size(-1, 3), same_size(-1, -1)
     (3, -1)
@@ -41,7 +41,7 @@ def broadcast(x: Shape, y: Shape, axis: int = -1) -> Shape:
             sizes.pop()
     begin = len(longer) - len(sizes) if axis < 0 else axis
     if begin < 0 or begin + len(sizes) > len(longer):
-        raise ValueError(f"axis {axis} leaves too few sizes of {list(longer)} for {sizes}")
+        raise ValueError(f"axis {axis} leaves too few dimensions of {list(longer)} for {sizes}")
     made = list(longer)
     for place, size in enumerate(sizes, begin):
         other = longer[place]
@@ -105,7 +105,7 @@ def _reshape(x: Shape, whole: Shape | None, parts: list[Shape], **attrs: Any) ->
     if given.count(-1) > 1 or any(size < -1 for size in given):
         raise ValueError(f"shape {given} must have sizes >= 0 and at most one -1")
     if any(size == 0 and place >= len(x) for place, size in enumerate(given)):
-        raise ValueError(f"shape {given} takes a size of {list(x)} that is not there")
+        raise ValueError(f"shape {given} refers to a dimension that {list(x)} does not have")
     copied = {place for place, size in enumerate(given) if size == 0}
     sizes = [x[place] if place in copied else size for place, size in enumerate(given)]
     # Copied sizes are on both sides, so they need not be known.
@@ -116,7 +116,9 @@ def _reshape(x: Shape, whole: Shape | None, parts: list[Shape], **attrs: Any) ->
         place = given.index(-1)
         if before >= 0 and after > 0:
             if before % after:
-                raise ValueError(f"{list(x)} has {before} elements, no multiple of {after}")
+                raise ValueError(
+                    f"{list(x)} has {before} elements, which is not a multiple of {after}"
+                )
             sizes[place] = before // after
         elif before == 0:
             sizes[place] = 0
@@ -164,14 +166,14 @@ def _gather_nd(x: Shape, index: Shape, **attrs: Any) -> list[Shape] | None:
     if not index or index[-1] < 0:
         return None
     if index[-1] > len(x):
-        raise ValueError(f"index has {index[-1]} numbers for each place, x {len(x)} axes")
+        raise ValueError(f"index has {index[-1]} numbers per position, but x has {len(x)} axes")
     return [(*index[:-1], *x[index[-1] :]) or (1,)]
 
 
 def _expand_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
     del attrs
     if len(x) != len(target):
-        raise ValueError(f"x has {len(x)} axes, the target {len(target)}")
+        raise ValueError(f"x has {len(x)} axes, but the target has {len(target)}")
     return [target]
 
 
@@ -217,6 +219,11 @@ def _squeeze(x: Shape, **attrs: Any) -> list[Shape] | None:
     return [tuple(size for place, size in enumerate(x) if place not in dropped)]
 
 
+def _same(x: Shape, **attrs: Any) -> list[Shape]:
+    del attrs
+    return [x]
+
+
 TRUTH_VALUES = frozenset(
     (
         "equal",
@@ -246,6 +253,7 @@ RULES: dict[str, Rule] = {
     "expand_as": _expand_as,
     "flatten2": _flatten,
     "gather_nd": _gather_nd,
+    "increment": _same,
     "matmul": _matmul,
     "mul": _mul,
     "reshape2": _reshape,

@@ -10,6 +10,7 @@ import torch
 
 from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.dtypes import dtype_name
+from sparsefleet.fluid.lowering.float_rules import FLOAT_RULES, OTHER_TYPES, WITH_INDICES
 from sparsefleet.fluid.lowering.registry import OpDef, find_op
 from sparsefleet.fluid.lowering.shape_rules import RULES, TRUTH_VALUES
 
@@ -27,7 +28,8 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, As
 
 
 def operator_def(op: Operator) -> OpDef:
-    """Return the definition of an operator; ProgramError at the user's line if there is none."""
+    """Return the definition of an operator; raise ProgramError at the user's line if there is
+    none."""
     found = find_op(op.type)
     if found is None:
         raise ProgramError.at(
@@ -89,20 +91,48 @@ def _by_rule(
         shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
         found = definition.infer(*shapes, **_settings(definition, op))
     if found is None:
-        return False
+        return _by_float_rule(block, definition, op, outputs)
     for variable, shape in zip(outputs, found, strict=False):
         variable.shape = shape
+    return True
+
+
+def _by_float_rule(block: Block, definition: OpDef, op: Operator, outputs: list[Variable]) -> bool:
+    rule = FLOAT_RULES.get(op.type)
+    first = op.input(definition.inputs[0].name) if rule is not None else []
+    dtype = block.visible_var(first[0]).dtype if first else ""
+    if rule is None or not dtype.startswith("float"):
+        return False
+    wanted = "int" if op.type in WITH_INDICES else dtype
+    others = [name for name in op.input_arg_names if name != first[0]]
+    if any(not block.visible_var(name).dtype.startswith(wanted) for name in others):
+        return False  # the operator itself says what is wrong
+    shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
+    found = rule(*shapes, **op.attrs)
+    if found is None:
+        return False
+    types = OTHER_TYPES.get(op.type, ())
+    for index, (variable, shape) in enumerate(zip(outputs, found, strict=False)):
+        variable.shape = shape
+        variable.dtype = (types[index] if index < len(types) else "") or dtype
     return True
 
 
 def _probe(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> None:
-    """Runs the operator on tensors without data, with numbers for the sizes that are open.
+    """Run the operator on tensors without data, with numbers in place of unknown sizes.
 
-    A size that follows the numbers is open. Numbers differ first for each size, then only for each
-    axis, then not at all, then are sizes that are known: until the operator takes them.
+    An output size that follows the numbers is unknown. The numbers differ first for each size, then
+    only for each axis, then not at all, and finally are known sizes, until the operator accepts
+    them.
     """
+    key = _probe_key(op, inputs)
+    known = None if key is None else _probed.get(key)
+    if known is not None:
+        for variable, (shape, dtype) in zip(outputs, known, strict=True):
+            variable.shape, variable.dtype = shape, dtype
+        return
     is_open = any(-1 in variable.shape for variable in inputs)
     first: Exception | None = None
     for pair in _assignments(inputs) if is_open else [(lambda *_: 1,)]:
@@ -119,15 +149,42 @@ def _probe(
             is_guess = is_open and len(pair) == 1 and shape[:1] == (pair[0](variable, 0),)
             variable.shape = (-1, *shape[1:]) if is_guess else shape
             variable.dtype = dtype_name(tensors[0].dtype)
+        if key is not None:
+            if len(_probed) >= _MOST_PROBED:
+                _probed.clear()
+            _probed[key] = [(variable.shape, variable.dtype) for variable in outputs]
         return
     assert first is not None
     raise _misfit(op, inputs, first) from first
 
 
+_probed: dict[Any, list[tuple[tuple[int, ...], str]]] = {}
+_MOST_PROBED = 10_000
+
+
+def _probe_key(op: Operator, inputs: Sequence[Variable]) -> Any:
+    """Return what the result of a probe depends on; None if that cannot be compared."""
+    if not all("block" not in name and _is_plain(value) for name, value in op.attrs.items()):
+        return None
+    numbers: dict[str, int] = {}  # which inputs are the same variable
+    for variable in inputs:
+        numbers.setdefault(variable.name, len(numbers))
+    given = {variable.name: (variable.shape, variable.dtype) for variable in inputs}
+    slots = tuple((slot, tuple(map(numbers.get, names))) for slot, names in op.inputs.items())
+    outputs = tuple((slot, len(names)) for slot, names in op.outputs.items())
+    return op.type, slots, outputs, tuple(given.values()), repr(op.attrs)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (int, float, str))
+
+
 def _misfit(op: Operator, inputs: Sequence[Variable], error: Exception) -> ProgramError:
     given = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in inputs)
     reason = str(error).partition("\n")[0]
-    return ProgramError.at(op.site, op.type, f"does not fit its inputs {given}: {reason}")
+    return ProgramError.at(op.site, op.type, f"does not match its inputs {given}: {reason}")
 
 
 def _assignments(inputs: Sequence[Variable]) -> Iterator[tuple[SizeOf, ...]]:

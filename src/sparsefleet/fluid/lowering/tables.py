@@ -2,7 +2,7 @@
 
 A lowered program takes the rows of its run as a `StepRows`. Its `LookupPlan` lists the ids looked
 up in each table before the program runs, so that the caller can fetch all rows in one request, or
-long before. A lookup whose ids depend on more than the feeds pulls by itself.
+long before. A lookup whose ids depend on more than the feeds pulls its own rows.
 """
 
 from __future__ import annotations
@@ -252,9 +252,9 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
 
 
 def table_seed(startup: Program, op: Operator, seed: int) -> int:
-    """Return the seed of a table's first values: that of its initializer, or one by its place.
+    """Return the seed of a table's initial values: that of its initializer, or one by its position.
 
-    A program that is built again has other names, but the same operators in the same places.
+    A program that is built again has other names, but the same operators in the same positions.
     """
     own = int(op.attrs.get("seed") or 0)
     return own or (seed + startup.global_block().ops.index(op)) % 2**63

@@ -1,4 +1,4 @@
-"""Adds operators that run a block of their own."""
+"""Adds operators that run their own block."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def pack_like(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Pack the leaves into the form of `structure`.
+    """Pack the leaves into the structure of `structure`.
 
     >>> pack_like({"b": [1, 2], "a": 3}, "xyz")
     {'b': ['y', 'z'], 'a': 'x'}
@@ -48,7 +48,7 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
-    """Apply the function to corresponding leaves; return the form of the first structure.
+    """Apply the function to corresponding leaves; return the structure of the first argument.
 
     >>> map_structure(lambda x, y: x + y, [1, (2, 3)], [10, (20, 30)])
     [11, (22, 33)]

@@ -121,9 +121,10 @@ def cond(
     false_fn: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run true_fn if pred holds, else false_fn; return its results.
+    """Run true_fn if pred holds, otherwise false_fn; return its results.
 
-    Both must return the same form: a variable, or lists, tuples and dicts of variables, or None.
+    Both must return the same structure: a variable, or lists, tuples and dicts of variables, or
+    None.
     """
     helper = LayerHelper("cond", name)
     check_condition(helper, pred, "pred")
@@ -273,7 +274,7 @@ def merge_lod_tensor(
 def select_output(
     input: Variable, outputs: Sequence[Variable], mask: Variable
 ) -> Sequence[Variable]:
-    """Give the input to the output numbered by mask int32[1]; the others get no value."""
+    """Assign the input to the output numbered by mask int32[1]; the others get no value."""
     helper = LayerHelper("select_output")
     if not isinstance(outputs, (list, tuple)):
         raise TypeError(f"layers.select_output: outputs must be a list, got {outputs!r}")

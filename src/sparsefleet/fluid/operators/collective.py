@@ -199,7 +199,7 @@ def _broadcast(x: Variable, root: int, sync_mode: bool = False) -> Variable:
 def _c_broadcast(
     x: Variable, root: int = 0, ring_id: int = 0, use_calc_stream: bool = False
 ) -> Variable:
-    """Replace x by the value of rank `root`."""
+    """Replace x with the value of rank `root`."""
     attrs = {"root": root, "ring_id": ring_id, "use_calc_stream": use_calc_stream}
     return _added(LayerHelper("c_broadcast"), "c_broadcast", x, x, attrs)
 
@@ -219,7 +219,9 @@ def _c_reducescatter(
     helper = LayerHelper("c_reducescatter")
     rows = helper.check_input(x, "x").shape[0]
     if rows > 0 and rows % nranks:
-        raise helper.refuse(f"x has {rows} rows, which {nranks} ranks cannot share evenly")
+        raise helper.refuse(
+            f"x has {rows} rows, which cannot be divided evenly among {nranks} ranks"
+        )
     attrs = {"nranks": nranks, "ring_id": ring_id, "use_calc_stream": use_calc_stream}
     return _added(helper, "c_reducescatter", x, None, attrs)
 

@@ -121,7 +121,7 @@ def shuffle_batch(x: Variable, seed: int | Variable | None = None) -> Variable:
     """Shuffle the rows, differently in each run: a cheap way to get negatives."""
     helper = LayerHelper("shuffle_batch")
     if isinstance(seed, Variable):
-        raise helper.refuse("seed must be a number; the order depends on the program's seed")
+        raise helper.refuse("seed must be a number; the order also depends on the program's seed")
     out = helper.new_variable(helper.check_input(x, "x").dtype)
     order = helper.new_variable("int64", stop_gradient=True)
     outputs = {"Out": out, "ShuffleIdx": order}

@@ -92,7 +92,7 @@ def _transposed(type: str, rank: int) -> None:
             not 0 <= w - s < stride for w, s, stride in zip(wanted, sizes, strides, strict=True)
         ):
             raise ValueError(
-                f"output_size {wanted} must be {sizes}, or above it by less than the stride "
+                f"output_size {wanted} must be {sizes}, or exceed it by less than the stride "
                 f"{list(strides)}"
             )
         extra = [w - s for w, s in zip(wanted, sizes, strict=True)]

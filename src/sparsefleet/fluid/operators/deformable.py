@@ -1,4 +1,4 @@
-"""Sampling of feature maps at places that are computed: deformable and perspective layers.
+"""Sampling of feature maps at computed positions: deformable and perspective layers.
 
 Letters: N images, C channels, H and W sizes of a map, R boxes.
 """
@@ -31,7 +31,7 @@ Lods = list[Any]
 
 
 def _interpolated(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Interpolate maps x [..., H, W] at places [..., P]; a corner outside counts as 0."""
+    """Interpolate maps x [..., H, W] at positions [..., P]; a corner outside counts as 0."""
     height, width = x.shape[-2:]
     flat = x.reshape(*x.shape[:-2], height * width)
     top, left = rows.floor(), columns.floor()
@@ -97,7 +97,8 @@ def deformable_conv_op(
     groups: int | None = 1,
     deformable_groups: int | None = 1,
 ) -> Tensor:
-    """Convolve at places moved by `offset` (row and column of each point), weighted by `mask`."""
+    """Convolve at positions moved by `offset` (row and column of each point), weighted by
+    `mask`."""
     settings = {
         "strides": strides,
         "paddings": paddings,
@@ -137,7 +138,7 @@ def _cumulated(t: Tensor) -> Tensor:
 
 
 def _hat_weights(begin: Tensor, step: Tensor, bins: int, size: int) -> Tensor:
-    """Return how much each of `size` values counts in each of `bins` windows: [bins, size]."""
+    """Return the weight of each of `size` values in each of `bins` windows: [bins, size]."""
     edges = begin + step * torch.arange(bins + 1, dtype=step.dtype)
     sums = _cumulated(edges[:, None] - torch.arange(size, dtype=step.dtype))
     return sums[1:] - sums[:-1]
@@ -295,7 +296,7 @@ def roi_perspective_transform_op(
 
 
 def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
-    """Return the matrix from places in the rectangle to places in the quadrangle: [3, 3]."""
+    """Return the matrix from positions in the rectangle to positions in the quadrangle: [3, 3]."""
     sides = (corners - corners.roll(-1, 0)).norm(dim=1)
     wide, high = float(sides[0] + sides[2]) / 2, float(sides[1] + sides[3]) / 2
     last_row = max(2, height) - 1
@@ -316,7 +317,7 @@ def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
 
 
 def _in_quadrangle(xs: Tensor, ys: Tensor, corners: Tensor) -> Tensor:
-    """Return which places are within or on the border, by counting crossed sides."""
+    """Return which positions are inside or on the border, by counting crossed sides."""
     near = 1e-4
     on_border = torch.zeros_like(xs, dtype=torch.bool)
     crossed = torch.zeros_like(xs, dtype=torch.int64)
@@ -358,7 +359,7 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Convolve at places that `offset` moves; with `modulated`, `mask` weights them."""
+    """Convolve at positions moved by `offset`; with `modulated`, `mask` weights them."""
     del im2col_step
     helper = LayerHelper("deformable_conv", name, bias_attr=bias_attr)
     channels = helper.check_input(input).shape[1]
@@ -432,7 +433,7 @@ def deformable_roi_pooling(
     position_sensitive: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes whose parts `trans` moves; position_sensitive: own channels for each part."""
+    """Pool boxes whose parts `trans` moves; position_sensitive: separate channels for each part."""
     helper = LayerHelper("deformable_psroi_pooling", name)
     parts = pooled_height * pooled_width if position_sensitive else 1
     attrs = {
@@ -463,7 +464,7 @@ def roi_perspective_transform(
     spatial_scale: float = 1.0,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Unwarp quadrangles; return the rectangles, masks of what lies inside, and the matrices."""
+    """Unwarp quadrangles; return the rectangles, masks of their interior, and the matrices."""
     helper = LayerHelper("roi_perspective_transform", name)
     inputs = {"X": helper.check_input(input), "ROIs": helper.check_input(rois, "rois")}
     attrs = {

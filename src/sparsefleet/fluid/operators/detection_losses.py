@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 
 def _shared(x: Tensor, y: Tensor) -> Tensor:
-    """Return the intersection over union of boxes given as middle and size [..., 4]."""
+    """Return the intersection over union of boxes given as center and size [..., 4]."""
     low = torch.maximum(x[..., :2] - x[..., 2:] / 2, y[..., :2] - y[..., 2:] / 2)
     high = torch.minimum(x[..., :2] + x[..., 2:] / 2, y[..., :2] + y[..., 2:] / 2)
     both = (high - low).clamp(min=0).prod(-1)
@@ -70,7 +70,7 @@ def yolov3_loss_op(
 ) -> list[Tensor]:
     """Return the loss [N], which cells hold objects, and the anchor of each true box.
 
-    x: [N, K (5 + C), H, W]; boxes: middle and size [N, B, 4], as fractions of the image; a box of
+    x: [N, K (5 + C), H, W]; boxes: center and size [N, B, 4], as fractions of the image; a box of
     size 0 is padding.
     """
     images, _, height, width = x.shape

@@ -107,7 +107,7 @@ def _polygon_overlap(one: Tensor, other: Tensor) -> float:
 
 
 def _area(points: list[list[float]]) -> float:
-    """Return the area of a polygon; negative if its corners run the other way round."""
+    """Return the area of a polygon; negative if its corners are in the opposite order."""
     pairs = zip(points, [*points[1:], *points[:1]], strict=True)
     return sum(x * v - u * y for (x, y), (u, v) in pairs) / 2
 
@@ -201,7 +201,7 @@ def detection_map_op(
     evaluate_difficult: bool = True,
     ap_type: str = "integral",
 ) -> tuple[list[Tensor], Any]:
-    """Return the mean average precision, and what it is computed from, to be given again.
+    """Return the mean average precision and its state, to be passed in again.
 
     found: rows (label, score, box). truth: (label, box) or (label, is difficult, box). Counts of
     true boxes [C, 1]; detections that are true or false: rows (label, score, 0 or 1).
@@ -284,7 +284,7 @@ def generate_mask_labels_op(
     num_classes: int,
     resolution: int,
 ) -> tuple[list[Tensor], Any]:
-    """Return the boxes of objects, their places among all boxes, and their masks by class.
+    """Return the boxes of objects, their positions among all boxes, and their masks by class.
 
     points: corners of polygons [P, 2]; its LoD has objects of an image, polygons of an object and
     corners of a polygon. A mask is -1 for other classes; an image without objects gets one box
@@ -484,7 +484,7 @@ def generate_mask_labels(
     num_classes: int,
     resolution: int,
 ) -> tuple[Variable, ...]:
-    """Return the boxes that have a mask, their places, and the masks to train on."""
+    """Return the boxes that have a mask, their positions, and the masks to train on."""
     helper = LayerHelper("generate_mask_labels")
     inputs = {
         "ImInfo": im_info,

@@ -1,4 +1,4 @@
-"""Targets that detectors are trained on: which anchors and regions stand for which true box.
+"""Training targets of detectors: which anchors and regions represent which true box.
 
 A box is [left, top, right, bottom] in pixels. Letters: A anchors, G true boxes, R regions.
 """
@@ -34,7 +34,7 @@ _NEAR = 1e-5  # overlaps that differ by less are equal, as in Fluid
 
 
 def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
-    """Return `count` of the places: the first ones, or random ones by reservoir sampling."""
+    """Return `count` of the positions: the first ones, or random ones by reservoir sampling."""
     if len(places) <= count:
         return places
     kept = places.clone()
@@ -49,10 +49,10 @@ def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
 def _split_anchors(
     shared: Tensor, positive: float, negative: float, count: int, fraction: float, use_random: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return places of foreground, background, regressed anchors, and the weights of the latter.
+    """Return positions of foreground, background and regressed anchors, and weights of the last.
 
     shared: overlaps [A, G]. count: anchors to sample, all if not positive. An anchor can be sampled
-    as both; it then counts as background, and a regressed anchor of weight 0 stands in for it.
+    as both; it then counts as background, and a regressed anchor of weight 0 replaces it.
     """
     best = shared.amax(1)
     is_nearest = ((shared - shared.amax(0)).abs() < _NEAR).any(1)
@@ -384,7 +384,7 @@ def generate_proposal_labels(
     """Sample regions; return them, their labels, box targets, inside and outside weights."""
     helper = LayerHelper("generate_proposal_labels")
     if class_nums is None:
-        raise ValueError("class_nums is None; give the number of classes, background included")
+        raise ValueError("class_nums is None; pass the number of classes, including the background")
     inputs = {
         "RpnRois": rpn_rois,
         "GtClasses": gt_classes,

@@ -44,7 +44,8 @@ def _are_floats(*values: Any) -> bool:
 
 
 def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
-    """Return both as variables of one shape, and whether the batch size comes from fed values."""
+    """Return both as variables of the same shape, and whether the batch size comes from fed
+    values."""
     for value in (first, second):
         if not isinstance(value, (float, list, np.ndarray, Variable)):
             raise TypeError(
@@ -53,7 +54,7 @@ def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
     are_variables = isinstance(first, Variable), isinstance(second, Variable)
     if any(are_variables):
         if not all(are_variables):
-            raise ValueError("parameters must both be Variables, or both be none")
+            raise ValueError("either both parameters or neither must be Variables")
         return first, second, True
     arrays = [np.atleast_1d(np.asarray(value, "float32")) for value in (first, second)]
     wide = np.broadcast_arrays(*arrays)
@@ -163,7 +164,8 @@ class Categorical(Distribution):
 
 
 class MultivariateNormalDiag(Distribution):
-    """A normal distribution over vectors; scale: a matrix with deviations on its diagonal."""
+    """A normal distribution over vectors; scale: a matrix with the standard deviations on its
+    diagonal."""
 
     def __init__(self, loc: Any, scale: Any) -> None:
         self.loc, self.scale = _variable(loc), _variable(scale)
@@ -204,7 +206,7 @@ def _variable(value: Any) -> Variable:
     if isinstance(value, Variable):
         return value
     if not isinstance(value, (float, list, np.ndarray)):
-        raise TypeError(f"wanted a float, a list, an array or a Variable, got {value!r}")
+        raise TypeError(f"expected a float, a list, an array or a Variable, got {value!r}")
     return assign(np.atleast_1d(np.asarray(value, "float32")))
 
 

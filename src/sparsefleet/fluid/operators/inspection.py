@@ -270,7 +270,7 @@ def py_func(
 ) -> Any:
     """Call `func` with x whenever the program runs, and store the result in `out`; both LoDTensors.
 
-    out: existing variables with shape and type, made by `create_variable` of a block.
+    out: existing variables with shape and type, created by `create_variable` of a block.
     backward_func: takes x, out and the gradients of out, without those to be skipped, and returns
     the gradients of x; without it no gradient flows back.
     """

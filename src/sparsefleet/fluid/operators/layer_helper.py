@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def layer(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a layer so that wrong arguments are reported at the user's line."""
+    """Decorate a layer so that invalid arguments are reported at the user's line."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -97,16 +97,15 @@ class LayerHelper:
         """Return the common dtype of the inputs."""
         found = {variable.dtype for variable in self.multiple_input(input_param_name)}
         if len(found) != 1:
-            raise ValueError(f"inputs must have one dtype, got {sorted(found)}")
+            raise ValueError(f"inputs must have the same dtype, got {sorted(found)}")
         return found.pop()
 
     def iter_inputs_and_params(
         self, input_param_name: str = "input"
     ) -> Iterator[tuple[Variable, ParamAttr | None]]:
         """Iterate over the inputs with their attrs: one for all, or a list."""
-        inputs, given = self.multiple_input(input_param_name), self.kwargs.get("param_attr")
-        attrs = list(given) if isinstance(given, (list, tuple)) else [given] * len(inputs)
-        return iter(zip(inputs, map(to_param_attr, attrs), strict=True))
+        inputs = self.multiple_input(input_param_name)
+        return iter(zip(inputs, self.multiple_param_attr(len(inputs)), strict=True))
 
     @property
     def main_program(self) -> Program:
@@ -117,7 +116,7 @@ class LayerHelper:
         return default_startup_program()
 
     def check_input(self, value: Any, what: str = "input") -> Variable:
-        """Return the variable; TypeError if it is something else."""
+        """Return the variable; raise TypeError if it is something else."""
         if not isinstance(value, Variable):
             raise TypeError(
                 f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable of the "
@@ -141,6 +140,8 @@ class LayerHelper:
         )
 
     create_variable_for_type_inference = new_variable
+
+    create_tmp_variable = new_variable
 
     def create_variable(self, *args: Any, **settings: Any) -> Variable:
         """Create a variable of the current block, by default named `_generated_var_0` and so on."""
@@ -299,6 +300,40 @@ class LayerHelper:
             name, shape, dtype, persistable=persistable, **settings
         )
 
+    def create_or_get_global_variable(self, name: str, **settings: Any) -> tuple[Variable, bool]:
+        """Return the variable of that name in the program's first block, and whether it is new.
+
+        settings: passed to `create_global_variable` if it does not exist.
+        """
+        found = self.main_program.global_block().vars.get(name)
+        if found is not None:
+            return found, False
+        return self.create_global_variable(name=name, **settings), True
+
+    def get_parameter(self, name: str) -> Parameter:
+        """Return the parameter of that name."""
+        found = self.main_program.global_block().var(name)
+        if not isinstance(found, Parameter):
+            raise ValueError(f"no Parameter name {name} found")
+        return found
+
+    def is_instance(self, param_name: str, cls: Any) -> None:
+        """Raise TypeError unless that argument of the layer is an instance of `cls`."""
+        given = self.kwargs.get(param_name)
+        if not isinstance(given, cls):
+            wanted = getattr(cls, "__name__", cls)
+            raise TypeError(
+                f"{self.layer_type}: {param_name} is a {type(given).__name__}, expected {wanted}"
+            )
+
+    def multiple_param_attr(self, length: int) -> list[ParamAttr | None]:
+        """Return the attrs of `length` parameters: a list of them, or one for all."""
+        given = self.kwargs.get("param_attr")
+        attrs = list(given) if isinstance(given, (list, tuple)) else [given]
+        if len(attrs) not in (1, length):
+            raise ValueError(f"{self.layer_type}: got {len(attrs)} param_attrs for {length}")
+        return [to_param_attr(attr) for attr in attrs * (length if len(attrs) == 1 else 1)]
+
     def set_variable_initializer(self, var: Variable, initializer: Any) -> Variable:
         """Initialize a persistent variable in the start-up program."""
         startup = self.startup_program.global_block()
@@ -309,7 +344,7 @@ class LayerHelper:
 
 
 def make_plain(main: Program, startup: Program, name: str) -> None:
-    """Turn a parameter from rows of a table into one tensor."""
+    """Convert a parameter stored as table rows to a single tensor."""
     for program in (main, startup):
         found = program.global_block().vars.get(name)
         if isinstance(found, Parameter) and found.is_table:

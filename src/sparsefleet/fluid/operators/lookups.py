@@ -129,7 +129,7 @@ def gather_tree_op(ids: Tensor, parents: Tensor) -> Tensor:
 
 @op("mean_iou", "Predictions Labels", "OutMeanIou OutWrong OutCorrect", lod="none")
 def mean_iou_op(predictions: Tensor, labels: Tensor, *, num_classes: int) -> list[Tensor]:
-    """Return the mean over classes of right / (right + wrong), and both counts."""
+    """Return the mean over classes of correct / (correct + wrong), and both counts."""
     if predictions.is_meta:
         counts = torch.empty(num_classes, dtype=torch.int32, device="meta")
         return [torch.empty(1, device="meta"), counts, counts]
@@ -292,8 +292,8 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
 def mean_iou(
     input: Variable, label: Variable, num_classes: int
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the mean intersection over union of the classes, and wrong and right counts
-    per class.
+    """Return the mean intersection over union of the classes, and wrong and correct counts per
+    class.
     """
     helper = LayerHelper("mean_iou")
     outs = [helper.new_variable(kind, stop_gradient=True) for kind in ("float32", "int32", "int32")]

@@ -14,7 +14,7 @@ __all__ = ["While", "while_loop"]
 
 
 def check_condition(helper: LayerHelper, condition: Any, what: str = "cond") -> Variable:
-    """Return the variable; TypeError unless it is a single boolean."""
+    """Return the variable; raise TypeError unless it is a single boolean."""
     found = helper.check_input(condition, what)
     size = 1
     for length in found.shape:

@@ -35,7 +35,7 @@ _DEPTH = 64.0
 
 
 class _Raised(torch.autograd.Function):
-    """Takes the larger of both; the whole gradient goes to the logits, even where they were
+    """Takes the larger of the two; the whole gradient goes to the logits, even where they were
     raised.
     """
 
@@ -179,7 +179,7 @@ _IGNORED = -100
 def cross_entropy(
     input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = _IGNORED
 ) -> Variable:
-    """Return -log of the probability of the right class: input [..., C], label int64[..., 1]."""
+    """Return -log of the probability of the correct class: input [..., C], label int64[..., 1]."""
     helper = LayerHelper("cross_entropy" if soft_label else "cross_entropy2")
     attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
     inputs = {"X": helper.check_input(input), "Label": helper.check_input(label, "label")}
@@ -259,7 +259,8 @@ def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
 
 @layer
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
-    """Bayesian personalised ranking of the right class against all others: [N, 1]."""
+    """Return the Bayesian personalized ranking loss of the correct class against all others: [N,
+    1]."""
     helper = LayerHelper("bpr_loss", name)
     return helper.add("bpr_loss", {"X": helper.check_input(input), "Label": label}, slot="Y")
 
@@ -294,7 +295,7 @@ def nll_loss_op(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> Tensor:
-    """Minus the log-probability x [N, C, ...] of the label, weighted by class."""
+    """Return the negative log-probability x [N, C, ...] of the label, weighted by class."""
     if x.is_meta:
         return x.new_empty(label.shape if reduction == "none" else [1])
     made = torch.nn.functional.nll_loss(

@@ -226,7 +226,7 @@ def dynamic_lstm(
     """Return states and cells along each sequence: [N, D] each, D = size / 4.
 
     input: [N, 4 D], the inputs of candidate, input, forget and output gate, as returned by fc.
-    use_peepholes: the gates see the cell; the bias is then [1, 7 D], else [1, 4 D].
+    use_peepholes: the gates see the cell; the bias is then [1, 7 D], otherwise [1, 4 D].
     """
     helper = LayerHelper("lstm", name)
     width = _check_width(helper, input, size)

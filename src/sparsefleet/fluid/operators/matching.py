@@ -137,7 +137,7 @@ def _tree_shape(nodes: Shape, edges: Any, w: Shape, **_: Any) -> list[Shape]:
 
 @op("tree_conv", "NodesVector EdgeSet Filter", lod="none", infer=_tree_shape)
 def tree_conv_op(nodes: Tensor, edges: Tensor, w: Tensor, *, max_depth: int = 2) -> Tensor:
-    """Convolve each node with what is below it, by position: nodes [N, n, D], edges [N, e, 2].
+    """Convolve each node with its descendants, by position: nodes [N, n, D], edges [N, e, 2].
 
     Nodes are numbered from 1; an edge with a 0 ends the list.
     """
@@ -152,7 +152,7 @@ def tree_conv_op(nodes: Tensor, edges: Tensor, w: Tensor, *, max_depth: int = 2)
 
 
 def _tree_weights(edges: list[list[int]], size: int, max_depth: int) -> Tensor:
-    """Return how much each node counts in the patch of each root: [3, root, node]."""
+    """Return the weight of each node in the patch of each root: [3, root, node]."""
     children: dict[int, list[int]] = {}
     count = 1
     for parent, child in edges:
@@ -194,8 +194,8 @@ def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int
 
 
 class _HashedRows(torch.autograd.Function):
-    """Reads parts of a flat weight; its backward pass updates the weight by plain SGD, as Fluid's
-    operator does by itself.
+    """Reads parts of a flat weight; its backward pass updates the weight with plain SGD, as Fluid's
+    operator does.
     """
 
     @staticmethod
@@ -289,7 +289,9 @@ def match_matrix_tensor(
     """Return the similarities of all rows of two sequences in `channel_num` channels, and x W."""
     helper = LayerHelper("match_matrix_tensor", name)
     if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[1]:
-        raise AssertionError(f"x and y must be matrices of one width, got {x.shape} and {y.shape}")
+        raise AssertionError(
+            f"x and y must be matrices of the same width, got {x.shape} and {y.shape}"
+        )
     shape = [x.shape[1], channel_num, y.shape[1]]
     w = helper.create_parameter(to_param_attr(param_attr), shape, dtype)
     out, middle = helper.new_variable(dtype), helper.new_variable(dtype, stop_gradient=True)
@@ -320,7 +322,7 @@ def var_conv_2d(
     """Convolve matrices whose sizes are the lengths of sequences of `row` and `col`."""
     helper = LayerHelper("var_conv_2d", name)
     if len(input.shape) != 2:
-        raise AssertionError(f"input must be a matrix, got the shape {input.shape}")
+        raise AssertionError(f"input must be a matrix, got shape {input.shape}")
     kernel, steps = _pair(filter_size), _pair(stride)
     shape = [output_channel, input_channel * kernel[0] * kernel[1]]
     w = helper.create_parameter(to_param_attr(param_attr), shape, dtype)
@@ -416,7 +418,7 @@ def search_pyramid_hash(
 ) -> Variable:
     """Embed all runs of 2 to `pyramid_layer` ids by hashing.
 
-    lr: the rate by which the layer itself updates its weight; optimizers leave it alone.
+    lr: the rate at which the layer itself updates its weight; optimizers leave it alone.
     """
     helper = LayerHelper("search_pyramid_hash", name)
     if num_emb % rand_len:

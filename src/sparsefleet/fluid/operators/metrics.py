@@ -22,7 +22,7 @@ def accuracy_op(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
     """Return the share of rows whose label is among the k best."""
     del values
     if label.numel() != len(indices) and not label.is_meta:
-        raise ValueError(f"{len(indices)} rows, but {label.numel()} labels")
+        raise ValueError(f"got {len(indices)} rows, but {label.numel()} labels")
     right = (indices == label.reshape(-1, 1)).any(1).sum().reshape(1)
     total = torch.full_like(right, len(indices))
     return [right.float() / max(len(indices), 1), right.int(), total.int()]

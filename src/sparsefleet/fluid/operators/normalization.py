@@ -60,7 +60,8 @@ def batch_norm_op(
     use_global_stats: bool = False,
     data_layout: str = "NCHW",
 ) -> list[Tensor]:
-    """Normalize over the batch. Keeps the variance divided by N, as Fluid; torch divides by N - 1.
+    """Normalize over the batch. Keeps the variance divided by N, as in Fluid; torch divides by N -
+    1.
 
     For half-precision x, the statistics are float32, as stored.
     """
@@ -89,14 +90,14 @@ def group_norm_op(
     epsilon: float = 1e-5,
     data_layout: str = "NCHW",
 ) -> Tensor:
-    """Normalize each group of channels to mean 0 and deviation 1."""
+    """Normalize each group of channels to mean 0 and variance 1."""
     y = functional.group_norm(channels_first(x, data_layout), groups, scale, bias, epsilon)
     return channels_last(y, data_layout)
 
 
 @op("instance_norm", "X Scale Bias", "Y", lod="none")
 def instance_norm_op(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Normalize each channel of each image to mean 0 and deviation 1."""
+    """Normalize each channel of each image to mean 0 and variance 1."""
     variance, mean = torch.var_mean(x, list(range(2, x.dim())), correction=0, keepdim=True)
     shape = [1, -1, *[1] * (x.dim() - 2)]
     normal = (x - mean) * torch.rsqrt(variance + epsilon)
@@ -168,7 +169,7 @@ def data_norm_op(
     epsilon: float = 1e-5,
     slot_dim: int = -1,
 ) -> Tensor:
-    """Normalize to mean 0 and deviation 1 with sums that are learned like parameters."""
+    """Normalize to mean 0 and variance 1 with sums that are learned like parameters."""
     made: Tensor = _DataNorm.apply(x, size, total, squares, epsilon, slot_dim)  # type: ignore[no-untyped-call]
     return made
 
@@ -198,7 +199,7 @@ def _lengths(v: Tensor, dim: int) -> Tensor:
 
 @op("weight_norm_length", "V", lod="none")
 def weight_norm_length(v: Tensor, *, dim: int = -1) -> Tensor:
-    """Lengths with which `weight_norm` gives v itself."""
+    """Return the lengths for which `weight_norm` returns v itself."""
     return _lengths(v, dim)
 
 
@@ -221,9 +222,7 @@ def layer_norm(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Normalize the axes from begin_norm_axis on to mean 0 and deviation 1, then scale and
-    shift.
-    """
+    """Normalize the axes from begin_norm_axis on to mean 0 and variance 1, then scale and shift."""
     helper = LayerHelper("layer_norm", name)
     width = math.prod(helper.check_input(input).shape[begin_norm_axis:])
     inputs: dict[str, Any] = {"X": input}
@@ -442,7 +441,7 @@ def data_norm(
     These are parameters; their gradient is what a batch adds to them.
     param_attr: a dict of initial values: batch_size, batch_sum, batch_square; and scale_w and bias
     with enable_scale_and_shift.
-    slot_dim: columns per slot; a slot whose first column is 0 was not seen and stays 0.
+    slot_dim: columns per slot; a slot whose first column is 0 was never seen and stays 0.
     """
     del in_place, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var
     del sync_stats, summary_decay_rate  # across several GPUs

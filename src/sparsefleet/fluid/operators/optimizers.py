@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from threading import Lock
 from typing import Any
 
 import torch
@@ -18,6 +19,11 @@ Tensor = torch.Tensor
 
 # A new sum is started then, so that small numbers are not lost in a large one.
 _MOST_IN_A_SUM = 16384
+
+# Threads of a pass over a Dataset share parameters. An update halfway through another could divide
+# a moment that has a first gradient by the root of one that does not yet: a step of thousands.
+# The address of a parameter picks its lock.
+_locks = [Lock() for _ in range(61)]
 
 
 @op(
@@ -82,22 +88,23 @@ def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tenso
 
 @op("scheduled_average_decay", "Steps", lod="none")
 def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
-    """Return the decay, smaller in the first steps; Fluid's integer quotient makes it have no
-    effect.
-    """
+    """Return the decay, smaller in the first steps; integer steps disable it, as in Fluid."""
     if not steps.is_floating_point():
         return torch.full(steps.shape, decay, device=steps.device)
     return ((steps + 1.0) / (steps + 10.0)).clamp(max=decay)
 
 
 def _update(type: str, inputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an in-place update without autograd; does nothing if there is no gradient."""
+    """Register an in-place update without autograd; does nothing if there is no gradient.
+
+    Threads that update the same parameter do so one after the other.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def update(p: Tensor, g: Tensor | None, *states: Tensor, **settings: Any) -> None:
             if g is not None:
-                with torch.no_grad():
+                with torch.no_grad(), _locks[p.data_ptr() // 64 % len(_locks)]:
                     function(p, g, *states, **settings)
 
         names = "Param Grad LearningRate " + inputs

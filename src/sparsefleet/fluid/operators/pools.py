@@ -97,12 +97,12 @@ def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -
 
 
 def check_format(helper: LayerHelper, data_format: str, shape: Sequence[int], rank: int) -> int:
-    """Return the number of channels; an error if the shape does not match the format."""
+    """Return the number of channels; raise an error if the shape does not match the format."""
     if data_format not in _FORMATS[rank]:
         wanted = " or ".join(map(repr, _FORMATS[rank]))
         raise helper.refuse(f"data_format must be {wanted}, got {data_format!r}")
     if len(shape) != rank + 2:
-        raise helper.refuse(f"takes inputs with {rank + 2} sizes, {data_format}, got {list(shape)}")
+        raise helper.refuse(f"takes inputs with {rank + 2} axes, {data_format}, got {list(shape)}")
     return shape[-1] if data_format.endswith("C") else shape[1]
 
 
@@ -222,7 +222,7 @@ def _pool(helper: LayerHelper, input: Variable, rank: int, settings: dict[str, A
     if kind not in ("max", "avg"):
         raise helper.refuse(f"pool_type must be 'max' or 'avg', got {kind!r}")
     if not is_global and size == -1:
-        raise helper.refuse("pool_size must be given, unless global_pooling")
+        raise helper.refuse("pool_size must be given unless global_pooling is True")
     attrs = {
         "pooling_type": kind,
         "ksize": span(helper, size, rank, "pool_size"),

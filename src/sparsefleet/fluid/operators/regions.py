@@ -194,7 +194,7 @@ def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tens
 def similarity_focus(
     input: Variable, axis: int, indexes: Sequence[int], name: str | None = None
 ) -> Variable:
-    """Return a mask of input [N, ., ., .] with the dominant places of slices of an axis."""
+    """Return a mask of input [N, ., ., .] with the dominant positions of slices of an axis."""
     helper = LayerHelper("similarity_focus", name)
     for what, value, kind in (("axis", axis, int), ("indexes", indexes, list)):
         if not isinstance(value, kind):

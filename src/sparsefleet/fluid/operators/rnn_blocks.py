@@ -60,7 +60,7 @@ class StaticRNN:
     def step(self) -> Iterator[None]:
         """Define one step with the layers in the block."""
         if self._body is not None:
-            raise ValueError("layers.StaticRNN: step() must be called once")
+            raise ValueError("layers.StaticRNN: step() can be used only once")
         with self._helper.main_program.new_block() as self._body:
             self._is_open = True
             yield
@@ -217,7 +217,7 @@ class DynamicRNN:
     def block(self) -> Iterator[None]:
         """Define one step with the layers in the block."""
         if self._state != "before":
-            raise ValueError("layers.DynamicRNN: block() must be called once")
+            raise ValueError("layers.DynamicRNN: block() can be used only once")
         with While(self._condition).block():
             self._state = "inside"
             yield

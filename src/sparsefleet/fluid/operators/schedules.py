@@ -126,7 +126,12 @@ def linear_lr_warmup_op(
     )
 
 
-@op("adam_rate", "Step Rate", lod="none")
+def _of_rate(step: Any, rate: Any, **settings: Any) -> list[Any]:
+    del step, settings
+    return [rate]
+
+
+@op("adam_rate", "Step Rate", lod="none", infer=_of_rate)
 def adam_rate(step: Tensor, rate: Tensor, *, beta1: float, beta2: float) -> Tensor:
     """Return the rate of a step, counted from 1, corrected for moments that started at zero."""
     done = step.double()

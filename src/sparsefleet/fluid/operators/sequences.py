@@ -32,7 +32,7 @@ Made = tuple[Any, Lod]
 
 
 def level_of(lod: Lod, what: str, level: int = -1) -> Tensor:
-    """Return the offsets int64[B + 1] of a level; ValueError if there are no sequences."""
+    """Return the offsets int64[B + 1] of a level; raise ValueError if there are no sequences."""
     if not lod:
         raise ValueError(f"its input {what} has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
     return lod[level]
@@ -139,7 +139,7 @@ def sequence_reshape_op(x: Tensor, *, lods: Lods, new_dim: int) -> Made:
     """Reshape the values of each sequence to rows of another width."""
     values = level_of(lods[0], "X") * x.shape[1]
     if bool((values % new_dim).any()):
-        raise ValueError(f"a sequence's values do not fill rows of {new_dim}")
+        raise ValueError(f"the values of a sequence cannot be divided into rows of {new_dim}")
     return x.reshape(-1, new_dim), (values // new_dim,)
 
 
@@ -162,7 +162,7 @@ def _padded(shape: tuple[int, ...], *others: Any, padded_length: int = -1) -> li
 
 @op("sequence_pad", "X PadValue", "Out Length", lod="function", infer=_padded)
 def sequence_pad_op(x: Tensor, pad_value: Tensor, *, lods: Lods, padded_length: int = -1) -> Made:
-    """Pad sequences to one length: [B, length, ...]; also return their lengths: int64[B]."""
+    """Pad sequences to the same length: [B, length, ...]; also return their lengths: int64[B]."""
     offsets = level_of(lods[0], "X")
     lengths = offsets.diff()
     longest = int(lengths.max()) if len(lengths) else 0
@@ -305,7 +305,7 @@ def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Varia
 def sequence_pad(
     x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Pad sequences to one length, [B, length, ...]; also return their lengths: int64[B]."""
+    """Pad sequences to the same length, [B, length, ...]; also return their lengths: int64[B]."""
     helper = LayerHelper("sequence_pad", name)
     out = helper.new_variable(helper.check_input(x, "x").dtype)
     length = helper.new_variable("int64", stop_gradient=True)

@@ -53,7 +53,7 @@ _AMP = AmpConfig()
 
 @op("cast", "X")
 def cast_op(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
-    """Convert to a dtype. by_place: replace float16 by the device's native type, bfloat16 on a
+    """Convert to a dtype. by_place: replace float16 with the device's native type, bfloat16 on a
     CPU.
     """
     is_chosen = by_place and out_dtype == "float16"
@@ -230,7 +230,7 @@ def shape_op(x: Tensor) -> Tensor:
 
 @op("assign", "X")
 def assign_op(x: Any) -> Any:
-    """Return a copy; of an array of tensors, one that can grow independently."""
+    """Return a copy; the copy of an array of tensors can grow independently."""
     return list(x) if isinstance(x, list) else x.clone()
 
 

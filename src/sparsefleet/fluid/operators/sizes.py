@@ -35,7 +35,7 @@ def open_sizes(
     """Return the sizes known while the program is built; -1 for the others."""
     if whole is not None:
         if len(whole) != 1 or whole[0] < 0:
-            raise ValueError(f"a variable with sizes must have shape [n], got {whole}")
+            raise ValueError(f"a variable that holds sizes must have shape [n], got {whole}")
         return [-1] * whole[0]
     return [-1 if place in places else size for place, size in enumerate(given)]
 

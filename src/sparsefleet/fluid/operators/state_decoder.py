@@ -27,7 +27,7 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 
 
 class InitState:
-    """The first value of a state: `init`, or `value` in a batch as large as that of init_boot.
+    """The initial value of a state: `init`, or `value` with the batch size of init_boot.
 
     need_reorder: init is in batch order, not in that of the step inputs.
     """
@@ -43,7 +43,7 @@ class InitState:
     ) -> None:
         if init is None:
             if init_boot is None or shape is None:
-                raise ValueError("InitState: give init, or init_boot and shape")
+                raise ValueError("InitState: pass init, or init_boot and shape")
             init = fill_constant_batch_size_like(init_boot, shape, dtype, value)
         self._value = init
         self._need_reorder = need_reorder
@@ -58,7 +58,7 @@ class InitState:
 
 
 class _Decoder(Protocol):
-    """What a cell needs of the decoder that runs it."""
+    """The part of a decoder that its cell uses."""
 
     def begin_state(self, first: InitState) -> Variable: ...
 
@@ -124,7 +124,7 @@ class StateCell:
         """Return an input of the step."""
         found = self.inputs.get(input_name)
         if found is None:
-            raise ValueError(f"input {input_name!r} has no value; give it to compute_state")
+            raise ValueError(f"input {input_name!r} has no value; pass it to compute_state")
         return found
 
     def set_state(self, state_name: str, state_value: Variable) -> None:
@@ -159,7 +159,7 @@ class StateCell:
         return self._current[self._out_state]
 
     def _begin(self) -> None:
-        """Replace first values by the states of the step, at the first use in a decoder."""
+        """Replace initial values with the states of the step, at the first use in a decoder."""
         if self._decoder is None or self._before:
             return
         for name, first in self._first.items():
@@ -348,7 +348,7 @@ class BeamSearchDecoder:
                         self.update_array(before, after)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return what the last step gave to `update_array`; in the first step `init`."""
+        """Return what the last step passed to `update_array`; in the first step `init`."""
         self._check("read_array")
         if is_ids and is_scores:
             raise ValueError("an array cannot hold ids and scores at once")

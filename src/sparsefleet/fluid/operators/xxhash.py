@@ -96,7 +96,7 @@ def xxhash32(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
     '0xa3643705'
     """
     if rows.shape[1] % 4:
-        raise ValueError(f"rows must have a multiple of 4 bytes, got {rows.shape[1]}")
+        raise ValueError(f"the row size must be a multiple of 4 bytes, got {rows.shape[1]}")
     words = np.ascontiguousarray(rows).view("<u4").astype(np.uint32)
     start = np.uint32(seed)
     with np.errstate(over="ignore"):

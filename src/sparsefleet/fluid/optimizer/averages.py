@@ -22,19 +22,19 @@ __all__ = ["ExponentialMovingAverage", "ModelAverage", "plain_parameters"]
 
 
 def plain_parameters(program: Program, user: str) -> list[Parameter]:
-    """Return all parameters of a program; ConfigError if one is in a table."""
+    """Return all parameters of a program; raise ConfigError if one is in a table."""
     found = program.global_block().all_parameters()
     for parameter in found:
         if parameter.is_table:
             raise ConfigError(
-                f"{user} needs all of '{parameter.name}' in each step, which is an embedding with "
-                "is_sparse=True: use is_sparse=False"
+                f"{user} needs all rows of '{parameter.name}' in each step, but it is an "
+                "embedding with is_sparse=True: use is_sparse=False"
             )
     return found
 
 
 class _Average(ABC):
-    """Two programs: one replaces the parameters by averages, the other restores them."""
+    """Two programs: one replaces the parameters with averages, the other restores them."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._parameters = parameters

@@ -115,7 +115,7 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> Any:
-    """`gradients`; of one input, its gradient and not a list."""
+    """Return `gradients`; for a single input, its gradient instead of a list."""
     found = gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 

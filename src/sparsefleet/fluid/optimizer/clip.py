@@ -115,7 +115,8 @@ class GradientClipByGlobalNorm(GradientClipBase):
 
 
 class ErrorClipByValue:
-    """For `Variable._set_error_clip`: the variable's gradient into min..max; min is -max."""
+    """For `Variable._set_error_clip`: clips the variable's gradient to min..max; min is -max by
+    default."""
 
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max, self.min = float(max), -float(max) if min is None else float(min)

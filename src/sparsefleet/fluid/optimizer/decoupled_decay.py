@@ -22,7 +22,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
     by name which parameters decay.
     """
     if not isinstance(base_optimizer, type) or not issubclass(base_optimizer, Optimizer):
-        raise TypeError(f"wanted a class of fluid.optimizer, got {base_optimizer!r}")
+        raise TypeError(f"expected a class of fluid.optimizer, got {base_optimizer!r}")
 
     class OptimizerWithDecoupledWeightDecay(base_optimizer):  # type: ignore[misc, valid-type]
         """The optimizer with decoupled weight decay."""

@@ -163,6 +163,10 @@ class AdadeltaOptimizer(Optimizer):
     def settings(self) -> dict[str, Any]:
         return self._settings
 
+    def table_settings(self) -> dict[str, Any]:
+        known = self._settings
+        return {"class": "FluidAdadelta", "rho": known["rho"], "eps": known["epsilon"]}
+
 
 class DecayedAdagradOptimizer(Optimizer):
     """Adagrad with a decaying sum."""
@@ -323,6 +327,11 @@ class RMSPropOptimizer(Optimizer):
 
     def settings(self) -> dict[str, Any]:
         return self._settings
+
+    def table_settings(self) -> dict[str, Any]:
+        known = dict(self._settings)
+        alpha, eps = known.pop("decay"), known.pop("epsilon")
+        return {"class": "FluidRMSProp", "alpha": alpha, "eps": eps, **known}
 
 
 class FtrlOptimizer(Optimizer):

@@ -235,13 +235,13 @@ class Optimizer:
         return float(held.numpy()[0])
 
     def set_lr(self, value: float | Variable) -> None:
-        """Sets the learning rate in imperative mode."""
+        """Set the learning rate in imperative mode."""
         if callable(self._rate):
             raise RuntimeError("the learning rate follows a schedule and cannot be set")
         self._rate, self._rate_of_step = value, None
 
     def clear_gradients(self) -> None:
-        """Forgets the gradients of all parameters in imperative mode."""
+        """Clear the gradients of all parameters in imperative mode."""
         for parameter in self._parameter_list or ():
             parameter.clear_gradient()  # type: ignore[union-attr]
 
@@ -253,7 +253,7 @@ class Optimizer:
         return found
 
     def set_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resumes with what `state_dict` gave."""
+        """Resume from what `state_dict` returned."""
         from sparsefleet.fluid.dygraph.eager import kept_variable
 
         if hasattr(self._rate, "set_dict") and "LR_Scheduler" in state_dict:

@@ -77,7 +77,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
     updated, neither parameters nor optimizer state; learning-rate schedules count runs. Embeddings
     with is_sparse=True become plain parameters.
 
-    avg: the mean of the gradients; else their sum.
+    avg: use the mean of the gradients; otherwise their sum.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):

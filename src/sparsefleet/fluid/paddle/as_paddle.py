@@ -41,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _mistake(arguments: Sequence[str]) -> str:
     if sys.flags.ignore_environment:
-        return "python -E and -I ignore PYTHONPATH, by which scripts find paddle: leave them out"
+        return "python -E and -I ignore PYTHONPATH, through which scripts find paddle: omit them"
     if not arguments:
-        return "no script is given"
+        return "no script was given"
     first = arguments[0]
     if first == "-m":
         return "" if len(arguments) > 1 else "-m needs the name of a module"

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OneValueArray", "restore_numpy", "restore_python"]
+from sparsefleet._core import convert_one_element_arrays
+
+__all__ = ["restore_numpy", "restore_python"]
 
 
 def _random_integers(low: int, high: int | None = None, size: Any = None) -> Any:
@@ -56,39 +58,13 @@ _NAMES: dict[str, Any] = {
 _RANDOM_NAMES = {"random_integers": _random_integers}
 
 
-class OneValueArray(np.ndarray[Any, Any]):
-    """An array of one value that `float` and `"%f"` accept whatever its number of dimensions.
-
-    >>> "%.1f" % np.array([2.0]).view(OneValueArray)
-    '2.0'
-    """
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __repr__(self) -> str:
-        return repr(self.view(np.ndarray))
-
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        """Wrap a result: a number, a single value, or an ordinary array."""
-        del context, return_scalar
-        if array.ndim == 0:
-            return array[()]
-        return array.view(OneValueArray if array.size == 1 else np.ndarray)
-
-
 def restore_numpy() -> None:
-    """Add names that NumPy removed, and restore the old results of `numpy.array`.
+    """Add names that NumPy removed, and restore old behavior.
 
-    Its arrays (fetched values included) convert to a number if they hold one; lists of unequal
-    lengths become an array of objects. Numbers are shown without their type.
+    An array of one element converts to a number whatever its number of dimensions. `numpy.array` of
+    lists of unequal lengths is an array of objects. Numbers are shown without their type.
     """
+    convert_one_element_arrays(np.ndarray)
     np.set_printoptions(legacy="1.25")
     for owner, names in ((np, _NAMES), (np.random, _RANDOM_NAMES)):
         for name, value in names.items():
@@ -102,14 +78,11 @@ def _old_array(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def array(*arguments: Any, **settings: Any) -> Any:
         try:
-            made = make(*arguments, **settings)
+            return make(*arguments, **settings)
         except ValueError as error:
             if len(arguments) != 1 or settings or "inhomogeneous" not in str(error):
                 raise
-            made = make(*arguments, dtype=object)
-        if type(made) is np.ndarray and made.size == 1 and made.ndim:
-            return made.view(OneValueArray)
-        return made
+            return make(*arguments, dtype=object)
 
     return array
 

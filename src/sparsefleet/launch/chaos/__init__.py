@@ -1,4 +1,4 @@
-"""Faults injected into a running job, and what must hold afterwards."""
+"""Injects faults into a running job and checks its invariants afterwards."""
 
 from sparsefleet.launch.chaos.chaos_run import ChaosReport, run_chaos
 from sparsefleet.launch.chaos.schedule import ChaosConfig, Fault, make_schedule

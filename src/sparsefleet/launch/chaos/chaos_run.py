@@ -1,4 +1,4 @@
-"""Runs a job under faults and checks what must hold afterwards."""
+"""Runs a job under faults and checks its invariants afterwards."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _END_S = 10.0
 
 @dataclass(kw_only=True, slots=True)
 class ChaosReport:
-    """What a chaos run did and found."""
+    """The actions and results of a chaos run."""
 
     seed: int
     exit_code: int
-    """The launcher's."""
+    """Exit code of the launcher."""
     seconds: float
     injected: list[Fault]
     skipped: list[Fault]
-    """Faults whose process did not run at their moment."""
+    """Faults whose process was not running at the time."""
     starts: Mapping[str, int]
     """How often each process was started."""
     peak_bytes: Mapping[str, int]
     """The largest resident memory of each process."""
     left: list[str]
-    """Processes of the job that were still there at the end."""
+    """Processes of the job that were still running at the end."""
     problems: list[str] = field(default_factory=list)
-    """What did not hold. Empty: the run passed."""
+    """Violated invariants. Empty: the run passed."""
     ledger: Mapping[str, Any] | None = None
 
     def lines(self) -> list[str]:
-        """Return the report for people."""
+        """Return the report as readable lines."""
         kinds = Counter(fault.kind for fault in self.injected)
         done = ", ".join(f"{n} x {kind}" for kind, n in sorted(kinds.items())) or "none"
         restarts = sum(self.starts.values()) - len(self.starts)
@@ -59,13 +59,14 @@ class ChaosReport:
         if self.ledger is not None:
             lines.append(
                 f"ledger: {self.ledger['records']} records, {self.ledger['missing']} missing, "
-                f"{self.ledger['repeated']} trained more than once"
+                f"{self.ledger['repeated']} trained more than once; the dense counter shows "
+                f"{', '.join(f'{count:.0f}' for count in self.ledger['counted'])}"
             )
         lines += [f"FAILED: {problem}" for problem in self.problems]
         return [*lines, "failed" if self.problems else "passed"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report for programs."""
+        """Return the report as JSON."""
         return {
             "seed": self.seed,
             "exit_code": self.exit_code,
@@ -95,7 +96,7 @@ def run_chaos(
 ) -> ChaosReport:
     """Run the job under the faults of `chaos`, on this machine; main thread only.
 
-    ledger_path: a file in which the job leaves its own account, see `cli/ledger.py`.
+    ledger_path: a file to which the job writes its own result, see `cli/ledger.py`.
     has_begun: returns whether faults may begin.
     """
     faults = make_schedule(chaos, job.num_servers, job.num_workers)
@@ -169,7 +170,7 @@ def _peaks(processes: Sequence[WatchedProcess]) -> dict[str, int]:
 
 def _check_ledger(ledger: Mapping[str, Any] | None) -> list[str]:
     if ledger is None:
-        return ["the job left no ledger: its last worker did not come to the end"]
+        return ["the job left no ledger: its last worker did not reach the end"]
     problems = []
     if ledger["missing"]:
         first = ledger["first_missing"]
@@ -177,6 +178,11 @@ def _check_ledger(ledger: Mapping[str, Any] | None) -> list[str]:
     if ledger["repeated"]:
         first = ledger["first_repeated"]
         problems.append(f"{ledger['repeated']} records were trained twice, the first: {first}")
+    if any(count != ledger["records"] for count in ledger["counted"]):
+        problems.append(
+            f"the dense counter shows {ledger['counted']} records, expected {ledger['records']} "
+            "in each element"
+        )
     return problems
 
 

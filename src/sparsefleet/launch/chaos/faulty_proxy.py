@@ -1,4 +1,4 @@
-"""A TCP proxy between workers and one server that can delay or hold everything."""
+"""A TCP proxy between workers and one server that can delay or hold back all traffic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RETRY_S = 0.05
 
 
 class _Line:
-    """What happens to the traffic of one server; used in the thread of the event loop only."""
+    """The current handling of one server's traffic; used only on the event loop's thread."""
 
     def __init__(self, target: str) -> None:
         self.target = parse_endpoint(target)
@@ -33,11 +33,12 @@ class _Line:
         self.delay_s = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect one client to the server; one that is not up yet, or restarting, is waited for.
+        """Connect one client to the server; wait for a server that is not up yet or restarting.
 
-        To close the connection instead would look like a server that rejects the client's key.
+        Closing the connection instead would look like a server that rejects the client's key.
         """
-        with contextlib.closing(writer):
+        # asyncio logs a connection that is cancelled at the end as an error.
+        with contextlib.suppress(asyncio.CancelledError), contextlib.closing(writer):
             there = await self._connect()
             if there is None:
                 return
@@ -73,8 +74,8 @@ class _Line:
 class FaultyProxies:
     """Proxies in front of `targets` while it is open; `endpoints` are in the same order.
 
-    Everything passes unchanged until `partition` or `delay` is called. A partition holds bytes and
-    new connections, as a network that drops packets does to a sender that repeats them.
+    Everything passes unchanged until `partition` or `delay` is called. A partition holds back bytes
+    and new connections, like a network that drops packets while the sender retries.
     """
 
     def __init__(self, targets: Sequence[str]) -> None:
@@ -86,12 +87,12 @@ class FaultyProxies:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def partition(self, server: int, is_on: bool) -> None:
-        """Hold all traffic with a server, or let it pass again."""
+        """Hold back all traffic with a server, or let it pass again."""
         event = self._lines[server].is_open
         self._loop.call_soon_threadsafe(event.clear if is_on else event.set)
 
     def delay(self, server: int, delay_s: float) -> None:
-        """Slow each message to and from a server down; 0 ends that."""
+        """Delay each message to and from a server; 0 ends the delay."""
         self._loop.call_soon_threadsafe(setattr, self._lines[server], "delay_s", delay_s)
 
     def __enter__(self) -> Self:

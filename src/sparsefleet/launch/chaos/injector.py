@@ -36,7 +36,7 @@ class WatchedProcess:
     name: str
     pid: int
     descriptor: int
-    """A pidfd: it names this process even after its pid is used again."""
+    """A pidfd: it identifies this process even after its pid is reused."""
     peak_bytes: int = 0
     exit_code: int | None = None
 
@@ -48,9 +48,9 @@ class _Ongoing:
 
 
 class Injector(JobObserver):
-    """Observes a job and, from the moment `has_begun` returns True on, injects faults.
+    """Observes a job and injects faults once `has_begun` returns True.
 
-    The times of faults count from then. A fault whose target does not run at its moment is skipped,
+    The times of faults count from then. A fault whose target is not running at that time is skipped
     and reported as such.
     """
 
@@ -185,14 +185,15 @@ def _signal(process: WatchedProcess, number: signal.Signals) -> None:
 
 
 def _fill_disk(process: WatchedProcess) -> Callable[[], None]:
-    """Let every write to a file fail, as on a full disk, by the process's limit of file sizes."""
-    before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    """Make every write to a file fail, as on a full disk, through the process's file size limit."""
+    # The process inherited this one's limit. Its own may be that of a fault that still lasts.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
 
     def undo() -> None:
         if process.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (soft, hard))
 
     return undo
 

@@ -29,13 +29,13 @@ class ChaosConfig:
     """Mean time between two faults."""
 
     duration_s: float = 60.0
-    """Faults end this long after the first could come; the job then runs to its end."""
+    """Faults end this long after the first possible one; the job then runs to its end."""
 
     fault_s: float = 2.0
     """Mean length of a pause, a partition, a delay or a full disk."""
 
     delay_s: float = 0.1
-    """Time by which a delay slows each message down."""
+    """Time by which a delay slows down each message."""
 
     seed: int = 0
     """Seed of the schedule."""
@@ -60,7 +60,7 @@ class Fault:
     """One fault of a schedule."""
 
     at_s: float
-    """Seconds after the first fault could come."""
+    """Seconds after the first possible fault."""
     kind: FaultKind
     target: str
     """The name of a process, such as "server 0"."""

@@ -1,7 +1,7 @@
-"""Operators whose torch kernels trust their arguments: called in graphs only after a check.
+"""Operators whose torch kernels do not check their arguments: graphs call them after a check.
 
-A graph from a stranger, or numbers that a client sends, could otherwise make them read or write
-beyond their tensors. Kernels of this kind that no exported model needs are refused instead; see
+An untrusted graph, or numbers that a client sends, could otherwise make them read or write out of
+bounds. Kernels of this kind that no exported model needs are rejected instead; see
 `graph_operators`.
 """
 
@@ -53,8 +53,8 @@ def _check_embedding_bag(
         fits = int(ends[0]) == 0 and int(ends[-1]) <= indices.numel()
     if not rises or not fits:
         raise ShapeError(
-            f"embedding_bag: got offsets {ends.tolist()[:10]}, expected numbers that rise from 0 "
-            f"to at most {indices.numel()}, the number of ids"
+            f"embedding_bag: got offsets {ends.tolist()[:10]}, expected numbers that increase "
+            f"from 0 to at most {indices.numel()}, the number of ids"
         )
 
 
@@ -87,7 +87,7 @@ def _check_attention(
         mask = "" if attn_mask is None else f", mask {list(attn_mask.shape)}"
         raise ShapeError(
             f"scaled_dot_product_attention: got queries {list(query.shape)}, keys "
-            f"{list(key.shape)}, values {list(value.shape)}{mask}, which do not belong together"
+            f"{list(key.shape)}, values {list(value.shape)}{mask}, which do not match"
         )
 
 

@@ -44,7 +44,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{directory} holds no exported model: there is no {MANIFEST}; write one with "
+            f"{directory} contains no exported model: there is no {MANIFEST}; write one with "
             "Trainer.export or save_inference_model"
         ) from error
     except UnicodeDecodeError as error:
@@ -146,7 +146,7 @@ class PendingExport:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise IoError(f"no export can be written to {self.directory}: {error}") from error
+            raise IoError(f"the export cannot be written to {self.directory}: {error}") from error
         _refuse_what_is_not_ours(self.directory / MANIFEST)
         self._lock = _lock(self.directory)
         return self
@@ -163,7 +163,7 @@ class PendingExport:
             os.close(self._lock)
         if isinstance(error, OSError) and not isinstance(error, IoError):
             raise IoError(
-                f"the export to {self.directory} failed, what was there before is unchanged: "
+                f"the export to {self.directory} failed; its previous contents are unchanged: "
                 f"{error}"
             ) from error
 

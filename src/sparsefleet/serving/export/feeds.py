@@ -58,9 +58,7 @@ def _named(schema: Schema, inputs: Any) -> Iterator[tuple[str, Any]]:
     is_row = isinstance(inputs, (tuple, list))
     values = inputs if is_row and (len(places) > 1 or len(inputs) == 1) else [inputs]
     if len(values) != len(places):
-        raise FeedError(
-            f"{len(values)} inputs are given, expected {len(places)}: {', '.join(places)}"
-        )
+        raise FeedError(f"got {len(values)} inputs, expected {len(places)}: {', '.join(places)}")
     for name, value in zip(places, values, strict=True):
         yield from _apart(name, value, names)
 
@@ -160,7 +158,7 @@ def _check_shape(
         known, owner = sizes.setdefault(base, (size, name))
         if known != size:
             raise FeedError(
-                f"inputs '{owner}' and '{name}' do not go together: '{base}' is {known} in the "
+                f"inputs '{owner}' and '{name}' do not match: '{base}' is {known} in the "
                 f"first and {size} in the second"
             )
 

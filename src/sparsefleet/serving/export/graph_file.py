@@ -185,7 +185,7 @@ def _copy(source: _Source, target: ZipWriter) -> None:
 def _check_payload(name: str, size: int, needed: Payload) -> None:
     """Check that the file holds a whole number of elements, enough for its tensors.
 
-    Torch would make up missing data.
+    Torch would otherwise invent missing data.
     """
     held, rest = divmod(size, needed.element_bytes)
     if rest or held < needed.elements:

@@ -313,7 +313,7 @@ class Payload(NamedTuple):
 
 def _stored_size(value: Any) -> Any:
     if integer(value) < 0:
-        raise RefusedError(f"got {value}, expected a size of a tensor that is stored")
+        raise RefusedError(f"got {value}, expected the size of a stored tensor")
     return value
 
 

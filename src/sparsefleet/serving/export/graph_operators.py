@@ -104,14 +104,14 @@ def why_refused(target: str) -> str | None:
     library, name, overload = found.groups()
     schema = _schema(library, name, overload)
     if schema is None:
-        return f"torch {torch.__version__} knows no such operator here; import what registers it"
+        return f"torch {torch.__version__} has no such operator; import its library first"
     if f"{library}::{name}" in _also_allowed or (library, name) == ("sparsefleet", "look_up"):
         return None
     if library == "aten":
         return None if _is_plain(name, schema) else "it is more than a computation on tensors"
     return (
-        "it is an operator of another library; if any graph may call it with any arguments, say "
-        f"so by sparsefleet.serving.export.allow_operators('{library}::{name}')"
+        "it is an operator of another library; if any graph may call it with any arguments, "
+        f"allow it with sparsefleet.serving.export.allow_operators('{library}::{name}')"
     )
 
 

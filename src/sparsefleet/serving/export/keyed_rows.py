@@ -58,7 +58,7 @@ class KeyedRows(ABC):
     ) -> Floats:
         """Return the rows of ids of any shape: float32[*ids.shape, D].
 
-        Each distinct id is looked for once. Padding reads as zeros.
+        Each distinct id is looked up once. Padding reads as zeros.
         """
         if ids.dtype != np.int64:
             raise FeedError(f"table '{self.entry.name}': ids must be int64, got {ids.dtype}")

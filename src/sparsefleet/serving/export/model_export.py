@@ -175,8 +175,8 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         return tensor.numpy()
     except TypeError as error:  # bfloat16 and similar dtypes
         raise ExportError(
-            f"'{name}' is {tensor.dtype}, which files of examples cannot hold: convert it in the "
-            "model, as with .float()"
+            f"'{name}' is {tensor.dtype}, which example files do not support: convert it in the "
+            "model, for example with .float()"
         ) from error
 
 
@@ -202,8 +202,8 @@ def _write(
     error = largest_difference(found, golden.targets)
     if row_format == "float32" and not error <= _TOLERANCE:
         raise ExportError(
-            f"the graph of {trained.name} does not predict what the model does: they differ by "
-            f"{error:.2g}. Is there chance in its forward, or state that it changes?"
+            f"the graph of {trained.name} does not predict the same as the model: they differ by "
+            f"{error:.2g}. Does its forward use random numbers, or change state?"
         )
     file = write_golden(pending, golden)
     return ExportManifest(

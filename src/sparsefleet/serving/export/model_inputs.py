@@ -61,7 +61,9 @@ class ModelInputs:
         """The inputs in call order."""
         self._template = {name: self._take(name, value) for name, value in named.items()}
         if not self.items:
-            raise ConfigError("the example inputs hold no tensor: give a batch as the model takes")
+            raise ConfigError(
+                "the example inputs contain no tensor: pass a batch as the model takes it"
+            )
         _check_batch(self.items)
 
     @property
@@ -129,8 +131,7 @@ def _check_batch(items: list[ModelInput]) -> None:
         if tensor.dim() and len(tensor) < 2:
             raise ConfigError(
                 f"example input '{item.name}' has {len(tensor)} examples, expected at least 2: "
-                "with "
-                "fewer it cannot be seen which dimension is the batch"
+                "with fewer, the batch dimension cannot be determined"
             )
 
 

@@ -64,8 +64,8 @@ class OnnxEngine:
         folded = sorted(arrays.keys() - set(held))
         if folded:
             raise CheckpointMismatchError(
-                f"the ONNX files do not hold '{folded[0]}' as the model has it, so it cannot be "
-                "updated there: serve with engine='torch'"
+                f"the ONNX files do not contain '{folded[0]}' as a separate tensor, so it cannot "
+                "be updated there: serve with engine='torch'"
             )
         made = copy.copy(self)
         made._steps = [

@@ -179,7 +179,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         else:
             raise BadOnnxError(f"it is not an ONNX model: field {field} is of an unknown kind")
         if at > len(message):
-            raise BadOnnxError(f"it is not an ONNX model: field {field} goes beyond its end")
+            raise BadOnnxError(f"it is not an ONNX model: field {field} extends past the end")
         yield field, value
 
 

@@ -77,7 +77,7 @@ def encode_rows(table: str, keys: Keys, values: Floats, row_format: RowFormat) -
     """Encode rows, float32[N, D]; `table` and `keys` (uint64[N]) are for error messages.
 
     int8: each row has a scale, its largest absolute value divided by 127. Raises for rows that a
-    narrower format cannot hold.
+        narrower format cannot represent.
 
     >>> encode_rows("ads", np.array([7], np.uint64), np.array([[0.5, -1.0]], np.float32), "int8")
     EncodedRows(values=array([[  64, -127]], dtype=int8), scales=array([0.00787402], dtype=float32))
@@ -106,5 +106,5 @@ def _check_range(table: str, keys: Keys, largest: Floats, row_format: RowFormat)
         key = int(keys[wrong[0]])
         raise NonFiniteError(
             f"table '{table}': the row of key {key} has the value {largest[wrong[0]]}, which "
-            f"{row_format} cannot hold; export with rows='float32'"
+            f"{row_format} cannot represent; export with rows='float32'"
         )

@@ -219,7 +219,7 @@ class Pruning:
         return fx.GraphModule(self._whole, graph)
 
     def _ask_needed_inputs_for_sizes(self) -> None:
-        """Read sizes from inputs that are needed anyway, not from any input that has them."""
+        """Read sizes from inputs that are needed anyway instead of from arbitrary inputs."""
         needed = _needed_nodes(self._output, through_sizes=False)
         owners: dict[str, tuple[fx.Node, int]] = {}
         for _, nodes in self._inputs:

@@ -65,7 +65,7 @@ class Targets:
         if name in seen:
             raise ConfigError(
                 f"target '{name}' is a module that returns a {type(found).__name__}, expected a "
-                "tensor: give a function that takes what you want of the model's output"
+                "tensor: pass a function that selects what you want from the model's output"
             )
         if name in self._modules:
             raise ConfigError(f"target '{name}' is a module that the model does not call")

@@ -98,10 +98,10 @@ class InferenceModel(nn.Module):
         schema = self.manifest.schema
         both = sorted(set(schema.places[: len(inputs)]) & named.keys())
         if both:
-            raise FeedError(f"{', '.join(both)} is given both by position and by name")
+            raise FeedError(f"{', '.join(both)} was given both by position and by name")
         if len(inputs) > len(schema.places):
             wanted = f"{len(schema.places)}: {', '.join(schema.places)}"
-            raise FeedError(f"{len(inputs)} positional inputs are given, expected {wanted}")
+            raise FeedError(f"got {len(inputs)} positional inputs, expected {wanted}")
         given = dict(zip(schema.places, inputs, strict=False)) | named
         arrays = check_feeds(schema, given)
         tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}

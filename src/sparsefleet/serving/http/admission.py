@@ -40,7 +40,7 @@ class Admission:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
-        """Admit one request; refuses with 429 if too many are in progress."""
+        """Admit one request; rejects it with 429 if too many are in progress."""
         self.require_room()
         place = Place(self)
         try:
@@ -49,7 +49,7 @@ class Admission:
             place.free()
 
     def require_room(self) -> None:
-        """Refuse with 429 if no further request can be admitted."""
+        """Reject with 429 if no further request can be admitted."""
         if self.requests >= self.config.max_requests:
             raise Refusal(
                 429,
@@ -69,7 +69,7 @@ class Place:
 
     async def read(self, request: Request) -> bytes:
         """Return the body, and count the request. Enforces the limits on size and time; a body
-        whose Content-Length is too large is refused before any of it is read."""
+        whose Content-Length is too large is rejected before any of it is read."""
         admission, config = self._admission, self._admission.config
         said = request.headers.get("content-length", "")
         self._check_body(int(said) if said.isascii() and said.isdigit() else 0)
@@ -98,14 +98,14 @@ class Place:
         return b"".join(parts)
 
     def take(self) -> None:
-        """Count the request, once; refuses with 429 if there are too many."""
+        """Count the request, once; rejects it with 429 if there are too many."""
         if not self._is_counted:
             self._admission.require_room()
             self._is_counted = True
             self._admission.requests += 1
 
     def hold(self, size: int) -> None:
-        """Count `size` bytes of memory for the request from now on. Refuses with 413 if that can
+        """Count `size` bytes of memory for the request from now on. Rejects it with 413 if that can
         never fit, and with 429 if it does not fit now."""
         most = self._admission.config.max_bytes_under_way
         if size > most:
@@ -125,7 +125,7 @@ class Place:
         self._set(min(size, self.bytes))
 
     def free(self) -> None:
-        """Count the request no longer."""
+        """Stop counting the request."""
         self._set(0)
         if self._is_counted:
             self._is_counted = False
@@ -192,13 +192,13 @@ class RequestMemory:
         )
 
     def check_rows(self, arrays: Arrays, most: int | None = None) -> None:
-        """Refuse with 413 if the rows of all ids are more bytes than one request may look up, or
-        than `most`."""
+        """Reject with 413 if the rows of all ids exceed the bytes that one request may look up, or
+        `most`."""
         limit = self._max_row_bytes if most is None else min(most, self._max_row_bytes)
         _check_row_bytes(self._row_bytes(arrays), limit)
 
     def of_rows(self, table: str, count: int) -> int:
-        """Return the memory for `count` rows of a table; refuses too many with 413."""
+        """Return the memory for `count` rows of a table; rejects too many with 413."""
         size = count * self._dims[table] * _FLOAT_BYTES
         _check_row_bytes(size, self._max_row_bytes)
         return _COPIES_OF_ROWS * size + count * _PER_ID_BYTES
@@ -212,7 +212,7 @@ class RequestMemory:
         return inputs + ids * _PER_ID_BYTES + rows + answer
 
     def bound(self, tables: Tables) -> Tables:
-        """Return the tables for one prediction. If the model computes ids, the result refuses
+        """Return the tables for one prediction. If the model computes ids, the result rejects
         lookups of more rows than allowed with 413."""
         if not self.has_computed_ids:
             return tables

@@ -215,8 +215,8 @@ class BatchLayout:
         for said, shape in shapes.items():
             if shape[:1] != ("batch",):
                 raise ConfigError(
-                    f"a service needs one value per example, but {said} is not: export with other "
-                    "feeds= or targets="
+                    f"a service needs one value per example, but {said} does not have that: "
+                    "export with other feeds= or targets="
                 )
         self._ragged = [item for item in schema.inputs if item.is_ragged]
         self._plain = [item.name for item in plain]

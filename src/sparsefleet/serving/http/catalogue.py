@@ -57,7 +57,7 @@ _NOTE = "active.json"
 
 
 def open_catalogue(path: Path, rows: str = "") -> Catalogue:
-    """Open the catalogue of an export or of a folder of exports; else raise CheckpointError.
+    """Open the catalogue of an export or a folder of exports. Raises CheckpointError for neither.
 
     rows: where the rows are, see `open_rows`. If they are in Redis, Redis also records the active
         version for all services that read from it.
@@ -72,7 +72,7 @@ def _local_catalogue(path: Path) -> Catalogue:
     folder = _Folder(path)
     if not path.is_dir() or not folder.versions():
         raise CheckpointError(
-            f"{path} holds no exported model: neither it nor a folder in it has a {MANIFEST}; "
+            f"{path} contains no exported model: neither it nor a folder in it has a {MANIFEST}; "
             "write one with Trainer.export or save_inference_model"
         )
     return folder
@@ -173,7 +173,7 @@ class _RedisCatalogue:
     """The versions of another catalogue, with the active one recorded in Redis.
 
     `sparsefleet push-rows --activate` and `--rollback` change it, and so does a service that is
-    told to switch. url: see `RedisServer`.
+    switched. url: see `RedisServer`.
     """
 
     def __init__(self, local: Catalogue, url: str) -> None:

@@ -38,7 +38,7 @@ class Connections:
 
     A new connection beyond a limit replaces the one that has been idle longest. If none is idle,
     it replaces the oldest one that is still sending its request. If every connection is being
-    answered, the new one is refused.
+    answered, the new one is rejected.
 
     Only the event loop's thread may call it.
     """
@@ -55,7 +55,7 @@ class Connections:
         return len(self._origins)
 
     def open(self, connection: Connection, address: str | None) -> Refusal | None:
-        """Register a new connection, as idle. Returns the answer to send if it is refused."""
+        """Register a new connection, as idle. Returns the answer to send if it is rejected."""
         origin = origin_of(address)
         beside = self._by_origin.get(origin, {})
         if len(beside) >= self.max_per_address and not self._drop_one(beside):
@@ -81,7 +81,7 @@ class Connections:
         return None
 
     def set_idle(self, connection: Connection, is_idle: bool) -> None:
-        """Note whether a request is in progress on the connection."""
+        """Record whether a request is in progress on the connection."""
         if not is_idle:
             self._idle.pop(connection, None)
         elif connection in self._origins and connection not in self._idle:

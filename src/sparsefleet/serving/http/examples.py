@@ -23,7 +23,7 @@ FORMS = ("application/json", ARROW_STREAM, "application/x-ndjson", "text/csv")
 
 
 def form_of(content_type: str | None) -> str:
-    """Return the format that a Content-Type names; others are refused with 415.
+    """Return the format that a Content-Type names; others are rejected with 415.
 
     >>> form_of("text/csv; charset=utf-8")
     'text/csv'
@@ -39,7 +39,7 @@ def form_of(content_type: str | None) -> str:
 def read_examples(form: str, body: bytes, schema: Schema, max_examples: int) -> Arrays:
     """Return the input arrays by graph name.
 
-    Refuses malformed bodies with 400, inputs that do not match the model with 422 and too many
+    Rejects malformed bodies with 400, inputs that do not match the model with 422 and too many
     examples with 413.
     """
     try:
@@ -88,7 +88,7 @@ def _table(form: str, body: bytes, schema: Schema) -> pa.Table:
 
 
 def _check_lines(body: bytes, schema: Schema, max_examples: int) -> None:
-    """Refuse CSV with too many columns or lines before it is parsed, which multiplies its size."""
+    """Reject CSV with too many columns or lines before parsing, which multiplies its size."""
     header = next((line for line in body[:_HEADER_BYTES].splitlines() if line), b"")
     columns, wanted = header.count(b",") + 1, len(schema.inputs)
     if columns > wanted + _MORE_COLUMNS:

@@ -58,8 +58,8 @@ class Inspected(NamedTuple):
 
     targets: Arrays
     unknown: list[dict[str, Any]]
-    """Keys without a row: table, key (as text, since JavaScript would round it), input (null if
-    the model computed it) and the examples that contain it (null likewise)."""
+    """Keys without a row: table, key (as text, since JavaScript would round it), input (null if the
+    model computed it) and the examples that contain it (null in the same case)."""
     lookups: list[RecordedLookup]
 
 
@@ -168,7 +168,7 @@ def trace(
 ) -> dict[str, Any]:
     """Return the input arrays, lookups and layer outputs of the first examples.
 
-    Torch runs the graph, whichever engine computes predictions. Refuses with 413 if the rows of
+    Torch runs the graph, whichever engine computes predictions. Rejects it with 413 if the rows of
     these examples are too large to return.
     """
     count = min(layout.count(arrays), _MOST_EXAMPLES)
@@ -216,7 +216,7 @@ def _engine(path: Path, schema: Schema) -> TorchEngine:
 
 
 def _finite(values: list[Any]) -> list[Any]:
-    """Replace values that JSON cannot represent by None."""
+    """Replace values that JSON cannot represent with None."""
     return [
         None if isinstance(value, float) and not math.isfinite(value) else value for value in values
     ]

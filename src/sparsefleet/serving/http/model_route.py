@@ -109,7 +109,7 @@ def _versions() -> dict[str, str]:
 @router.get(
     "/v1/versions",
     summary="List versions",
-    responses=answers(401, 500, 503, ok="All versions; which is active, and which one before."),
+    responses=answers(401, 500, 503, ok="All versions, with the active and the previous one."),
 )
 async def list_versions(request: Request) -> dict[str, Any]:
     models: Models = request.app.state.service.models
@@ -137,8 +137,8 @@ async def list_versions(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/versions/active",
     summary="Switch to a version",
-    description="Opens it beside the one that is active, tries it out, and then has it answer. "
-    "Requests under way end on the one before.",
+    description="Opens it next to the active version, tests it, and then makes it active. "
+    "Requests in progress finish on the previous version.",
     responses=answers(
         *(400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 503), ok="What is active now."
     ),
@@ -169,7 +169,7 @@ async def switch(request: Request) -> dict[str, Any]:
 
 @router.post(
     "/v1/versions/rollback",
-    summary="Go back to the version before",
+    summary="Go back to the previous version",
     responses=answers(401, 404, 409, 429, 500, 503, ok="What is active now."),
 )
 async def roll_back(request: Request) -> dict[str, Any]:

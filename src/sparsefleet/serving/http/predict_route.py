@@ -94,7 +94,7 @@ def _closely(
 
 
 def _wants_arrow(accept: str, form: str) -> bool:
-    """Return whether to respond with Arrow: as the Accept header asks, else as the request."""
+    """Return whether to respond in Arrow: by the Accept header, otherwise like the request."""
     if "application/json" in accept:
         return False
     return form == ARROW_STREAM or ARROW_STREAM in accept

@@ -1,4 +1,4 @@
-"""Open a row store from a short text such as a URL."""
+"""Open a row store from a string such as a URL."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_rows(
         base = ServerRows(endpoints, manifest=manifest, timeout_s=timeout_s)
         if updates is not None:
             raise ConfigError(
-                f"rows of the servers {rows} are live: updates of {os.fspath(updates)} would "
-                "be older than they are"
+                f"rows of the servers {rows} are live, so updates from {os.fspath(updates)} would "
+                "be older"
             )
     return base if updates is None else UpdatedRows(base, updates, manifest=manifest)

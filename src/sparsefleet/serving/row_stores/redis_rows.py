@@ -190,7 +190,8 @@ def row_size(entry: ExportedTable) -> int:
 
 
 def keys_to_bytes(keys: Keys) -> list[bytes]:
-    """
+    """Return each key as 8 little-endian bytes.
+
     >>> keys_to_bytes(np.array([1, 256], np.uint64))
     [b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00', b'\\x00\\x01\\x00\\x00\\x00\\x00\\x00\\x00']
     """

@@ -2,9 +2,9 @@
 
 Layout, below the prefix of the model (docs/row_stores.md):
 
-    versions            hash: digest -> what `PushedVersion` says; listed when it is whole
+    versions            hash: digest -> fields of `PushedVersion`; listed when it is complete
     active              the digest of the version to serve
-    history             list: those that were active before, the last first
+    history             list: previously active versions, latest first
     <digest>:manifest   manifest.json of the export
     <digest>:loading    who is pushing it; expires unless it is renewed
     <digest>:rows:<table>   hash: key -> row, and `complete` -> number of rows, written last
@@ -68,7 +68,7 @@ class RedisVersions:
         except (ValueError, TypeError) as error:
             raise CorruptFileError(
                 f"Redis at {self._server.where} lists a version that cannot be read ({error}): it "
-                f"is of a newer sparsefleet, or something else writes to {self._list}"
+                f"was written by a newer sparsefleet, or something else writes to {self._list}"
             ) from error
         return sorted(versions, key=lambda version: version.pushed, reverse=True)
 
@@ -79,14 +79,15 @@ class RedisVersions:
         return None if found is None else found.decode()
 
     def find(self, version: str) -> PushedVersion:
-        """Find a version by digest or label; CheckpointMissingError lists the existing ones."""
+        """Find a version by digest or label. Raises CheckpointMissingError, which lists all
+        versions."""
         there = self.all()
         for each in there:
             if version in (each.digest, each.label):
                 return each
         known = ", ".join(each.label or each.digest for each in there) or "none"
         raise CheckpointMissingError(
-            f"Redis at {self._server.where} has no whole version '{version}'; it has {known}: "
+            f"Redis at {self._server.where} has no complete version '{version}'; it has {known}: "
             "push it with `sparsefleet push-rows`"
         )
 
@@ -118,7 +119,8 @@ class RedisVersions:
     def gone(self, digest: str, why: str) -> StoreUnavailableError:
         """Return the error for a version whose rows are not, or no longer, in Redis."""
         return StoreUnavailableError(
-            f"Redis at {self._server.where} has not all rows of version {digest}: {why}. It was "
+            f"Redis at {self._server.where} does not have all rows of version {digest}: {why}. It "
+            "was "
             "restarted without its data, or it evicts keys, or the version was deleted: push it "
             "with `sparsefleet push-rows`"
         )
@@ -152,8 +154,8 @@ class RedisVersions:
                 self._switch(digest, forget=place + 1)
             return there[digest]
         raise CheckpointMissingError(
-            f"no version was active before in {self._server.where} that is still there: activate "
-            f"one of {', '.join(there) or 'none'} by name"
+            f"no previously active version is left in {self._server.where}: activate one of "
+            f"{', '.join(there) or 'none'} by name"
         )
 
     def delete(self, version: str) -> PushedVersion:

@@ -82,7 +82,7 @@ class _Push:
         self._check_label()
         known = next((each for each in self._versions.all() if each.digest == digest), None)
         if known is not None and self._is_whole():
-            _log.info("version %s is in %s already", digest, self._server.where)
+            _log.info("version %s is already in %s", digest, self._server.where)
             self._label = self._label or known.label
             return self._listed(known.pushed)
         self._warn_of_eviction()
@@ -128,8 +128,8 @@ class _Push:
         ):
             if got != wanted:
                 raise CheckpointError(
-                    f"table '{entry.name}': Redis at {self._server.where} returns other values for "
-                    f"the row of key {int(table.keys[place])} than were pushed"
+                    f"table '{entry.name}': Redis at {self._server.where} returns different "
+                    f"values for the row of key {int(table.keys[place])} than were pushed"
                 )
 
     def _set(self, key: str, fields_and_rows: list[bytes]) -> None:
@@ -179,7 +179,7 @@ class _Push:
     def _warn_of_eviction(self) -> None:
         from redis.exceptions import ResponseError
 
-        with self._server.asking("Redis cannot be asked for its settings"):
+        with self._server.asking("the settings of Redis cannot be read"):
             try:
                 found = self._client.config_get("maxmemory-policy")
             except ResponseError:
@@ -188,8 +188,8 @@ class _Push:
         policy = policy.decode() if isinstance(policy, bytes) else policy
         if policy.startswith("allkeys"):
             _log.warning(
-                "Redis at %s evicts keys when its memory is full (maxmemory-policy %s): a table "
-                "that goes makes the model unavailable. Set it to noeviction",
+                "Redis at %s evicts keys when its memory is full (maxmemory-policy %s): an "
+                "evicted table makes the model unavailable. Set it to noeviction",
                 self._server.where,
                 policy,
             )
@@ -199,7 +199,7 @@ class _Push:
         who = "somebody" if holder is None else holder.decode().rpartition(", ")[0]
         return CheckpointError(
             f"version {self._manifest.digest} is being pushed to {self._server.where} by {who}: "
-            f"wait for it; if it was killed, it is forgotten {_LEASE_S} s after its last row"
+            f"wait for it; if it was killed, the claim expires {_LEASE_S} s after its last row"
         )
 
     def _let_go(self) -> None:

@@ -135,12 +135,13 @@ class ServerRows:
             info = store.info(entry.name)
             if info.dense or info.dim != entry.dim:
                 raise TableError(
-                    f"table '{entry.name}' has rows of {info.dim} there, the export of {entry.dim}"
+                    f"table '{entry.name}' has rows of width {info.dim} on the servers, but "
+                    f"{entry.dim} in the export"
                 )
             if info.size == 0 and entry.rows:
                 raise TableError(
-                    f"table '{entry.name}' is empty there, the export has {entry.rows:,} rows: "
-                    "the servers were restarted without it"
+                    f"table '{entry.name}' is empty on the servers, but the export has "
+                    f"{entry.rows:,} rows: the servers were restarted without it"
                 )
 
     def _unavailable(self, store: RemoteStore, error: Exception) -> StoreUnavailableError:

@@ -57,7 +57,8 @@ class UpdatedRows:
     ) -> None:
         if base.version != manifest.digest:
             raise ConfigError(
-                f"the rows are of the export {base.version}, the manifest of {manifest.digest}"
+                f"the rows belong to the export {base.version}, but the manifest to "
+                f"{manifest.digest}"
             )
         self._base = base
         self._log = open_log(updates, manifest.digest)
@@ -186,6 +187,7 @@ class _UpdatedTable(KeyedRows):
 def _laid_over(table: RowSource, overlay: TableOverlay) -> RowSource:
     if not isinstance(table, KeyedRows):
         raise ConfigError(
-            f"updates cannot be laid over a {type(table).__name__}: it does not find rows by key"
+            f"updates cannot be applied on top of a {type(table).__name__}: it does not look up "
+            "rows by key"
         )
     return _UpdatedTable(table, overlay) if len(overlay) else table

@@ -41,8 +41,8 @@ class PublishConfig:
     """
 
     model: str | os.PathLike[str]
-    """The export that is served. Updates hold the changes since it was written and fit no other
-    export. The first worker reads it.
+    """The export that is served. Updates hold the changes since it was written and apply to no
+    other export. The first worker reads it.
     """
 
     target: str | os.PathLike[str]
@@ -214,7 +214,7 @@ class Publisher:
         return update
 
     def close(self) -> None:
-        """Let others publish, and free all resources."""
+        """Release the log to other publishers and free all resources."""
         self._log.close()
         self._trained.close()
 
@@ -265,9 +265,7 @@ class Publisher:
         snapshot, at = reader.snapshot, self._at
         if snapshot is None or at is None or snapshot.snapshot_id != at.snapshot_id:
             self._at = None
-            raise NotFoundError(
-                f"they do not lead to the last that was published: {reader.problem}"
-            )
+            raise NotFoundError(f"they do not lead to the last published update: {reader.problem}")
         self._append(snapshot.as_whole())
         self._deltas = 0
 

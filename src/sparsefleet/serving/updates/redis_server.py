@@ -80,8 +80,8 @@ class RedisServer:
     """A connection to the Redis that holds a model's rows; reconnects by itself. Thread-safe.
 
     url: `redis://[user:password@]host:port/database?model=NAME`, also `rediss://` (TLS) and
-        `unix://path`. Models of different names share a database without meeting.
-    timeout_s: for the whole of each answer, and for a connection.
+        `unix://path`. Models with different names can share a database.
+    timeout_s: timeout of each complete reply, and of connecting.
 
     >>> RedisServer("redis://:secret@127.0.0.1:6379/2?model=ads").where
     'redis://127.0.0.1:6379/2 (model ads)'
@@ -99,7 +99,8 @@ class RedisServer:
         self.model = options.pop("model", "model")
         if not _MODEL_NAME.fullmatch(self.model):
             raise ConfigError(
-                f"a model in Redis is named by letters, digits, '.', '_' and '-', got "
+                "the name of a model in Redis must consist of letters, digits, '.', '_' and '-', "
+                "got "
                 f"{self.model!r}"
             )
         self.timeout_s = timeout_s
@@ -123,7 +124,7 @@ class RedisServer:
             yield
         except redis.exceptions.AuthenticationError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} refuses the user or password ({error}): put them "
+                f"{what}: Redis at {self.where} rejects the user or password ({error}): put them "
                 "into the address, as in redis://user:password@host"
             ) from error
         except redis.exceptions.BusyLoadingError as error:

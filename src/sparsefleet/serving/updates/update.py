@@ -2,7 +2,7 @@
 
 Letters: N rows, D row width, R removed keys.
 
-Format: a safetensors file; docs/row_stores.md has it array by array.
+Format: a safetensors file; docs/row_stores.md lists the arrays.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Update:
 
     @classmethod
     def from_bytes(cls, name: UpdateName, raw: bytes, where: str) -> Update:
-        """Parse an update; raise CorruptFileError naming `where` unless `raw` is intact and fits
+        """Parse an update; raise CorruptFileError naming `where` unless `raw` is intact and matches
         `name`.
         """
         found = _checksum(raw)
@@ -184,7 +184,7 @@ def _changes(arrays: Mapping[str, NDArray[Any]], table: str) -> TableChanges:
     if (rows.values.dtype == np.int8) != (scales is not None) or (
         scales is not None and scales.shape != changes.keys.shape
     ):
-        raise ValueError(f"table '{table}' must have scales exactly if its rows are int8")
+        raise ValueError(f"table '{table}' must have scales if and only if its rows are int8")
     return changes
 
 

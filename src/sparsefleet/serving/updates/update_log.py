@@ -132,10 +132,10 @@ class UpdateLog(Protocol):
         """Add an update. Raises PublishError if another publisher took over."""
 
     def remove(self, names: list[UpdateName]) -> None:
-        """Remove old updates that nobody needs. Raises PublishError like `append`."""
+        """Remove old updates that are no longer needed. Raises PublishError like `append`."""
 
     def close(self) -> None:
-        """Let another object publish, and free all resources."""
+        """Release the log to other publishers and free all resources."""
 
 
 def open_log(target: str | os.PathLike[str], version: str) -> UpdateLog:
@@ -218,7 +218,7 @@ class RedisLog:
         token, self._token = self._token, None
         try:
             if token is not None:
-                with self._server.asking("publishing could not be ended"):
+                with self._server.asking("publishing could not be stopped"):
                     if self._server.client.get(self._publisher) == token.encode():
                         self._server.client.delete(self._publisher)
         finally:

@@ -134,12 +134,12 @@ def _is_of_this_log(at: tuple[int, str], ids: dict[int, set[str]], newest: int) 
 
 
 class UpdateReader:
-    """Follows a log from snapshot to snapshot. For use by one thread.
+    """Follows a log from snapshot to snapshot. Not thread-safe.
 
     A delta that is missing, damaged or from another log is never skipped: the reader stays at the
-    last snapshot known to be correct until a whole update gets past the gap.
+    last snapshot known to be correct until a whole update bridges the gap.
 
-    tables: the tables of the export that the updates must fit.
+    tables: the tables of the export that the updates must match.
     """
 
     def __init__(self, log: UpdateLog, version: str, tables: Iterable[ExportedTable]) -> None:
@@ -196,7 +196,8 @@ class UpdateReader:
         if path.missing is None:
             return at, None
         return at, (
-            f"update {path.missing} is missing in {self._log.where}, though there are newer ones; "
+            f"update {path.missing} is missing in {self._log.where}, although there are newer "
+            "ones; "
             "waiting for a whole update"
         )
 

@@ -52,7 +52,7 @@ class VerifyConfig:
     """Seed of the sample."""
 
     previous: str | os.PathLike[str] | None = None
-    """The export that was online before. With it, stale rows are told apart from other
+    """The export that was online before. With it, stale rows are distinguished from other
     differences."""
 
     updates: str | os.PathLike[str] | None = None

@@ -94,13 +94,13 @@ _KINDS: tuple[tuple[type[SparseFleetError], str], ...] = (
 
 def verify(
     directory: str | os.PathLike[str],
-    online: Sequence[str | Side] = (),
+    online: Sequence[str | os.PathLike[str] | Side] = (),
     config: VerifyConfig | None = None,
 ) -> Report:
     """Compare the export in `directory` with every side and return the findings.
 
     online: URLs of services, `redis://` stores, checkpoints, server endpoints, other exports.
-    Raises only for wrong arguments: a directory without an export, a missing file of examples.
+    Raises only for invalid arguments: a directory without an export, a missing file of examples.
 
     >>> import tempfile
     >>> import torch
@@ -117,7 +117,7 @@ def verify(
         case.read_examples()
     results = [_guarded(name, case.model.name, check.of_export, case) for name, check in _CHECKS]
     for target in online:
-        results += _of_side(case, target)
+        results += _of_side(case, target if isinstance(target, Side) else os.fspath(target))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Report(
         directory=case.model.name,

@@ -1,4 +1,4 @@
-"""DeepFM on Book-Crossing: does a reader give a book 8 of 10 points or more."""
+"""DeepFM on Book-Crossing: predicts whether a reader rates a book 8 out of 10 or higher."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEATURES = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Read the explicit ratings; 15 % of them test, the same for all seeds."""
+    """Read the explicit ratings; 15 % of them are for testing, the same for all seeds."""
     lines = csv.DictReader(FILE.lines(directory), delimiter="\t")
     rows = [row for row in lines if row["rating"] != "0"]
     columns = {name: np.array([row[name] for row in rows]) for name in NAMES}

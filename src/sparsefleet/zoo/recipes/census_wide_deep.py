@@ -1,4 +1,4 @@
-"""Wide & Deep on Census Income (Adult): who earns more than 50,000 dollars."""
+"""Wide & Deep on Census Income (Adult): predicts who earns more than 50,000 dollars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranking on MovieLens latest-small: does a user rate a movie 4 or more."""
+"""Ranking on MovieLens latest-small: predicts whether a user rates a movie 4 or higher."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepare(directory: Path, seed: int) -> Prepared:
 
 
 def prepare_history(directory: Path, seed: int) -> Prepared:
-    """Split by time, 80 to 20; the history is what the user liked before."""
+    """Split by time, 80 to 20; the history is the items the user liked before."""
     data = read_ratings(directory)
     liked = data.ratings >= 4
     events = data.events

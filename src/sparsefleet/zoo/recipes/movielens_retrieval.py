@@ -1,4 +1,4 @@
-"""Two towers on MovieLens latest-small: which movies a user likes next."""
+"""Two towers on MovieLens latest-small: predict which movies a user likes next."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def recipe() -> Recipe:
         title="Two towers on MovieLens latest-small",
         files=FILES,
         protocol="likes (4 stars or more) of users with 5 or more; the last of each user among 100 "
-        "movies the user has not rated so; recall (hit rate) and NDCG at 10. No published figure",
+        "movies the user has not liked; recall (hit rate) and NDCG at 10. No published "
+        "figure",
         prepare=prepare,
         model=lambda tables: TwoTower(
             FEATURES,

@@ -1,4 +1,4 @@
-"""SASRec: the last item of each user among 100 items the user has not seen.
+"""SASRec: ranks the last item of each user among 100 items the user has not seen.
 
 Letters: U users, C candidates.
 """
@@ -50,7 +50,7 @@ PROTOCOL = (
 
 
 def prepare(events: Interactions, seed: int) -> Prepared:
-    """Return one example per user: a history with what follows each item, and a negative."""
+    """Return one example per user: a history with the next item after each item, and a negative."""
     events = events.with_enough(per_user=5)
     rest, last = events.leave_last_out()
     refused = rest.negatives(1, seed=seed, known=events)[:, 0]

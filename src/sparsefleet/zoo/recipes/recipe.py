@@ -35,11 +35,11 @@ class DataFile:
     """A file that a recipe needs. Nothing is downloaded: the user puts it there."""
 
     path: str
-    """Below the data directory, where it may also lie gzipped, with .gz appended."""
+    """Path below the data directory; the file may also be gzipped, with .gz appended."""
     source: str
     """Where it comes from, and under which terms."""
     md5: str | None
-    """Of the file, not gzipped; None: not known, so any content is accepted."""
+    """MD5 of the uncompressed file; None: not known, so any content is accepted."""
 
     def read(self, directory: Path) -> bytes:
         """Return the content after checking its md5."""
@@ -51,14 +51,15 @@ class DataFile:
             path, content = packed, gzip.decompress(packed.read_bytes())
         else:
             raise InputMissingError(
-                f"{path}: there is no such file, nor {packed.name}; get it from {self.source}, put "
+                f"{path}: neither this file nor {packed.name} exists; get it from {self.source}, "
+                "put "
                 "it there, or name the right directory with --data"
             )
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if self.md5 not in (None, found):
             raise InputFileError(
-                f"{path}: the md5 of the content is {found}, expected {self.md5}: this is another "
-                f"version than the recipe's; get that one from {self.source}"
+                f"{path}: the md5 of the content is {found}, expected {self.md5}: this is not the "
+                f"version that the recipe uses; get that one from {self.source}"
             )
         return content
 
@@ -69,28 +70,28 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """A figure that others reported."""
+    """A published result to compare with."""
 
     metric: str
     value: float
     where: str
-    """Model, data, protocol and source; says so where they differ from the recipe's."""
+    """Model, data, protocol and source, noting where they differ from the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Sizes and rates of a training."""
+    """Sizes and learning rates of a training run."""
 
     batch_size: int = 500
     epochs: int = 3
     lr: float = 0.001
-    """Of Adam, for the layers."""
+    """Learning rate of Adam, for the layers."""
     table_lr: float = 0.05
-    """Of Adagrad, for the rows."""
+    """Learning rate of Adagrad, for the rows."""
     table_std: float = 0.01
-    """Spread of the first values of rows."""
+    """Standard deviation of the initial values of rows."""
     plain_sgd: bool = False
-    """Plain SGD for layers and rows, which mode geo needs, at the rates that follow."""
+    """Plain SGD for layers and rows, which mode geo needs, with the rates below."""
     plain_lr: float = 0.1
     plain_table_lr: float = 1.0
 
@@ -132,7 +133,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What came of a recipe."""
+    """The results of a recipe."""
 
     recipe: str
     mode: str
@@ -147,7 +148,7 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the report as Markdown: ours beside what was published."""
+        """Return the report as Markdown: our results next to the published ones."""
         found = [
             f"# {self.recipe}",
             "",
@@ -174,7 +175,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """Everything that a result depends on, in one place."""
+    """Everything that determines a result, in one place."""
 
     name: str
     title: str
@@ -189,9 +190,9 @@ class Recipe:
     published: tuple[Published, ...] = ()
 
     def check(self, directory: Path) -> None:
-        """Raise if a file is missing or is another version."""
+        """Raise if a file is missing or has a different version."""
         if not directory.is_dir():
-            raise ConfigError(f"{directory}: there is no such directory; name it with --data")
+            raise ConfigError(f"{directory}: no such directory; name it with --data")
         for file in self.files:
             file.read(directory)
 

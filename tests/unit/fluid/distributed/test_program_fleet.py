@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tests.support.servers import JOB_KEY, NativeServers
 from sparsefleet import fluid
 from sparsefleet.errors import CheckpointError
 from sparsefleet.fluid.distributed.loading import FolderLoad
+from sparsefleet.fluid.distributed.update_rules import updates_of
 from sparsefleet.fluid.fleet import (
     DistributeTranspilerConfig,
     Role,
@@ -97,21 +98,23 @@ def test_parameters_with_other_rates_are_in_other_tables() -> None:
     assert sorted(len(table.updates) for table in tables) == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "named"),
-    [
-        (lambda: fluid.optimizer.LarsMomentum(0.1, 0.9), "lars_momentum"),
-        (lambda: fluid.optimizer.LambOptimizer(0.1), "lamb"),
-        (lambda: fluid.optimizer.RMSProp(0.1), "rmsprop"),
-    ],
-)
-def test_an_optimizer_that_servers_lack_is_named_at_minimize(
-    optimizer: Callable[[], Any], named: str
-) -> None:
+def test_an_update_that_servers_lack_is_named() -> None:
+    network = Network.build(ids_and_numbers)
+    with fluid.program_guard(network.main, network.startup):
+        sgd().minimize(network.loss)
+    update = next(op for op in network.main.global_block().ops if op.type == "sgd")
+    update.type = "unheard"
     with pytest.raises(
-        ValueError, match=f"'{named}', which servers do not support; they support adagrad"
+        ValueError, match="'unheard', which servers do not support; they support adadelta, adagrad"
     ):
-        make_worker(fleet_in(Role.WORKER), optimizer)
+        updates_of(network.main, network.startup)
+
+
+def test_parameters_scaled_by_their_norms_are_tables_of_their_own() -> None:
+    worker = make_worker(fleet_in(Role.WORKER), lambda: fluid.optimizer.LambOptimizer(0.1))
+    tables = worker.network.main._distributed.source.tables  # type: ignore[union-attr]
+    assert [len(table.updates) for table in tables.dense] == [1] * 5
+    assert not tables.sparse  # the embedding is one tensor
 
 
 def test_geo_takes_plain_sgd_only() -> None:
@@ -315,3 +318,25 @@ def served_from(folder: Path) -> Iterator[tuple[NativeServers, FolderLoad]]:
     note = FolderLoad(source, probe.fleet.role, str(folder), None).first_note()
     with NativeServers(2, notes=note) as servers:
         yield servers, FolderLoad(source, fleet_of(servers, 0, 1).role, str(folder), None)
+
+
+def test_a_worker_that_need_not_wait_connects_at_its_first_run(servers: NativeServers) -> None:
+    def at_once() -> Any:
+        config = DistributeTranspilerConfig()
+        config.sync_mode = False
+        config.wait_port = False
+        return config
+
+    nowhere = ProgramFleet()
+    nowhere.init(UserDefinedRoleMaker(0, Role.WORKER, 1, ["127.0.0.1:1"]))
+    make_worker(nowhere, sgd, at_once)
+    nowhere.init_worker()  # nobody listens there
+    nowhere.stop_worker()
+    worker = make_worker(fleet_of(servers, 0, 1), sgd, at_once)
+    worker.fleet.init_worker()
+    worker.executor.run(worker.network.startup, scope=worker.scope)
+    first = worker.value("fc_0.w_0")
+    worker.run(feeds_of(0, 1)[0])
+    worker.fleet.model.flush()
+    worker.fleet.stop_worker()
+    assert np.abs(worker.value("fc_0.w_0") - first).max() > 0

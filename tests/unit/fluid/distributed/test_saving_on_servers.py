@@ -56,6 +56,10 @@ def only_worker(
         lambda: fluid.optimizer.Adagrad(0.1, initial_accumulator_value=0.1),
         lambda: fluid.optimizer.Momentum(0.1, 0.9),
         lambda: fluid.optimizer.Ftrl(0.1, l1=0.01),
+        lambda: fluid.optimizer.RMSProp(0.01, momentum=0.5, centered=True),
+        lambda: fluid.optimizer.Adadelta(0.1),
+        lambda: fluid.optimizer.LarsMomentum(0.5, 0.9),
+        lambda: fluid.optimizer.LambOptimizer(0.05),
     ],
 )
 def test_saved_files_have_the_values_of_one_process(
@@ -110,22 +114,51 @@ def test_training_continues_in_one_process_where_it_ended_on_servers(
     np.testing.assert_allclose(found, losses[STEPS:], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        scheduled_adam,
+        lambda: fluid.optimizer.RMSProp(0.01, momentum=0.5),
+        lambda: fluid.optimizer.LambOptimizer(0.05),
+    ],
+    ids=["adam", "rmsprop", "lamb"],
+)
 def test_training_resumes_on_other_servers_where_it_ended(
-    servers: NativeServers, tmp_path: Path
+    optimizer: Callable[[], Any], servers: NativeServers, tmp_path: Path
 ) -> None:
     feeds = feeds_of(0, 2 * STEPS)
-    worker = only_worker(servers)
+    worker = only_worker(servers, optimizer)
     for feed in feeds[:STEPS]:
         worker.run(feed)
     worker.fleet.save_persistables(worker.executor, tmp_path)
     worker.fleet.stop_worker()
-    losses, _, _ = run_alone(scheduled_adam, feeds)
+    losses, _, _ = run_alone(optimizer, feeds)
     with NativeServers(3) as others:
-        again = only_worker(others)
+        again = only_worker(others, optimizer)
         fluid.io.load_persistables(again.executor, tmp_path, again.network.main)
         found = [float(again.run(feed, [again.network.loss])[0][0]) for feed in feeds[STEPS:]]
         again.fleet.stop_worker()
     np.testing.assert_allclose(found, losses[STEPS:], rtol=1e-4)
+
+
+def test_a_worker_loads_what_it_saved_after_the_job_and_predicts_alone(
+    servers: NativeServers, tmp_path: Path
+) -> None:
+    worker = only_worker(servers, lambda: fluid.optimizer.SGD(0.1))
+    feeds = feeds_of(0, STEPS)
+    for feed in feeds:
+        worker.run(feed)
+    worker.fleet.save_persistables(worker.executor, tmp_path)
+    fetch = [worker.network.loss]
+    wanted = worker.executor.run(worker.network.main.clone(for_test=True), feeds[0], fetch)[0]
+    worker.run(feeds[0])  # changes the values again
+    worker.fleet.stop_worker()
+    test = fluid.Program()
+    with fluid.unique_name.guard(), fluid.program_guard(test, fluid.Program()):
+        loss = ids_and_numbers()
+    fluid.io.load_persistables(worker.executor, tmp_path, test)
+    found = worker.executor.run(test, feeds[0], [loss])[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_inference_model_of_a_job_predicts_in_one_process(

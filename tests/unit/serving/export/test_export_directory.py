@@ -88,7 +88,7 @@ def test_disk_that_fails_is_reported_and_harms_nothing(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(owner, failing, fail)
-    wanted = f"what was there before is unchanged.*{os.strerror(code)}"
+    wanted = f"previous contents are unchanged.*{os.strerror(code)}"
     with pytest.raises(IoError, match=wanted):
         commit(tmp_path, "second")
     monkeypatch.undo()
@@ -109,7 +109,7 @@ def test_a_second_export_at_the_same_time_is_refused_and_harms_nothing(tmp_path:
 
 def test_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(IoError, match="no export can be written to"):
+    with pytest.raises(IoError, match="the export cannot be written to"):
         commit(tmp_path / "file" / "export", "x")
 
 

@@ -114,5 +114,5 @@ def test_array_of_another_byte_order_is_refused() -> None:
 def test_missing_inputs_are_named() -> None:
     with pytest.raises(FeedError, match="missing: tags, shops"):
         check_feeds(SCHEMA, {"counts": good()["counts"]})
-    with pytest.raises(FeedError, match="2 inputs are given, expected 3: counts, tags, shops"):
+    with pytest.raises(FeedError, match="got 2 inputs, expected 3: counts, tags, shops"):
         check_feeds(SCHEMA, (1, 2))

@@ -97,5 +97,5 @@ def test_dimensions_that_vary_and_an_input_that_does_not(tmp_path: Path) -> None
 
 def test_numbers_that_arrays_do_not_have_are_reported(tmp_path: Path) -> None:
     model, example = nn.Linear(2, 1).bfloat16(), torch.ones(3, 2, dtype=torch.bfloat16)
-    with pytest.raises(ExportError, match="'output' is torch.bfloat16, which files of examples"):
+    with pytest.raises(ExportError, match="'output' is torch.bfloat16, which example files"):
         save_inference_model(tmp_path, model, example, onnx=False)

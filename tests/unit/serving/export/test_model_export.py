@@ -80,9 +80,9 @@ def test_loaded_module_predicts_what_the_model_does_by_name_and_by_position() ->
         assert isinstance(found, Tensor)
         np.testing.assert_allclose(found.numpy(), chances(inputs), rtol=0, atol=1e-6)
         assert torch.equal(served(*given.values()), found)
-    with pytest.raises(FeedError, match="counts is given both by position and by name"):
+    with pytest.raises(FeedError, match="counts was given both by position and by name"):
         served(given["counts"], **given)
-    with pytest.raises(FeedError, match="5 positional inputs are given, expected 4"):
+    with pytest.raises(FeedError, match="got 5 positional inputs, expected 4"):
         served(*given.values(), 3)
 
 
@@ -195,7 +195,7 @@ def test_disk_that_is_full_at_any_file_leaves_the_export_before(tmp_path: Path) 
     for size in (10, *sizes[1:-1:2]):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:
-            with pytest.raises(IoError, match="what was there before is unchanged.*too large"):
+            with pytest.raises(IoError, match="previous contents are unchanged.*too large"):
                 save_inference_model(tmp_path, model, (IDS, LABEL), targets="score", onnx=False)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -228,7 +228,7 @@ def test_model_that_cannot_be_recorded_or_repeated_is_reported(tmp_path: Path) -
 
     with pytest.raises(ExportError, match="Branches cannot be recorded as a graph"):
         save_inference_model(tmp_path, Branches(), torch.rand(4, 2), onnx=False)
-    with pytest.raises(ExportError, match="Chance does not predict what the model does"):
+    with pytest.raises(ExportError, match="Chance does not predict the same as the model"):
         save_inference_model(tmp_path, Chance(), torch.rand(4, 2), onnx=False)
     assert list(tmp_path.iterdir()) == []
 

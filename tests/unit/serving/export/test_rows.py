@@ -124,7 +124,7 @@ def test_values_that_a_narrow_format_cannot_hold_are_refused(
 ) -> None:
     keys, values = some_rows(4)
     values[2, 1] = value
-    with pytest.raises(NonFiniteError, match=f"key {keys[2]} .* {row_format} cannot hold"):
+    with pytest.raises(NonFiniteError, match=f"key {keys[2]} .* {row_format} cannot represent"):
         written(tmp_path, keys, values, row_format)
     assert list(tmp_path.iterdir()) == []
 

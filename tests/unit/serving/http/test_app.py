@@ -334,7 +334,7 @@ def test_metrics_count_requests_and_examples() -> None:
 
 
 def test_directory_without_an_export_or_damaged_is_not_served(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no exported model"):
+    with pytest.raises(CheckpointError, match="contains no exported model"):
         make_app(ServeConfig(models=tmp_path))
     directory = telling(tmp_path / "export", 1)
     graph = next(directory.glob("graph-*"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.serving.verify.test_defects import CORPUS, SAME_VERSION_DEFECTS
 
-from sparsefleet.cli.main import _make_parser
+from sparsefleet.cli.main import make_parser
 from sparsefleet.serving import verify
 
 ROOT = Path(__file__).parents[4]
@@ -28,7 +28,7 @@ def test_commands_on_the_page_are_valid() -> None:
     commands = re.findall(r"^sparsefleet (verify|push-rows|serve) (.*?)&?$", text, re.MULTILINE)
     assert len(commands) == 6
     for command, flags in commands:
-        _make_parser().parse_args([command, *flags.split()])
+        make_parser().parse_args([command, *flags.split()])
 
 
 def test_every_finding_has_its_line() -> None:

@@ -119,7 +119,7 @@ def test_pictures_of_scores_that_are_not_numbers() -> None:
         (("--tolerance", "-1"), "tolerance must be >= 0"),
         (("--online", "nowhere"), "'nowhere' does not exist"),
         (("--label", "nothing"), "has no label column 'nothing'"),
-        (("--examples", "nowhere.csv"), "there is no file nowhere.csv"),
+        (("--examples", "nowhere.csv"), "nowhere.csv: no such file"),
     ],
 )
 def test_invalid_command(flags: tuple[str, str], said: str, capsys: pytest.CaptureFixture) -> None:
@@ -129,4 +129,4 @@ def test_invalid_command(flags: tuple[str, str], said: str, capsys: pytest.Captu
 
 def test_directory_without_an_export(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["verify", str(tmp_path)]) == 2
-    assert "holds no exported model" in capsys.readouterr().err
+    assert "contains no exported model" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def load_data(filename: str, feature_num: int = 14, ratio: float = 0.8) -> tuple
     if numbers.size % feature_num:
         raise ValueError(
             f"{filename}: {numbers.size} numbers cannot be split into rows of {feature_num}: "
-            "the file is truncated"
+            "the file may be truncated"
         )
     rows = numbers.reshape(-1, feature_num)
     features = rows[:, :-1]

@@ -77,8 +77,8 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--selected_gpus",
         default=None,
-        help="GPUs to use, 0,1,2 (default: all; where there is none, one process). Without "
-        "GPUs as many processes use the CPU",
+        help="GPUs to use, 0,1,2 (default: all; where there is none, one process). Without GPUs "
+        "the same number of processes use the CPU",
     )
     parser.add_argument(
         "--log_level", type=int, default=_INFO, help="above 20: show failures only (default 20)"

@@ -50,18 +50,18 @@ def _make_parser() -> argparse.ArgumentParser:
         "--server_num",
         type=int,
         default=None,
-        help="number of servers (default 2, or as many as --endpoints)",
+        help="number of servers (default 2, or the number of --endpoints)",
     )
     parser.add_argument(
         "--start_port",
         type=int,
         default=6170,
-        help="servers listen at 127.0.0.1, this port and those following (default 6170)",
+        help="servers listen at 127.0.0.1 on this port and the following ones (default 6170)",
     )
     parser.add_argument(
         "--endpoints", default="", help="where servers listen, HOST:PORT,HOST:PORT, instead"
     )
-    parser.add_argument("--log_dir", default="logs", help="one file a process (default logs)")
+    parser.add_argument("--log_dir", default="logs", help="one file per process (default logs)")
     parser.add_argument("--cluster_node_ips", default="127.0.0.1", help="accepted, not used")
     parser.add_argument("--node_ip", default="127.0.0.1", help="accepted, not used")
     parser.add_argument(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.roles import CheckedEnviron
+from sparsefleet.fleet.checked_environ import CheckedEnviron
 
 __all__ = ["PaddleCluster", "cluster_from_cloud"]
 
@@ -32,7 +32,7 @@ class PaddleCluster:
     def from_first_port(
         cls, node_ips: tuple[str, ...], node_rank: int, port: int | None, num_local: int
     ) -> PaddleCluster:
-        """Use ports from `port` on at every machine; None: free ports of the only machine.
+        """Use ports starting at `port` on every machine; None: free ports of the only machine.
 
         >>> PaddleCluster.from_first_port(("10.0.0.7", "10.0.0.8"), 0, 6070, 2).endpoints
         ('10.0.0.7:6070', '10.0.0.7:6071', '10.0.0.8:6070', '10.0.0.8:6071')
@@ -47,7 +47,7 @@ class PaddleCluster:
 def cluster_from_cloud(
     variables: Mapping[str, str], started_port: int | None, num_local: int
 ) -> PaddleCluster:
-    """Read the variables of Paddle's scheduler. Raises ConfigError naming the wrong one."""
+    """Read the variables of Paddle's scheduler. Raises ConfigError naming the invalid one."""
     environ = CheckedEnviron(variables, "--use_paddlecloud needs it")
     node_ips = tuple(text.strip() for text in environ["PADDLE_TRAINERS"].text.split(","))
     environ["POD_IP"].one_of(*node_ips)
@@ -59,8 +59,8 @@ def cluster_from_cloud(
         found = given.endpoints()
         if len(found) != len(node_ips) * num_ports or num_local > num_ports:
             raise given.refused(
-                f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} "
-                f"machines, at least {num_local} are needed"
+                f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} machines, "
+                f"but at least {num_local} are needed"
             )
         starts = range(0, len(found), num_ports)
         places = [place for start in starts for place in found[start : start + num_local]]

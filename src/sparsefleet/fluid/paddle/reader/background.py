@@ -17,10 +17,13 @@ __all__ = ["Background", "WAIT_S", "check_count", "close_iterator", "end_threads
 
 
 def check_count(name: str, value: object, low: int = 1) -> int:
-    """Return `value` as an int >= `low`; ConfigError naming `name` otherwise."""
+    """Return `value` as an int >= `low`; raise ConfigError naming `name` otherwise.
+
+    A float is truncated: old scripts divide sizes with `/`, which was integer division in Python 2.
+    """
     try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+        count = int(value) if isinstance(value, float) else operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):  # also NaN and infinity
         count = low - 1
     if count < low or isinstance(value, bool):
         raise ConfigError(f"{name} must be an int >= {low}, got {value!r}")
@@ -55,7 +58,7 @@ class Background(Iterator[T]):
         wait_s: float = WAIT_S,
     ) -> None:
         self._wait_s = wait_s
-        advice = f"(wait_s): {what} is stuck, or that slow"
+        advice = f"(wait_s): {what} is stuck or too slow"
         self.queue: BatchQueue[T] = BatchQueue(capacity, 1, advice)
         """The queue between the thread and the consumer; measures how long either waits."""
         thread = threading.Thread(

@@ -24,7 +24,7 @@ class DaliBatches:
     pipelines: one, or one per place, built or not, all with the same batch size.
     names: of the outputs. A batch is then a dict name -> tensor [B, ...] for `exe.run(feed=...)`,
     or a list of them with several pipelines. None: tuples, as `Trainer.fit` takes.
-    size: samples per pass of one pipeline; None asks the reader.
+    size: samples per pass of one pipeline; None: as the reader reports.
     reader_name: the pipelines' reader, which knows the number of samples in its shard. It should
     have pad_last_batch=True, so that each pass starts at the first sample. With neither size nor
     reader_name a pass is endless.

@@ -46,7 +46,8 @@ def map_readers(func: Callable[..., Any], *readers: ReaderFunction) -> Resumable
 def compose(*readers: ReaderFunction, check_alignment: bool = True) -> ResumableReader:
     """Combine the items of all readers into one tuple; tuples are flattened into it.
 
-    check_alignment: raise ComposeNotAligned if one reader ends before another; else end with it.
+    check_alignment: raise ComposeNotAligned if one reader ends before another; otherwise stop
+        there.
 
     >>> list(compose(lambda: iter([1, 2]), lambda: iter([(3, 4), (5, 6)]))())
     [(1, 3, 4), (2, 5, 6)]

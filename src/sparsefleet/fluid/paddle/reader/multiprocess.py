@@ -189,8 +189,8 @@ def _read_message(connection: Connection, child: _Child) -> _Message:
     except (EOFError, OSError):
         child.process.join(_END_S)
         raise DataError(
-            f"reader {child.number} of multiprocess_reader: its process {child.process.pid} died, "
-            f"exit code {child.process.exitcode}"
+            f"reader {child.number} of multiprocess_reader: its process {child.process.pid} died "
+            f"with exit code {child.process.exitcode}"
         ) from None
     assert isinstance(message, _Message)
     if not message.trace:

@@ -54,7 +54,8 @@ class ResumableReader(ABC):
         """Yield the items after `position`, each with its own position; None: all."""
 
     def describe(self) -> str:
-        """Describe how the reader was built: a state only fits a reader built the same way."""
+        """Describe how the reader was built: a state is only valid for a reader built the same
+        way."""
         inner = ", ".join(source.describe() for source in self.sources)
         return f"{self.kind}({inner})"
 
@@ -119,8 +120,8 @@ class ResumableReader(ABC):
             raise ConfigError(f"not the state of a reader: {state!r:.200}")
         if state.get("reader") != self.describe():
             raise ConfigError(
-                f"the state belongs to {state.get('reader')}, this reader is {self.describe()}: "
-                "build it the same way"
+                f"the state belongs to {state.get('reader')}, but this reader is "
+                f"{self.describe()}: build it the same way"
             )
         try:
             seeds = [int(seed) for seed in state["seeds"]]

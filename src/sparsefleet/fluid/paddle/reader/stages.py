@@ -129,8 +129,8 @@ class Shuffled(ResumableReader):
             marked = list(islice(walk, self._buf_size))
             if taken and len(marked) <= taken:
                 raise DataError(
-                    f"shuffle: {taken} items of a buffer were returned before the state was saved, "
-                    f"now it has {len(marked)}: the data has changed"
+                    f"shuffle: {taken} items of a buffer were returned before the state was "
+                    f"saved, but it now has {len(marked)}: the data has changed"
                 )
             if not marked:
                 return

@@ -55,8 +55,8 @@ class _Task(NamedTuple):
 
 
 class _ParallelMapped(ResumableReader):
-    """Maps in threads. A position: the one up to which all items were handed out, and later
-    ones that were.
+    """Maps in threads. A position is the one up to which all items were handed out, and the later
+    ones handed out.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class _MapTeam:
         self._room = threading.Semaphore(window)
         self._todo: SimpleQueue[_Task | None] = SimpleQueue()
         self._done: BatchQueue[_Task] = BatchQueue(
-            window, num_threads, f"(wait_s): {_WHAT} is stuck, or that slow"
+            window, num_threads, f"(wait_s): {_WHAT} is stuck or too slow"
         )
         targets = [self._read] + [self._map] * num_threads
         self._threads = [

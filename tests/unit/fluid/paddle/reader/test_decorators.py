@@ -111,7 +111,11 @@ def test_cache_reads_once() -> None:
     assert len(passes) == 1
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, None, True])
+def test_a_batch_size_from_a_division_is_cut_to_an_int() -> None:
+    assert list(reader.batch(of([1, 2, 3]), 5 / 2)()) == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("size", [0, -1, 0.5, float("nan"), None, True])
 def test_batch_sizes_below_one_are_refused(size: Any) -> None:
     with pytest.raises(ValueError, match="batch_size must be an int >= 1"):
         reader.batch(of([1]), size)

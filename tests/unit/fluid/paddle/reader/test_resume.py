@@ -171,7 +171,7 @@ def test_states_of_other_readers_are_refused() -> None:
     state = reader.shuffle(numbers(5), 4).state_dict()
     reader.shuffle(numbers(5), 4).load_state_dict(state)
     with pytest.raises(
-        ConfigError, match=r"shuffle by 4\(function\(\)\), this reader is shuffle by 5"
+        ConfigError, match=r"shuffle by 4\(function\(\)\), but this reader is shuffle by 5"
     ):
         reader.shuffle(numbers(5), 5).load_state_dict(state)
     with pytest.raises(ConfigError, match="not the state of a reader"):

@@ -1,0 +1,294 @@
+"""Fleets on this machine for bench/scale.py: processes forked from one that has loaded torch.
+
+A fleet of 8 workers starts in a second that way, and in half a minute otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import sparsefleet
+from ctr_batches import NUM_IDS, make_batches
+from ctr_ours import FleetModel as CtrModel
+from sparsefleet import optim
+from sparsefleet.modes import AsyncConfig, GeoConfig
+from sparsefleet.planning import JobShape
+from sparsefleet.train import Trainer, TrainerConfig
+from word2vec_ours import FleetModel as WordModel
+from word2vec_pairs import NUM_WORDS, PairTurns
+
+GEO_STEPS = 20
+"""Geo's default interval grows to 100 over 2,000 steps; a short measurement needs a fixed one."""
+WARM_S = 0.8
+MEASURED_S = 1.5
+NUM_BATCHES = 20
+READY_S = 120.0
+MODES: dict[str, Any] = {
+    "local": "local",
+    "sync": "sync",
+    "half_async": "half_async",
+    "async": AsyncConfig(warmup_steps=0),
+    "hybrid": "hybrid",
+    "geo": GeoConfig(push_interval_steps=GEO_STEPS),
+}
+FORKING = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A model and its batches."""
+
+    name: str
+    batch: int
+    row_floats: float
+    dense: int
+    rows: int
+    """Rows of all tables."""
+
+    def model(self) -> nn.Module:
+        return CtrModel() if self.name == "CTR-DNN" else WordModel(1.0, plain_operators=False)
+
+    def loss(self) -> Any:
+        return nn.functional.cross_entropy if self.name == "CTR-DNN" else None
+
+    def batches(self, rank: int) -> list[Any]:
+        if self.name == "CTR-DNN":
+            return make_batches(NUM_BATCHES, self.batch, seed=rank)
+        return PairTurns(argparse.Namespace(rank=rank)).turn(self.batch, NUM_BATCHES)
+
+    def ids(self, batch: Any) -> np.ndarray:
+        """Return the keys that a batch looks up; those of several tables are told apart."""
+        if self.name == "CTR-DNN":
+            return batch[1].numpy().reshape(-1)
+        words, contexts = (part.numpy().reshape(-1) for part in batch)
+        return np.concatenate([words, contexts + 10**9, contexts + 2 * 10**9])
+
+    def job(self, compute_s: float, variation: float) -> JobShape:
+        """Return what the model of the fleet sees of it."""
+        ids = [self.ids(batch) for batch in self.batches(0)[:GEO_STEPS]]
+        keys = float(np.mean([len(np.unique(one)) for one in ids]))
+        together = len(np.unique(np.concatenate(ids)))
+        return JobShape(
+            batch=self.batch,
+            ids=len(ids[0]),
+            keys=keys,
+            row_floats=self.row_floats,
+            dense=self.dense,
+            compute_s=compute_s,
+            growth=float(np.log(together / keys) / np.log(len(ids))),
+            rows=self.rows,
+            merges_freely=True,
+            variation=variation,
+            exchange_steps=GEO_STEPS,
+        )
+
+
+CTR = Task("CTR-DNN", 500, 10, 432_402, NUM_IDS)
+WORDS = Task("word2vec", 500, 200.3, 0, 3 * NUM_WORDS)
+"""Of the distinct keys of a batch, two in three are words and contexts of 300 floats, one is a bias
+of 1 float."""
+TASKS = (CTR, WORDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One fleet at work."""
+
+    mode: str
+    workers: int
+    servers: int
+    examples_per_s: float
+    worker_cpu_s: float
+    """Of one step, in the workers."""
+    server_cpu_s: float
+    """Of one step, in the servers."""
+    bytes_per_example: float
+    others: float
+    """Cores that processes of others used meanwhile."""
+    steps: int
+    """Of all workers within the measured time."""
+
+
+def cpu_s(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def busy_s() -> float:
+    """Return the processor time of the whole machine so far."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, soft, steal = map(int, fields[:8])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(task: Task, mode: str, workers: int, servers: int) -> Measured:
+    """Run a fleet for a few seconds."""
+    key = secrets.token_hex(32)
+    processes, endpoints, pids = [], [], []
+    for index in range(servers):
+        ours, theirs = FORKING.Pipe()
+        one = FORKING.Process(target=_serve, args=(theirs, index, servers, key), daemon=True)
+        one.start()
+        processes.append(one)
+        pids.append(one.pid or 0)
+        endpoints.append(_answer(ours))
+    pipes: list[Connection] = []
+    for rank in range(workers):
+        ours, theirs = FORKING.Pipe()
+        arguments = (theirs, task, mode, rank, workers, endpoints, key)
+        one = FORKING.Process(target=_work, args=arguments, daemon=True)
+        one.start()
+        processes.append(one)
+        pipes.append(ours)
+    try:
+        for pipe in pipes:
+            _answer(pipe)
+        begin = time.monotonic() + WARM_S
+        end = begin + MEASURED_S
+        for pipe in pipes:
+            pipe.send((begin, end))
+        time.sleep(max(0.0, begin - time.monotonic()))
+        served, busy = sum(map(cpu_s, pids)), busy_s()
+        time.sleep(max(0.0, end - time.monotonic()))
+        served, busy = sum(map(cpu_s, pids)) - served, busy_s() - busy
+        answers = [_answer(pipe) for pipe in pipes]
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for one in processes[servers:]:
+            one.join(READY_S)
+        for one in processes[:servers]:
+            one.terminate()
+            one.join(READY_S)
+    steps = max(1, sum(answer["steps"] for answer in answers))
+    worked = sum(answer["cpu_s"] for answer in answers)
+    seconds = sum(answer["seconds"] for answer in answers) / workers
+    return Measured(
+        mode=mode,
+        workers=workers,
+        servers=servers,
+        examples_per_s=steps * task.batch / seconds,
+        worker_cpu_s=worked / steps,
+        server_cpu_s=served / (steps * MEASURED_S / seconds),
+        bytes_per_example=answers[0]["bytes"] / (answers[0]["all_steps"] * workers * task.batch),
+        others=max(0.0, (busy - served - worked) / MEASURED_S),
+        steps=steps,
+    )
+
+
+def _answer(pipe: Connection) -> Any:
+    if not pipe.poll(READY_S):
+        raise TimeoutError("a process of the fleet did not answer")
+    return pipe.recv()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that forked it is gone, however that ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _serve(pipe: Connection, index: int, count: int, key: str) -> None:
+    from sparsefleet.server import ServerConfig, run_server
+
+    _end_with_parent()
+    read, write = os.pipe()
+    os.dup2(write, 1)  # it announces its port there
+    os.environ["SPARSEFLEET_JOB_KEY"] = key
+
+    def announce() -> None:
+        text = b""
+        while b"listening on " not in text or b"\n" not in text.split(b"listening on ")[1]:
+            text += os.read(read, 4096)
+        pipe.send(text.split(b"listening on ")[1].split()[0].decode())
+
+    threading.Thread(target=announce, daemon=True).start()
+    run_server(ServerConfig(endpoint="127.0.0.1:0", index=index, num_servers=count))
+
+
+def _work(
+    pipe: Connection,
+    task: Task,
+    mode: str,
+    rank: int,
+    workers: int,
+    endpoints: Iterable[str],
+    key: str,
+) -> None:
+    _end_with_parent()
+    if endpoints:
+        os.environ |= {
+            "SPARSEFLEET_JOB_KEY": key,
+            "SPARSEFLEET_ROLE": "worker",
+            "SPARSEFLEET_INDEX": str(rank),
+            "SPARSEFLEET_SERVERS": ",".join(endpoints),
+            "SPARSEFLEET_WORKERS": str(workers),
+        }
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    batches = task.batches(rank)
+    with Trainer(
+        task.model(),
+        task.loss(),
+        optim.SGD(lr=0.01),
+        mode=MODES[mode],
+        config=TrainerConfig(quiet=True),
+    ) as trainer:
+        trainer.fit(batches)
+        pipe.send("ready")
+        begin, end = pipe.recv()
+        counts = _Counts()
+        trainer.fit(lambda: counts.until(batches, begin, end))
+        moved = 0.0
+        store = trainer.distributed.store
+        if isinstance(store, sparsefleet.RemoteStore):
+            stats = store.stats()
+            moved = sum(one["server.bytes_in"] + one["server.bytes_out"] for one in stats)
+        pipe.send(
+            {
+                "steps": counts.last - counts.first,
+                "seconds": counts.moments[1] - counts.moments[0],
+                "cpu_s": counts.cpu_s[1] - counts.cpu_s[0],
+                "bytes": moved,
+                "all_steps": len(batches) + counts.taken,
+            }
+        )
+
+
+class _Counts:
+    """Counts the batches that are taken within a time."""
+
+    def __init__(self) -> None:
+        self.taken = self.first = self.last = 0
+        self.moments = [0.0, 0.0]
+        self.cpu_s = [0.0, 0.0]
+
+    def until(self, batches: list[Any], begin: float, end: float) -> Iterator[Any]:
+        while (now := time.monotonic()) < end:
+            if not self.moments[0] and now >= begin:
+                self.first, self.moments[0] = self.taken, now
+                self.cpu_s[0] = time.process_time()
+            yield batches[self.taken % len(batches)]
+            self.taken += 1
+        if not self.moments[0]:  # a single step was longer than the whole measurement
+            self.first, self.moments[0], self.cpu_s[0] = self.taken, begin, time.process_time()
+        self.last, self.moments[1], self.cpu_s[1] = self.taken, now, time.process_time()

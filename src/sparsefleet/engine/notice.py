@@ -1,0 +1,143 @@
+"""Preemption: this process is asked to end and hands its training over to another process.
+
+The notice is SIGTERM. Under a launcher, SIGTERM is a notice only if the launcher's file exists: it
+also sends SIGTERM to end a failed job. There are two ways to hand over. With checkpoints, all
+workers pause after the same step and save one. With servers whose state the launcher keeps
+(`--state-dir`), each worker finishes its step and sends what it has; the servers then know what was
+trained.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+from sparsefleet.errors import SparseFleetError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from sparsefleet.engine.bound_model import BoundModel
+
+__all__ = ["HandedOver", "HandoverPauses", "Notice", "is_state_kept"]
+
+_log = logging.getLogger("sparsefleet.engine")
+_LOOK_S = 0.5
+_STEP_S = 3.0  # a launcher gives 10 s in all by default
+
+
+class HandedOver(SystemExit):
+    """Ends the process with exit code 75, which asks to be started elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(os.EX_TEMPFAIL)
+
+
+def is_state_kept() -> bool:
+    """Return whether the launcher keeps the servers' state, so that another job can continue."""
+    return os.environ.get("SPARSEFLEET_STATE_KEPT") == "1"
+
+
+class Notice:
+    """Whether this process was asked to end, while open.
+
+    is_heeded: False: SIGTERM ends the process at once, as by default.
+    may_abort: a step that takes long, such as one that waits for a worker which has ended already,
+        may be abandoned, since servers track what was applied.
+    """
+
+    def __init__(self, *, is_heeded: bool, may_abort: bool) -> None:
+        self._file = os.environ.get("SPARSEFLEET_NOTICE_FILE", "")
+        self.is_heeded = is_heeded
+        """Whether this process hands over when it is asked to end."""
+        self._may_abort = may_abort
+        self._is_given = False
+        self._is_overdue = False
+        self._looked_at = 0.0
+        self._handles = False
+        self._timer: threading.Timer | None = None
+
+    @property
+    def start(self) -> str:
+        """Return an identifier of this start of the job, the same on all workers."""
+        return self._file
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether this process is to hand over. Thread-safe."""
+        if not self._is_given and self.is_heeded and self._file and not self._handles:
+            now = time.monotonic()
+            if now - self._looked_at >= _LOOK_S:
+                self._looked_at = now
+                self._is_given = os.path.exists(self._file)
+        return self._is_given
+
+    def __enter__(self) -> Self:
+        in_main = threading.current_thread() is threading.main_thread()
+        # A handler of the script decides itself.
+        if self.is_heeded and in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._receive)
+            self._handles = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._handles:
+            self._handles = False
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._is_overdue:
+            raise HandedOver
+        if self._file and not os.path.exists(self._file):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        if not self._is_given:
+            self._is_given = True
+            _log.warning("SIGTERM: this worker finishes its step and hands over")
+            if self._may_abort:
+                self._timer = threading.Timer(_STEP_S, self._abort)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _abort(self) -> None:
+        """Make the main thread raise, even if it is waiting in a call."""
+        if self._handles:
+            self._is_overdue = True
+            _log.warning("the step has not ended after %g s and is abandoned", _STEP_S)
+            ident = threading.main_thread().ident
+            assert ident is not None
+            signal.pthread_kill(ident, signal.SIGTERM)
+
+
+class HandoverPauses:
+    """Pauses the threads of one worker after a notice; implements `Pauses`."""
+
+    def __init__(self, distributed: BoundModel, notice: Notice) -> None:
+        self._distributed = distributed
+        self._notice = notice
+
+    def is_due(self, step: int) -> bool:
+        del step
+        return self._notice.is_given
+
+    def run(self) -> None:
+        """Send the pending gradients of this worker and end it; the servers have the rest."""
+        try:
+            self._distributed.flush()
+        except SparseFleetError as error:  # as if it had been killed: nothing is lost
+            _log.warning("not everything was sent; the rest will be trained again: %s", error)
+        raise HandedOver

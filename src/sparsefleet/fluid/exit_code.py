@@ -1,0 +1,46 @@
+"""Work at process exit whose failure is reflected in the exit code.
+
+Python prints an error of an `atexit` function and exits with 0, so a launcher would see a success
+although gradients never arrived.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+__all__ = ["counted_at_exit"]
+
+_failed: list[str] = []
+
+
+@contextmanager
+def counted_at_exit(what: str) -> Iterator[None]:
+    """Print an error of the block, which runs at exit, and let the process end with code 1."""
+    try:
+        yield
+    except Exception:
+        _failed.append(what)
+        with suppress(OSError):  # nowhere to say so, such as a log on a full disk
+            traceback.print_exc()
+
+
+def _end() -> None:
+    if not _failed:
+        return
+    with suppress(OSError):
+        print(f"{', '.join(_failed)} failed at exit: ending with code 1", file=sys.stderr)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(1)  # nothing else sets the code at this point
+
+
+# Functions run in reverse order: this one after all that are registered once training has begun.
+atexit.register(_end)

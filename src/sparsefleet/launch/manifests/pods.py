@@ -1,0 +1,167 @@
+"""The parts that all Kubernetes manifests share: pods, volumes and the notes at the top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
+from sparsefleet.launch.manifests.yaml_text import Value
+
+__all__ = [
+    "CHECKPOINTS",
+    "STATE",
+    "USER",
+    "claim",
+    "container_base",
+    "field",
+    "key_name",
+    "labels",
+    "notes",
+    "pod_base",
+    "port_of",
+    "server_probes",
+    "variables",
+    "words",
+]
+
+STATE = "/state"
+"""Where pods see the servers' logs; a folder for each job on the volume."""
+CHECKPOINTS = "/checkpoints"
+
+_KEY_DIR = "/var/run/sparsefleet"
+USER = 1000
+"""The user and group of all pods, and of the image that the Dockerfile makes."""
+_DEFAULT_PORT = 9100
+
+
+def port_of(config: ManifestConfig) -> int:
+    return config.port or _DEFAULT_PORT
+
+
+def key_name(config: ManifestConfig) -> str:
+    return config.key_secret or f"{config.name}-key"
+
+
+def labels(config: ManifestConfig) -> dict[str, Value]:
+    return {"app.kubernetes.io/name": "sparsefleet", "app.kubernetes.io/instance": config.name}
+
+
+def notes(config: ManifestConfig, needs: str) -> str:
+    """Return the comment at the top of a file."""
+    return f"""\
+# {config.servers.count} servers and {config.workers.count} workers. Needs {needs}.
+# Once, make the job key; it never stands in a file of yours:
+#   openssl rand -hex 32 | kubectl create secret generic {key_name(config)} \\
+#     --from-file=job.key=/dev/stdin
+# Then: kubectl apply -f THIS_FILE
+"""
+
+
+def claim(config: ManifestConfig) -> dict[str, Value]:
+    """Return the volume that outlives every pod: server logs and checkpoints."""
+    spec: dict[str, Value] = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": config.state_size}},
+    }
+    if config.storage_class:
+        spec["storageClassName"] = config.storage_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": f"{config.name}-state", "labels": labels(config)},
+        "spec": spec,
+    }
+
+
+def field(name: str, path: str) -> dict[str, Value]:
+    """Return a variable that the downward API fills in."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def variables(config: ManifestConfig) -> list[Value]:
+    """Return the variables of every process, whatever starts it."""
+    own = {
+        "SPARSEFLEET_JOB_KEY_FILE": f"{_KEY_DIR}/job.key",
+        "SPARSEFLEET_LOG_DIR": STATE,
+        "SPARSEFLEET_DURABILITY": config.durability,
+        "SPARSEFLEET_TRANSPORT": config.transport,
+        "SPARSEFLEET_STATE_KEPT": "1",
+        "SPARSEFLEET_FAILOVER_WAIT_S": "300",
+        "PYTHONUNBUFFERED": "1",
+        **dict(config.environment),
+    }
+    return [{"name": name, "value": text} for name, text in own.items()]
+
+
+def container_base(
+    config: ManifestConfig, tasks: TaskShape, *, folder: Mapping[str, Value]
+) -> dict[str, Value]:
+    """Return image, resources, mounts and limits of a container.
+
+    folder: the folder of the job on its volume, as `subPath` or `subPathExpr`.
+    """
+    amounts: dict[str, Value] = {
+        "cpu": str(tasks.cpus),
+        "memory": f"{-(-tasks.memory // 2**20)}Mi",
+    }
+    return {
+        "image": config.image,
+        "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "key", "mountPath": _KEY_DIR, "readOnly": True},
+            {"name": "state", "mountPath": STATE, **folder},
+            {"name": "state", "mountPath": CHECKPOINTS, "subPath": "checkpoints"},
+        ],
+    }
+
+
+def pod_base(config: ManifestConfig) -> dict[str, Value]:
+    """Return the fields common to all pods: volumes, an ordinary user, time to shut down."""
+    return {
+        "terminationGracePeriodSeconds": config.grace_s,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumes": [
+            # Readable by the group: the file belongs to root, and the process is not root.
+            {"name": "key", "secret": {"secretName": key_name(config), "defaultMode": 0o440}},
+            {"name": "state", "persistentVolumeClaim": {"claimName": f"{config.name}-state"}},
+        ],
+    }
+
+
+def server_probes(config: ManifestConfig) -> dict[str, Value]:
+    """Return probes that open the server's port, which it does after it has recovered its log.
+
+    They send nothing, so they need no key, and the server does not log them.
+    """
+    port: dict[str, Value] = {"tcpSocket": {"port": port_of(config)}}
+    return {
+        "ports": [{"name": "sparsefleet", "containerPort": port_of(config)}],
+        "startupProbe": {**port, "periodSeconds": 2, "failureThreshold": 1800},
+        "readinessProbe": {**port, "periodSeconds": 5, "timeoutSeconds": 5},
+        "livenessProbe": {
+            **port,
+            "periodSeconds": 20,
+            "timeoutSeconds": 10,
+            "failureThreshold": 6,
+        },
+    }
+
+
+def words(command: Sequence[str]) -> list[Value]:
+    """Return a command with Kubernetes variable references escaped.
+
+    >>> words(["echo", "$(date)"])
+    ['echo', '$$(date)']
+    """
+    return [word.replace("$(", "$$(") for word in command]

@@ -1,0 +1,186 @@
+"""The batch script of a job in Slurm."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
+from sparsefleet.launch.restart_policy import START_ELSEWHERE
+
+__all__ = ["slurm_script"]
+
+_QUICK_S = 10
+_MOST_QUICK = 3
+
+_AGAIN = """\
+# Runs a task, and again when it was killed (a server: when it failed), so that only what died
+# restarts. An error of the script ends the job; so does a process that fails at once three times. A
+# worker that has handed over on notice counts as done, for else Slurm would kill those still at it.
+again() {{
+  local kind=$1 stopping= left={max_restarts} quick=0 began code pid
+  shift
+  export SPARSEFLEET_OWN_LOOP_FILE="$SPARSEFLEET_LOG_DIR/own-loop-$SLURMD_NODENAME-$SLURM_LOCALID"
+  trap 'stopping=1; [[ -z $pid ]] || kill -TERM "$pid"' TERM
+  while :; do
+    began=$SECONDS pid=
+    "$@" & pid=$!
+    [[ -z $stopping ]] || kill -TERM "$pid"
+    wait "$pid"
+    while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
+    wait "$pid"; code=$?  # its own, even if a signal interrupted the others
+    if [[ $kind == worker && $code -eq {handed_over} && -n $stopping ]]; then
+      touch "$SPARSEFLEET_LOG_DIR/handed-over"
+      return 0
+    fi
+    [[ $code -eq 0 || -n $stopping ]] && return "$code"
+    [[ $kind == worker && $code -le 128 ]] && return "$code"
+    if [[ $kind == worker && -e $SPARSEFLEET_OWN_LOOP_FILE ]]; then
+      echo "not restarted: this worker trains in a custom loop, which would start over" >&2
+      return "$code"
+    fi
+    if (( code != 137 && SECONDS - began < {quick_s} )); then quick=$((quick + 1)); else quick=0; fi
+    (( quick >= {most_quick} || left-- <= 0 )) && return "$code"
+    echo "$kind on $SLURMD_NODENAME (task $SLURM_PROCID) ended with $code; restarted alone" >&2
+  done
+}}
+export -f again
+"""
+
+_BODY = """\
+# A directory that all nodes see: logs, the servers' state and the key. Its name stays the same when
+# Slurm requeues the job, which then continues where it was.
+state={state_dir}/$SLURM_JOB_ID
+mkdir -p "$state"
+export SPARSEFLEET_LOG_DIR=$(cd "$state" && pwd)
+has_own_loop() {{ compgen -G "$SPARSEFLEET_LOG_DIR/own-loop-*" > /dev/null; }}
+if has_own_loop; then
+  echo "not continued: a worker trained in a custom loop, which would start over on top of" \
+    "what the servers have applied; submit the script again" >&2
+  exit 1
+fi
+if [[ -z ${{SPARSEFLEET_JOB_KEY:-}} && -z ${{SPARSEFLEET_JOB_KEY_FILE:-}} ]]; then
+  chmod 700 "$state"
+  export SPARSEFLEET_JOB_KEY_FILE=$SPARSEFLEET_LOG_DIR/job.key
+  if [[ ! -s $SPARSEFLEET_JOB_KEY_FILE ]]; then
+    (umask 077; od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n' > "$SPARSEFLEET_JOB_KEY_FILE")
+  fi
+fi
+# Processes read their role from Slurm's variables; see docs/env.md.
+export SPARSEFLEET_JOB_ID=slurm-$SLURM_JOB_ID
+export SPARSEFLEET_PORT={port}
+export SPARSEFLEET_DURABILITY={durability}
+export SPARSEFLEET_TRANSPORT={transport}
+export SPARSEFLEET_STATE_KEPT=1
+export SPARSEFLEET_FAILOVER_WAIT_S=${{SPARSEFLEET_FAILOVER_WAIT_S:-300}}
+export PYTHONUNBUFFERED=1
+{environment}
+{again}
+logs=$SPARSEFLEET_LOG_DIR
+rm -f "$logs/handed-over"
+options="--kill-on-bad-exit=1 --open-mode=append --mpi=none"
+srun --het-group=0 $options --output="$logs/serverlog.%t" \\
+  bash -c 'again "$@"' again server {server_command} &
+servers=$!
+srun --het-group=1 $options --output="$logs/workerlog.%t" \\
+  bash -c 'again "$@"' again worker {worker_command} &
+workers=$!
+
+# Before the time is up, and when the job is preempted: workers hand over while servers still serve.
+notice=
+trap 'notice=1; scancel --signal=TERM "$SLURM_JOB_ID_HET_GROUP_1"' TERM
+
+await() {{  # the exit code of a background process, however often a signal interrupts the wait
+  wait "$1"
+  while kill -0 "$1" 2>/dev/null; do wait "$1"; done
+  wait "$1"
+}}
+
+while kill -0 "$servers" 2>/dev/null && kill -0 "$workers" 2>/dev/null; do
+  wait -n "$servers" "$workers"
+done
+if kill -0 "$workers" 2>/dev/null; then
+  await "$servers"; code=$?
+  echo "the servers have ended with $code before the workers" >&2
+  scancel --signal=KILL "$SLURM_JOB_ID_HET_GROUP_1"
+  await "$workers"
+  (( code == 0 )) && code=1
+else
+  await "$workers"; code=$?
+  [[ $code -eq 0 && -e $logs/handed-over ]] && code={handed_over}
+  scancel --signal=TERM "$SLURM_JOB_ID_HET_GROUP_0"
+  await "$servers"
+fi
+
+if (( code == 0 )); then
+  rm -rf "$SPARSEFLEET_LOG_DIR"/server-[0-9]* "$SPARSEFLEET_LOG_DIR/job.key"
+  exit 0
+fi
+# A step that was killed, or workers that handed over on notice: the same job again, from its state.
+# An error of the script ends the job, and so does scancel, after which it is not running any more.
+is_running=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T | grep -c RUNNING)
+left=$(( {max_restarts} - ${{SLURM_RESTART_COUNT:-0}} ))
+if (( (code > 128 || code == {handed_over}) && is_running && left > 0 )); then
+  if has_own_loop; then
+    echo "ended with $code; not requeued: a worker trained in a custom loop" >&2
+    exit "$code"
+  fi
+  echo "ended with $code; requeued" >&2
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+def slurm_script(config: ManifestConfig) -> str:
+    """Return a script for `sbatch`: component 0 of the job holds the servers, 1 the workers."""
+    lines = [
+        "#!/bin/bash",
+        f"# {config.servers.count} servers and {config.workers.count} workers; submit with sbatch.",
+        f"#SBATCH --job-name={config.name}",
+        "#SBATCH --output=%x-%j.out",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --requeue",
+        f"#SBATCH --signal=B:TERM@{config.grace_s}",
+        *_component(config, config.servers),
+        "#SBATCH hetjob",
+        *_component(config, config.workers),
+        "",
+        *config.setup,
+    ]
+    environment = [f"export {name}={shlex.quote(text)}" for name, text in config.environment]
+    body = _BODY.format(
+        state_dir=shlex.quote(config.state_dir),
+        port=config.port or "$((20000 + SLURM_JOB_ID * 16 % 20000))",
+        durability=config.durability,
+        transport=config.transport,
+        environment="\n".join(environment),
+        again=_AGAIN.format(
+            max_restarts=config.max_restarts,
+            quick_s=_QUICK_S,
+            most_quick=_MOST_QUICK,
+            handed_over=START_ELSEWHERE,
+        ),
+        handed_over=START_ELSEWHERE,
+        server_command=_in_image(config, config.server_command),
+        worker_command=_in_image(config, config.script_command),
+        max_restarts=config.max_restarts,
+    )
+    return "\n".join(lines) + "\n" + body
+
+
+def _component(config: ManifestConfig, tasks: TaskShape) -> list[str]:
+    per_cpu = math.ceil(tasks.memory / tasks.cpus / 2**20)
+    options = [
+        f"--ntasks={tasks.count}",
+        f"--cpus-per-task={tasks.cpus}",
+        f"--mem-per-cpu={per_cpu}M",
+    ]
+    if tasks.per_node:
+        options.append(f"--ntasks-per-node={tasks.per_node}")
+    return [f"#SBATCH {option}" for option in (*options, *config.directives)]
+
+
+def _in_image(config: ManifestConfig, command: tuple[str, ...]) -> str:
+    prefix = ("apptainer", "exec", config.image) if config.image else ()
+    return shlex.join((*prefix, *command))

@@ -1,0 +1,273 @@
+"""The actor that tracks where a job's servers, replicas and workers are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sparsefleet.errors import ConfigError, PeerLostError
+from sparsefleet.launch.ray.servers import FleetPlan
+from sparsefleet.monitor.endpoint_file import write_atomically
+
+__all__ = ["Coordinator", "Membership", "News", "Presence", "continued"]
+
+_POLL_S = 2.0
+_STARTS_IN_VAIN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """One process of the job, as it registers itself."""
+
+    role: Literal["server", "replica", "worker"]
+    index: int
+    address: str = ""
+    """HOST:PORT where others reach it; for worker 0, the meeting point."""
+    node_id: str
+    host: str
+    pid: int
+    start: int = 0
+    """For a worker: how often its rank was started before."""
+    is_serving: bool = False
+    """For a server: whether it is listening."""
+    has_own_loop: bool = False
+    """For a worker: whether another process would train on the same data again."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.index}"
+
+    def is_same_process(self, other: Presence) -> bool:
+        return (self.node_id, self.pid) == (other.node_id, other.pid)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """The changes since a process last asked."""
+
+    version: tuple[float, int]
+    addresses: Mapping[str, str]
+    """HOST:PORT of each server and replica, by name."""
+    failure: str = ""
+    """Why the job cannot continue."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """The information a worker gets when it joins."""
+
+    meeting_point: str
+    workers_per_node: int
+    before: Presence | None = None
+    """The process of this rank that it replaces."""
+
+
+@dataclass
+class _State:
+    present: dict[str, Presence] = field(default_factory=dict)
+    has_served: set[str] = field(default_factory=set)
+    starts: Counter[str] = field(default_factory=Counter)
+    in_vain: Counter[str] = field(default_factory=Counter)
+    failure: str = ""
+
+
+class Coordinator:
+    """Keeps the addresses of a job's processes and notifies every process of changes.
+
+    An asynchronous actor. Each process registers again with every request, so a coordinator that
+    Ray restarted soon has the full state again.
+    """
+
+    def __init__(self, plan: FleetPlan) -> None:
+        self._plan = plan
+        self._state = _State()
+        self._began = time.time()
+        self._count = 0
+        self._changed = asyncio.Condition()
+
+    def __repr__(self) -> str:
+        return f"coordinator of {self._plan.name}"
+
+    async def present(self, who: Presence) -> Presence | None:
+        """Register a process that has just started; return the one it replaces, if any."""
+        state = self._state
+        before = state.present.get(who.name)
+        if before is not None and who.name in state.has_served:
+            before = replace(before, is_serving=True)
+        state.starts[who.name] += 1
+        await self._note(who)
+        return before
+
+    async def news(self, seen: tuple[float, int], who: Presence | None = None) -> News:
+        """Wait a little for something newer than `seen`; return the current state."""
+        if who is not None and self._is_news(who):
+            await self._note(who)
+        async with self._changed:
+            if seen == self._version and not self._state.failure:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), _POLL_S)
+        return self._news()
+
+    async def addresses(self, role: str, count: int) -> list[str]:
+        """Wait until `count` processes of a role are known; return their addresses in order.
+
+        Raises PeerLostError if the job fails before.
+        """
+        names = [f"{role}-{index}" for index in range(count)]
+        await self._wait_for(lambda: all(name in self._state.present for name in names))
+        return [self._state.present[name].address for name in names]
+
+    async def join(self, who: Presence) -> Membership:
+        """Register a worker; wait until all servers and workers are known.
+
+        Raises PeerLostError if the job fails first: an actor that could not be created never
+        arrives.
+        """
+        before = self._state.present.get(who.name)
+        if before is not None and before.is_same_process(who):
+            before = None
+        self._state.starts[who.name] += 1
+        await self._note(who)
+        await self.addresses("server", self._plan.servers.num_servers)
+        await self.addresses("worker", self._plan.num_workers)
+        names = [f"worker-{rank}" for rank in range(self._plan.num_workers)]
+        if not self._plan.servers.is_restartable:  # then all workers start together, each time
+            await self._wait_for(
+                lambda: all(self._state.present[name].start >= who.start for name in names)
+            )
+        workers = [self._state.present[name] for name in names]
+        return Membership(
+            meeting_point=workers[0].address,
+            workers_per_node=_workers_per_node([worker.node_id for worker in workers]),
+            before=before,
+        )
+
+    async def crashed(self, name: str, text: str) -> None:
+        """Record that a server could not start; the third time in a row ends the job."""
+        self._state.in_vain[name] += 1
+        if self._state.in_vain[name] >= _STARTS_IN_VAIN:
+            await self.fail(f"{name} failed {_STARTS_IN_VAIN} times in a row: {text}")
+
+    async def fail(self, reason: str) -> None:
+        """End the job; the first reason counts."""
+        self._state.failure = self._state.failure or reason
+        await self._tell()
+
+    async def failure(self) -> str:
+        """Return why the job cannot continue, or ""."""
+        return self._state.failure
+
+    async def processes(self) -> dict[str, Presence]:
+        """Return all processes of the job by name."""
+        return dict(self._state.present)
+
+    async def starts(self) -> dict[str, int]:
+        """Return how often each process was started, by name."""
+        return dict(self._state.starts)
+
+    def _is_news(self, who: Presence) -> bool:
+        """Return whether to register `who`; False for a process that another has replaced."""
+        known = self._state.present.get(who.name)
+        return known is None or (known.is_same_process(who) and known != who)
+
+    @property
+    def _version(self) -> tuple[float, int]:
+        return (self._began, self._count)
+
+    async def _note(self, who: Presence) -> None:
+        self._state.present[who.name] = who
+        if who.is_serving:
+            self._state.has_served.add(who.name)
+            self._state.in_vain[who.name] = 0
+        if who.is_serving or who.has_own_loop:
+            self._write_state()
+        await self._tell()
+
+    def _write_state(self) -> None:
+        """Write the state that a restarted driver needs, once all servers are serving."""
+        plan = self._plan
+        names = [f"server-{index}" for index in range(plan.servers.num_servers)]
+        if not plan.state_file or not self._state.has_served.issuperset(names):
+            return
+        state = {
+            "job_id": plan.job_id,
+            "attempt": plan.attempt,
+            "shape": plan.shape,
+            "server_nodes": {name: self._state.present[name].node_id for name in names},
+            "own_loops": [who.name for who in self._state.present.values() if who.has_own_loop],
+        }
+        write_atomically(plan.state_file, json.dumps(state) + "\n")
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._state.failure) or condition())
+        if self._state.failure:
+            raise PeerLostError(self._state.failure)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def _news(self) -> News:
+        found = {
+            name: who.address
+            for name, who in self._state.present.items()
+            if who.role != "worker" and who.address
+        }
+        return News(version=self._version, addresses=found, failure=self._state.failure)
+
+
+def continued(plan: FleetPlan) -> FleetPlan:
+    """Return the plan with the state that a killed driver left in the state file, if any.
+
+    Raises ConfigError if that job was a different one, or if its workers would start over.
+    """
+    try:
+        with open(plan.state_file, encoding="utf-8") as file:
+            state = json.load(file)
+        found = replace(
+            plan,
+            job_id=str(state["job_id"]),
+            attempt=int(state["attempt"]) + 1,
+            server_nodes=dict(state["server_nodes"]),
+        )
+        shape, own_loops = state["shape"], list(state["own_loops"])
+    except FileNotFoundError:
+        return plan
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{plan.state_file}, from which the run {plan.name!r} continues, is damaged: "
+            f"{error!r}; remove it to start over"
+        ) from error
+    if shape != plan.shape:
+        raise ConfigError(
+            f"the run {plan.name!r} was interrupted with {shape}, but is now started with "
+            f"{plan.shape}: use the same, or remove {plan.state_file} to start over"
+        )
+    if own_loops and plan.script is not None and plan.script.restart == "auto":
+        raise ConfigError(
+            f"the run {plan.name!r} cannot be continued: {own_loops[0]} trained in a custom loop "
+            "(fleet.step, Executor.run, RemoteStore), which would start over on top of what the "
+            f"servers have applied: remove {plan.state_file} to start from scratch, or use "
+            "--restart killed if the script continues its loop itself"
+        )
+    return found
+
+
+def _workers_per_node(node_ids: list[str]) -> int:
+    """Return how many consecutive workers each node has; 1 if it differs between nodes.
+
+    >>> _workers_per_node(["a", "a", "b", "b"]), _workers_per_node(["a", "a", "b"])
+    (2, 1)
+    """
+    size = node_ids.count(node_ids[0])
+    groups = [node_ids[first : first + size] for first in range(0, len(node_ids), size)]
+    alike = all(len(group) == size and len(set(group)) == 1 for group in groups)
+    return size if alike and len({group[0] for group in groups}) == len(groups) else 1

@@ -1,0 +1,163 @@
+"""A process of a job on its node: its directory, its port, and the addresses of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from sparsefleet.endpoint import Endpoint
+from sparsefleet.launch.ray.coordinator import News, Presence
+from sparsefleet.launch.ray.servers import FleetPlan, log_base
+from sparsefleet.monitor.endpoint_file import write_atomically
+
+__all__ = ["AddressBook", "NodePlace", "job_variables", "reserve_port"]
+
+_RETRY_S = 0.5
+# Ray may need a minute to notice that a node is lost and to place its actors elsewhere. A server
+# that does not come back at all ends the job at once.
+_FAILOVER_WAIT_S = "300"
+
+
+class NodePlace:
+    """The directory of a job on this node. Each node has its own, even on the same machine."""
+
+    def __init__(self, plan: FleetPlan) -> None:
+        self._job_id = plan.job_id
+        self.node_id = str(ray.get_runtime_context().get_node_id())
+        self.host = str(ray.util.get_node_ip_address())
+        self.directory = os.path.join(log_base(plan.servers), plan.job_id, self.node_id[:16])
+        """Holds the servers' logs in server-K and replica, and addresses in addresses/."""
+        os.makedirs(os.path.join(self.directory, "addresses"), mode=0o700, exist_ok=True)
+
+    @property
+    def memory_directory(self) -> str:
+        """Return where workers keep what they send, for the processes that replace them."""
+        shared = "/dev/shm"
+        in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
+        name = f"sparsefleet-ray-{self._job_id[:16]}-{self.node_id[:8]}"
+        return os.path.join(shared if in_memory else tempfile.gettempdir(), name)
+
+    def remove(self) -> None:
+        """Remove the directories of the job on this node."""
+        shutil.rmtree(self.memory_directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes of this machine have their own in there
+            os.rmdir(os.path.dirname(self.directory))
+
+    def address_file(self, name: str) -> str:
+        """Return the file in which clients on this node find a server or replica."""
+        return os.path.join(self.directory, "addresses", name)
+
+
+@contextlib.contextmanager
+def reserve_port(host: str) -> Iterator[str]:
+    """Hold a free port of this node until the block ends; yield it as HOST:PORT.
+
+    On Linux a server may listen there meanwhile (`launch.job.PortReservation`).
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as held:
+        held.bind((host, 0))
+        address = str(Endpoint(host, int(held.getsockname()[1])))
+        if sys.platform == "linux":
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            held.close()
+        yield address
+
+
+def job_variables(plan: FleetPlan, place: NodePlace) -> dict[str, str]:
+    """Return the environment variables that servers and workers of a job have in common.
+
+    They are set inside the processes, not in Ray's runtime environment, which its dashboard shows.
+    """
+    servers = plan.servers
+    variables = {
+        "SPARSEFLEET_JOB_KEY": plan.job_key,
+        "SPARSEFLEET_JOB_ID": plan.job_id,
+        "SPARSEFLEET_WORKERS": str(plan.num_workers),
+        "SPARSEFLEET_TRANSPORT": servers.transport,
+        "SPARSEFLEET_DURABILITY": servers.durability,
+        "SPARSEFLEET_LOG_DIR": place.directory,
+        "PADDLE_TRAINERS_NUM": str(plan.num_workers),
+        **plan.variables,
+    }
+    if servers.is_restartable:
+        variables.setdefault("SPARSEFLEET_FAILOVER_WAIT_S", _FAILOVER_WAIT_S)
+    return variables
+
+
+class AddressBook:
+    """Keeps the address files of this node up to date, on its own thread.
+
+    `on_failure` is called with the reason when the job cannot continue.
+    """
+
+    def __init__(
+        self,
+        coordinator: Any,
+        place: NodePlace,
+        who: Presence,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._place = place
+        self.who = who
+        """What this process says of itself; replace it to tell the others."""
+        self.before_each_question: Callable[[], None] = lambda: None
+        """Called before each question to the coordinator; may replace `who`."""
+        self._on_failure = on_failure
+        self._seen = (0.0, 0)
+        self._written: dict[str, str] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="address-book", daemon=True)
+
+    def start(self) -> None:
+        """Write all addresses known now, then keep following."""
+        self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; returns at once."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.before_each_question()
+                self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
+            except (ray.exceptions.RayActorError, OSError):
+                # The coordinator is being restarted, or the job has ended, or the disk is full:
+                # what is not written is in the next news, too.
+                self._stopping.wait(_RETRY_S)
+            except Exception as error:  # the edge of this thread: Ray itself is ending
+                print(f"sparsefleet: no more news of the job: {error}", file=sys.stderr)
+                return
+
+    def _take(self, news: News) -> None:
+        self._seen = news.version
+        for name, address in news.addresses.items():
+            if self._written.get(name) != address:
+                write_atomically(self._place.address_file(name), address + "\n")
+                self._written[name] = address
+        if news.failure and not self._stopping.is_set():
+            self._stopping.set()
+            if self._on_failure is not None:
+                self._on_failure(news.failure)
+
+
+def own_loop_file(place: NodePlace, rank: int) -> Path:
+    """Return the file by which a worker reports that another process cannot continue its loop."""
+    from sparsefleet.store.own_loop import own_loop_path
+
+    return Path(own_loop_path(place.directory, rank))

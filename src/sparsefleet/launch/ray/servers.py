@@ -1,0 +1,242 @@
+"""The servers of a job on Ray, and the plan that every process of the job gets."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, get_args
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import (
+    require,
+    require_int,
+    require_not_negative,
+    require_positive,
+)
+from sparsefleet.launch.launch_config import DurabilityName, RestartName, TransportName
+
+__all__ = [
+    "FleetPlan",
+    "PlacementName",
+    "ScriptPlan",
+    "Servers",
+    "log_base",
+    "memory_bytes",
+    "waiting_text",
+]
+
+PlacementName = Literal["SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK"]
+
+_MAX_SERVERS = 2**16
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers of a job: their number, resources, placement and durability.
+
+    >>> Servers(2, memory="8GiB").memory_bytes
+    8589934592
+    """
+
+    num_servers: int = 1
+    """The number of servers. 0: workers train collectively."""
+
+    _: KW_ONLY
+
+    memory: int | str = 0
+    """Memory that Ray reserves for each server: bytes, or text such as "8GiB" or "500MB". Ray
+    only counts it, to choose a node with room. 0: it is not considered."""
+
+    num_cpus: float = 1.0
+    """CPUs that Ray reserves for each server."""
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Other resources of Ray that each server needs, by name."""
+
+    placement: PlacementName = "SPREAD"
+    """Ray's strategy for the servers' placement group. "SPREAD": on different nodes if possible;
+    "STRICT_SPREAD": only on different nodes; "PACK" and "STRICT_PACK": together. Workers follow
+    `ScalingConfig.placement_strategy`."""
+
+    durability: DurabilityName = "process"
+    """Failures that acknowledged changes survive, as for `sparsefleet launch`. With "replica" a
+    server whose node is lost comes back on another one."""
+
+    max_restarts: int = 20
+    """How often Ray restarts each server."""
+
+    transport: TransportName = "auto"
+    """How servers and workers communicate."""
+
+    log_dir: str = ""
+    """Directory on every node for the logs of durable servers, removed when the job ends. Empty:
+    sparsefleet-ray-UID in the system's directory for temporary files, of this user only."""
+
+    start_timeout_s: float = 300.0
+    """Seconds that Ray has to find room for all servers, and then to start all workers, unless
+    RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S says otherwise."""
+
+    def __post_init__(self) -> None:
+        require_int(self, "num_servers", 0, _MAX_SERVERS)
+        require_not_negative(self, "num_cpus")
+        require_int(self, "max_restarts", 0, 2**31 - 1)
+        require_positive(self, "start_timeout_s")
+        for name, kind in (
+            ("placement", PlacementName),
+            ("durability", DurabilityName),
+            ("transport", TransportName),
+        ):
+            choices = get_args(kind)
+            require(getattr(self, name) in choices, self, name, " or ".join(choices))
+        memory_bytes(self.memory)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return `memory` in bytes."""
+        return memory_bytes(self.memory)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """Return the resources of one server, as Ray names them."""
+        wanted = {"CPU": self.num_cpus, "memory": float(self.memory_bytes), **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 0.001}
+
+    @property
+    def is_restartable(self) -> bool:
+        """Return whether a server that died comes back with what it had acknowledged."""
+        return self.num_servers > 0 and self.durability != "off" and self.max_restarts > 0
+
+
+def log_base(servers: Servers) -> str:
+    """Return the directory on this node for all jobs; make it if it is ours.
+
+    Raises ConfigError if another user has made it, who could read or replace what is in there.
+    """
+    if servers.log_dir:
+        return servers.log_dir
+    path = os.path.join(tempfile.gettempdir(), f"sparsefleet-ray-{os.getuid()}")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ConfigError(
+            f"{path} is not a directory of user {os.getuid()}, but of user {found.st_uid}: remove "
+            "it, or give another directory in Servers(log_dir=...) or TMPDIR"
+        )
+    return path
+
+
+def memory_bytes(amount: int | str) -> int:
+    """Return the number of bytes of "8GiB", "500 MB" or a plain number.
+
+    >>> memory_bytes("500MB")
+    500000000
+    """
+    if isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
+        return amount
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*", str(amount))
+    if match is None or isinstance(amount, bool):
+        raise ConfigError(
+            f"Servers.memory must be a number of bytes or text such as '8GiB' or '500MB', "
+            f"got {amount!r}"
+        )
+    unit = match[2] or ""
+    return int(float(match[1]) * (_BINARY_UNITS | _UNITS)[unit])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptPlan:
+    """A script that all processes of a job run, for `sparsefleet launch --on ray`."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    native_servers: bool = False
+    """Only workers run the script."""
+    directory: str
+    """Where relative paths begin: the directory of the command, if a node has it."""
+    restart: RestartName = "auto"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetPlan:
+    """The settings that the driver passes to all processes of a job, as actor arguments."""
+
+    name: str
+    job_id: str
+    """Identifies one run; the same after the driver is killed and restarted."""
+    job_key: str = field(repr=False)
+    servers: Servers
+    num_workers: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables for every process."""
+    script: ScriptPlan | None = None
+    attempt: int = 0
+    """How often the driver has been restarted."""
+    server_nodes: Mapping[str, str] = field(default_factory=dict)
+    """For a restarted driver: the node of each server, by name, that has its log."""
+    state_file: str = ""
+    """The file from which a restarted driver continues; empty: none."""
+
+    @property
+    def actor_prefix(self) -> str:
+        """Return the beginning of the actors' names, which Ray's dashboard shows."""
+        return f"{self.name}-{self.job_id[:8]}-{self.attempt}"
+
+    @property
+    def coordinator_name(self) -> str:
+        """Return the name of the coordinator's actor."""
+        return f"{self.actor_prefix}/coordinator"
+
+    @property
+    def process_names(self) -> list[str]:
+        """Return the names of all servers and workers."""
+        counts = {"server": self.servers.num_servers, "worker": self.num_workers}
+        return [f"{role}-{index}" for role, count in counts.items() for index in range(count)]
+
+    @property
+    def shape(self) -> str:
+        """Describe what must stay the same when the driver is restarted."""
+        servers = self.servers
+        return (
+            f"{servers.num_servers} servers and {self.num_workers} workers with "
+            f"durability={servers.durability!r}"
+        )
+
+
+def waiting_text(
+    missing: Sequence[str],
+    seconds: float,
+    wanted: Mapping[str, Mapping[str, float]],
+    *,
+    free: Mapping[str, float],
+    total: Mapping[str, float],
+) -> str:
+    """Say which processes have not started, what each role asks of Ray, and what Ray has.
+
+    >>> waiting_text(["worker-1"], 20.4, {"server": {"CPU": 1.0}, "worker": {"CPU": 2.0}},
+    ...              free={"CPU": 1.0}, total={"CPU": 4.0})
+    'waiting for 20 s for worker-1. Each worker asks Ray for CPU 2; free: CPU 1 of 4. If that is \
+too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources_per_worker=...); \
+--server-cpus, --worker-cpus), end other jobs or add nodes; `ray status` shows who waits'
+    """
+    roles = [role for role in wanted if any(name.startswith(role) for name in missing)]
+    asked = "; ".join(
+        f"each {role} asks Ray for "
+        + (", ".join(f"{name} {amount:g}" for name, amount in wanted[role].items()) or "nothing")
+        for role in roles
+    )
+    names = sorted({name for role in roles for name in wanted[role]})
+    has = ", ".join(f"{name} {free.get(name, 0.0):g} of {total.get(name, 0.0):g}" for name in names)
+    who = ", ".join(missing[:8]) + (f" and {len(missing) - 8} others" if len(missing) > 8 else "")
+    return (
+        f"waiting for {seconds:.0f} s for {who}. {asked[:1].upper()}{asked[1:]}; free: "
+        f"{has or 'not counted'}. If that is too little, ask for less (Servers(num_cpus=...), "
+        "ScalingConfig(resources_per_worker=...); --server-cpus, --worker-cpus), end other jobs "
+        "or add nodes; `ray status` shows who waits"
+    )

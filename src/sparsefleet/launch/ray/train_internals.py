@@ -1,0 +1,50 @@
+"""Names of Ray Train that are not public but needed, and what is checked of them.
+
+Ray Train has no public hook for replacing a failed worker alone, nor for giving it the records of
+the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from sparsefleet.errors import ConfigError
+
+__all__ = [
+    "DataParallelTrainer",
+    "FailureDecision",
+    "FailurePolicy",
+    "RayTrainError",
+    "get_train_context",
+]
+
+
+def _unsupported(found: str) -> ConfigError:
+    return ConfigError(
+        f"sparsefleet on Ray was written for Ray Train v2 of Ray 2.60, but this is Ray "
+        f"{ray.__version__}, {found}: pip install 'ray[default,train]==2.60.*'"
+    )
+
+
+try:
+    from ray.train.v2._internal.constants import is_v2_enabled
+    from ray.train.v2._internal.exceptions import RayTrainError
+    from ray.train.v2._internal.execution.context import TrainContext, get_train_context
+    from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+except ImportError as error:
+    raise _unsupported(f"which has changed ({error})") from error
+
+
+def _require(owner: Any, name: str) -> None:
+    if name not in owner.__dict__ and name not in getattr(owner, "__annotations__", {}):
+        raise _unsupported(f"whose {owner.__name__} has no {name}")
+
+
+if not is_v2_enabled():
+    raise ConfigError("sparsefleet on Ray needs Ray Train v2: remove RAY_TRAIN_V2_ENABLED=0")
+_require(DataParallelTrainer, "_initialize_and_run_controller")
+_require(FailurePolicy, "make_decision")
+_require(TrainContext, "dataset_shard_provider")

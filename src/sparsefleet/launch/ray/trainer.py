@@ -1,0 +1,186 @@
+"""Runs a training function on Ray Train's workers, with sparsefleet servers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+import ray.train
+
+from sparsefleet.errors import ConfigError, PeerLostError
+from sparsefleet.launch.ray.coordinator import continued
+from sparsefleet.launch.ray.running_servers import RunningServers
+from sparsefleet.launch.ray.servers import FleetPlan, ScriptPlan, Servers
+from sparsefleet.launch.ray.train_internals import (
+    DataParallelTrainer,
+    FailureDecision,
+    FailurePolicy,
+    RayTrainError,
+)
+from sparsefleet.launch.ray.worker_place import FleetBackendConfig
+
+__all__ = ["RayTrainer", "connect", "make_plan", "run_plan"]
+
+_STATE_FILE = "sparsefleet-job.json"
+_START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+_DEATHS = (ray.exceptions.RayError, RayTrainError)  # what Ray says of a worker that is gone
+
+
+class RayTrainer:
+    """Runs a training function on workers of Ray Train, with servers that hold the tables.
+
+    The function runs once on each worker, as in `ray.train.torch.TorchTrainer`; inside, `Trainer`
+    and `sparsefleet.fleet` find the servers, and `ray.train.report`, `get_context`,
+    `get_checkpoint` and `get_dataset_shard` work as usual. A worker that dies is replaced alone as
+    often as `FailureConfig(max_failures=...)` allows; a server that dies is restarted by Ray.
+
+    train_loop_per_worker: a function without arguments, or of `train_loop_config`.
+    servers: an int is the number of servers.
+    scaling_config, run_config: Ray Train's. num_workers must be a number: a job does not grow.
+    datasets: datasets of Ray Data by name. Each is read once and split into equal parts, so that a
+        worker that replaces another gets the same records in the same order.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        servers: Servers | int = 1,
+        train_loop_config: Mapping[str, Any] | None = None,
+        scaling_config: Any = None,
+        run_config: Any = None,
+        datasets: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._function = train_loop_per_worker
+        self._servers = Servers(servers) if isinstance(servers, int) else servers
+        if not isinstance(self._servers, Servers):
+            raise ConfigError(
+                f"RayTrainer.servers must be Servers or an int, got {type(servers).__name__}"
+            )
+        self._loop_config = None if train_loop_config is None else dict(train_loop_config)
+        self._scaling = scaling_config or ray.train.ScalingConfig()
+        self._run = run_config or ray.train.RunConfig()
+        self._datasets = dict(datasets or {})
+        count = self._scaling.num_workers
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"RayTrainer needs ScalingConfig(num_workers=N) with N >= 1, got {count!r}: the "
+                "number of workers of a job does not change"
+            )
+
+    def fit(self) -> Any:
+        """Start the servers, train, end the servers; return Ray Train's `Result`.
+
+        Raises Ray Train's TrainingFailedError if a worker failed more often than allowed, and
+        PeerLostError if a server was lost for good.
+        """
+        if not ray.is_initialized():
+            connect()
+        plan = make_plan(self._servers, self._scaling.num_workers, self._run)
+        return run_plan(
+            plan,
+            self._function,
+            train_loop_config=self._loop_config,
+            scaling_config=self._scaling,
+            run_config=self._run,
+            datasets=self._datasets,
+        )
+
+
+def connect(**settings: Any) -> Any:
+    """Connect to a Ray cluster, or start one, whose processes then have the usual priority.
+
+    At Ray's own, `nice` 15, servers and workers beside other programs may not even start in time.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    return ray.init(**settings)
+
+
+def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) -> FleetPlan:
+    """Return the plan of a new job, or of one whose driver was killed, to continue it.
+
+    The file that records this is in the directory of the run, if that is on a file system.
+    """
+    place = os.path.join(os.path.expanduser(run_config.storage_path), run_config.name)
+    state_file = ""
+    if servers.is_restartable and "://" not in place and run_config.storage_filesystem is None:
+        os.makedirs(place, exist_ok=True)
+        state_file = os.path.join(os.path.abspath(place), _STATE_FILE)
+    plan = FleetPlan(
+        name=run_config.name,
+        job_id=secrets.token_hex(16),
+        job_key=secrets.token_hex(32),
+        servers=servers,
+        num_workers=num_workers,
+        state_file=state_file,
+        **more,
+    )
+    return continued(plan)
+
+
+def run_plan(
+    plan: FleetPlan, function: Callable[..., Any], *, datasets: Mapping[str, Any], **settings: Any
+) -> Any:
+    """Train with the servers of the plan; settings are those of Ray's DataParallelTrainer."""
+    shards: dict[str, list[Any]] = {}
+    if plan.servers.is_restartable:
+        shards = {name: _parts(data, plan.num_workers) for name, data in datasets.items()}
+    # Ray Train's 60 s are too short where Python and torch start slowly, and it would begin again.
+    os.environ.setdefault(_START_TIMEOUT, str(plan.servers.start_timeout_s))
+    scaling = settings["scaling_config"]
+    each_worker = scaling.resources_per_worker or {"GPU" if scaling.use_gpu else "CPU": 1.0}
+    with RunningServers(plan, each_worker) as servers:
+        backend = FleetBackendConfig(plan, servers.coordinator, shards)
+        trainer = _FleetTrainer(
+            function,
+            backend_config=backend,
+            datasets={} if shards else dict(datasets),
+            **settings,
+        )
+        try:
+            return trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            reason = servers.failure()
+            if reason:
+                raise PeerLostError(reason) from error
+            raise
+
+
+def _parts(dataset: Any, count: int) -> list[Any]:
+    """Return a dataset in `count` contiguous parts of nearly the same size, held by Ray."""
+    held = dataset.materialize()
+    rows = held.count()
+    return list(held.split_at_indices([rows * part // count for part in range(1, count)]))
+
+
+class _FleetTrainer(DataParallelTrainer):  # type: ignore[misc]
+    """Ray Train's trainer, which checks the servers when a worker fails."""
+
+    def _initialize_and_run_controller(self, **settings: Any) -> Any:
+        backend: FleetBackendConfig = self.backend_config
+        settings["failure_policy"] = _FleetFailurePolicy(
+            settings["failure_policy"], backend.coordinator, backend.plan.script
+        )
+        return super()._initialize_and_run_controller(**settings)
+
+
+class _FleetFailurePolicy(FailurePolicy):  # type: ignore[misc]
+    """Decides as Ray's policy does, unless restarting the worker cannot help."""
+
+    def __init__(self, usual: Any, coordinator: Any, script: ScriptPlan | None) -> None:
+        super().__init__(usual.failure_config)
+        self._usual = usual
+        self._coordinator = coordinator
+        self._script = script
+
+    def make_decision(self, training_failed_error: Any) -> Any:
+        if ray.get(self._coordinator.failure.remote()):
+            return FailureDecision.RAISE
+        failures = getattr(training_failed_error, "worker_failures", {}).values()
+        raised = any(not isinstance(error, _DEATHS) for error in failures)
+        if raised and self._script is not None and self._script.restart != "failed":
+            return FailureDecision.RAISE
+        return self._usual.make_decision(training_failed_error)

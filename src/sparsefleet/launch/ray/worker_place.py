@@ -1,0 +1,195 @@
+"""Gives a worker of Ray Train its role in the fleet, around the user's training function."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import ray
+import ray.train
+from ray.train import BackendConfig
+from ray.train.backend import Backend
+
+from sparsefleet.errors import SparseFleetError
+from sparsefleet.launch.ray.coordinator import Membership, Presence
+from sparsefleet.launch.ray.node import (
+    AddressBook,
+    NodePlace,
+    job_variables,
+    own_loop_file,
+    reserve_port,
+)
+from sparsefleet.launch.ray.ray_metrics import mirror_metrics
+from sparsefleet.launch.ray.servers import FleetPlan
+from sparsefleet.launch.ray.train_internals import get_train_context
+
+__all__ = ["FleetBackendConfig"]
+
+_STARTS_VARIABLE = "SPARSEFLEET_INCARNATION"
+_STARTS_PER_ATTEMPT = 10_000
+_LOST_JOB = 70  # EX_SOFTWARE: the job has failed elsewhere
+
+
+class _FleetBackend(Backend):  # type: ignore[misc]
+    """Counts how often each rank was started. It lives in Ray Train's controller."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[str, int], int] = {}
+
+    def on_start(self, worker_group: Any, backend_config: FleetBackendConfig) -> None:
+        """Send the workers of a group, which may be a single new one, their start count."""
+        plan = backend_config.plan
+        told = []
+        for position, worker in enumerate(worker_group.get_workers()):
+            key = (plan.job_id, worker.distributed_context.world_rank)
+            start = self._starts.get(key, -1) + 1
+            self._starts[key] = start
+            number = plan.attempt * _STARTS_PER_ATTEMPT + start
+            told.append(worker_group.execute_single_async(position, _set_number, number))
+        ray.get(told)
+
+
+class _ReplacingBackend(_FleetBackend):
+    """Lets Ray Train replace a failed worker alone; servers keep what the others wait for."""
+
+    has_replica_groups = True
+
+
+def _set_number(number: int) -> None:
+    os.environ[_STARTS_VARIABLE] = str(number)
+
+
+class FleetBackendConfig(BackendConfig):  # type: ignore[misc]
+    """Ray Train's hook around the training function in each worker."""
+
+    def __init__(
+        self, plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]] | None = None
+    ) -> None:
+        self.plan = plan
+        self.coordinator = coordinator
+        self.shards = shards or {}
+        """The part of each rank, by the name of the dataset."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _ReplacingBackend if self.plan.servers.is_restartable else _FleetBackend
+
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
+        plan, coordinator, shards = self.plan, self.coordinator, self.shards
+        return lambda: _joined(plan, coordinator, shards)
+
+
+@contextlib.contextmanager
+def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) -> Iterator[None]:
+    """Act as a worker of the fleet while the block runs."""
+    context = ray.train.get_context()
+    rank = int(context.get_world_rank())
+    number = int(os.environ[_STARTS_VARIABLE])
+    place = NodePlace(plan)
+    os.makedirs(place.memory_directory, mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        who = Presence(
+            role="worker",
+            index=rank,
+            address=stack.enter_context(reserve_port(place.host)),
+            node_id=place.node_id,
+            host=place.host,
+            pid=os.getpid(),
+            start=number,
+        )
+        member: Membership = ray.get(coordinator.join.remote(who))
+        _require_continuable(plan, rank, member)
+        book = AddressBook(coordinator, place, who, _end_with_the_job)
+        book.start()
+        stack.callback(book.stop)
+        os.environ.update(job_variables(plan, place))
+        os.environ.update(_worker_variables(plan, place, rank, member))
+        if not plan.servers.is_restartable:  # a new start of the whole job
+            os.environ["SPARSEFLEET_JOB_ID"] = f"{plan.job_id}-{number}"
+            os.environ["SPARSEFLEET_RESTARTS"] = str(number)
+            os.environ[_STARTS_VARIABLE] = "0"
+        mirror_metrics("worker", rank)
+        if shards:
+            _provide(shards, rank)
+        stack.enter_context(_reporting_own_loop(book, place, rank))
+        yield
+
+
+def _worker_variables(
+    plan: FleetPlan, place: NodePlace, rank: int, member: Membership
+) -> dict[str, str]:
+    names = [f"server-{index}" for index in range(plan.servers.num_servers)]
+    servers = ",".join(place.address_file(name) for name in names)
+    return {
+        "SPARSEFLEET_ROLE": "worker",
+        "SPARSEFLEET_INDEX": str(rank),
+        "SPARSEFLEET_SERVERS": servers,
+        "SPARSEFLEET_MEETING_POINT": member.meeting_point,
+        "SPARSEFLEET_WORKERS_PER_NODE": str(member.workers_per_node),
+        "SPARSEFLEET_MEMORY_DIR": place.memory_directory,
+        "TRAINING_ROLE": "TRAINER",
+        "PADDLE_TRAINER_ID": str(rank),
+        "PADDLE_PSERVERS_IP_PORT_LIST": servers,
+    }
+
+
+def _require_continuable(plan: FleetPlan, rank: int, member: Membership) -> None:
+    """Refuse to replace a worker whose loop would start over, as the launcher does."""
+    script = plan.script
+    if script is None or script.restart != "auto" or member.before is None:
+        return
+    if member.before.has_own_loop:
+        raise SparseFleetError(
+            f"worker {rank} is lost and not restarted: it trains in a custom loop (fleet.step, "
+            "Executor.run, RemoteStore), which another process would start from the beginning: "
+            "if that is fine, use --restart killed"
+        )
+
+
+@contextlib.contextmanager
+def _reporting_own_loop(book: AddressBook, place: NodePlace, rank: int) -> Iterator[None]:
+    """Notify the coordinator once this worker has declared a custom loop."""
+    path = own_loop_file(place, rank)
+    path.unlink(missing_ok=True)
+
+    def look() -> None:
+        if path.exists() and not book.who.has_own_loop:
+            book.who = dataclasses.replace(book.who, has_own_loop=True)
+
+    book.before_each_question = look
+    yield
+
+
+def _provide(shards: Mapping[str, list[Any]], rank: int) -> None:
+    """Make `ray.train.get_dataset_shard` return this rank's part, the same after a restart."""
+    get_train_context().dataset_shard_provider = _Shards(shards, rank)
+
+
+class _Shards:
+    """Replaces Ray Train's provider, which would redistribute the records to a new worker."""
+
+    def __init__(self, shards: Mapping[str, list[Any]], rank: int) -> None:
+        self._shards = shards
+        self._rank = rank
+
+    def get_dataset_shard(self, dataset_info: Any) -> Any:
+        name = dataset_info.dataset_name
+        if name not in self._shards:
+            raise KeyError(
+                f"dataset {name!r} was not given to RayTrainer(datasets=...), which has "
+                f"{', '.join(sorted(self._shards))}"
+            )
+        return self._shards[name][self._rank].iterator()
+
+
+def _end_with_the_job(reason: str) -> None:
+    """End this process, which would otherwise wait a long time for servers that do not come
+    back."""
+    print(f"sparsefleet: the job has failed: {reason}", file=sys.stderr, flush=True)
+    os._exit(_LOST_JOB)

@@ -1,0 +1,96 @@
+"""Watches processes that were restarted alone until they are back, and says so to the others.
+
+The time that others wait for a process (`SPARSEFLEET_FAILOVER_WAIT_S`) begins when they lose it. On
+a busy machine a restart may take longer than that: as long as the launcher works on it, nobody
+gives up. Workers of this machine read of a server in a note, a file that is rewritten until the
+server listens; servers hear of a worker by a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsefleet.launch.child_process import ChildProcess
+from sparsefleet.launch.lost_workers import LostWorkers
+
+__all__ = ["RestartWatch"]
+
+_NOTE_S = 1.0
+_REPORT_S = 5.0
+_SETTLE_S = 20.0  # a server may take the connections of the old process for those of the new
+_MOST_S = 600.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    child: ChildProcess
+    number: int
+    began: float
+    next_report: float
+
+
+class RestartWatch:
+    """The restarts of one node that are not finished. Not thread-safe.
+
+    state_dir: where notes go. listens_since: returns when a server began to listen, as time.time().
+    """
+
+    def __init__(
+        self,
+        state_dir: str,
+        lost_workers: LostWorkers,
+        listens_since: Callable[[ChildProcess], float],
+    ) -> None:
+        self._state_dir = state_dir
+        self._lost_workers = lost_workers
+        self._listens_since = listens_since
+        self._watched: dict[str, _Watched] = {}
+
+    def restarted(self, child: ChildProcess, number: int) -> None:
+        """A process was started in place of one that has ended, for the `number`th time."""
+        if self._state_dir and child.plan.role in ("server", "worker"):
+            self._watched[child.name] = _Watched(child, number, time.time(), 0.0)
+            self.look()
+
+    def look(self) -> None:
+        """Report what is not back yet; call it often."""
+        now = time.time()
+        for name, watched in list(self._watched.items()):
+            if now < watched.next_report:
+                continue
+            if self._is_over(watched, now):
+                del self._watched[name]
+                with contextlib.suppress(OSError):
+                    os.remove(self._note(watched.child))
+            elif watched.child.plan.role == "server":
+                watched.next_report = now + _NOTE_S
+                self._write_note(watched, now)
+            else:
+                watched.next_report = now + _REPORT_S
+                self._lost_workers.expect(watched.child.plan.index)
+
+    def _is_over(self, watched: _Watched, now: float) -> bool:
+        child, since_s = watched.child, now - watched.began
+        if not child.is_running or since_s > _MOST_S:
+            return True
+        if child.plan.role == "server":
+            return self._listens_since(child) >= watched.began
+        return since_s > _SETTLE_S and self._lost_workers.is_back(child.plan.index)
+
+    def _note(self, child: ChildProcess) -> str:
+        """Return the file that core/client/restart_note.cc reads."""
+        return os.path.join(self._state_dir, f"server-{child.plan.index}.restarting")
+
+    def _write_note(self, watched: _Watched, now: float) -> None:
+        path = self._note(watched.child)
+        with contextlib.suppress(OSError):  # then others wait as long as they would without
+            with open(f"{path}.tmp", "w", encoding="ascii") as file:
+                file.write(
+                    f"the launcher restarted it {now - watched.began:.0f} s ago (restart "
+                    f"{watched.number}, pid {watched.child.pid}), and it does not listen yet"
+                )
+            os.replace(f"{path}.tmp", path)

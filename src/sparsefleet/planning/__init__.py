@@ -1,0 +1,18 @@
+"""Sizes a job: a model of the fleet, measured costs of machines, and trials of a script."""
+
+from sparsefleet.planning.costs import MachineCosts, known_machines, load_machine, save_machine
+from sparsefleet.planning.fleet_model import Prediction, predict
+from sparsefleet.planning.workload import MODES, FleetShape, JobShape, gbit
+
+__all__ = [
+    "FleetShape",
+    "JobShape",
+    "MODES",
+    "MachineCosts",
+    "Prediction",
+    "gbit",
+    "known_machines",
+    "load_machine",
+    "predict",
+    "save_machine",
+]

@@ -1,0 +1,345 @@
+"""Measures the costs of operations on this machine, with a real server process.
+
+Each operation is repeated with few and many keys, narrow and wide rows. The processor time of both
+ends is then fitted by seconds per request, per key and per byte. Linux only: the processor time of
+the server is read from the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.optim import SGD
+from sparsefleet.planning.costs import (
+    KEY_BYTES,
+    OPERATIONS,
+    Linear,
+    MachineCosts,
+    OperationCost,
+    WorkerCosts,
+)
+from sparsefleet.server.run_server import TransportName
+from sparsefleet.store import DenseSpec, RemoteStore, RoundMember, TableSpec
+
+__all__ = ["calibrate", "cpu_name", "local_server"]
+
+_DIMS = (8, 64)
+_KEYS = (16, 1000, 10_000)
+_DENSE = (16, 40_000, 400_000)
+_ROWS = 200_000
+_MEMBERS = 4
+_SECONDS = 0.2
+_STRETCHES = 8
+_ROUND_STRETCHES = 4
+_READY_S = 60.0
+_END_S = 10.0
+_TRANSPORTS: dict[str, TransportName] = {"tls": "tls", "host": "auto"}
+"""The flag of the server for each transport of `MachineCosts`."""
+Say = Callable[[str], None]
+
+
+def cpu_name() -> str:
+    """Return the processor's name, as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
+    """Return the costs of this machine; takes about 20 seconds.
+
+    say: receives a line about what is being measured. Raises ConfigError where it cannot be
+        measured.
+    """
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"calibration needs Linux, but this is {sys.platform}: choose a reference machine with "
+            "--machine instead"
+        )
+    from sparsefleet.planning.worker_calibration import calibrate_worker
+
+    operations: dict[str, Mapping[str, OperationCost]] = {}
+    latency_s = {}
+    for transport, flag in _TRANSPORTS.items():
+        say(f"requests to a server, {'TLS' if transport == 'tls' else 'shared memory'}")
+        with local_server(flag) as (endpoint, key, pid):
+            meter = _Meter(endpoint, key, flag, pid)
+            operations[transport] = meter.operations()
+            latency_s[transport] = meter.latency_s
+    say("training steps")
+    worker: WorkerCosts = calibrate_worker()
+    return MachineCosts(
+        name=name,
+        cpu=cpu_name(),
+        cores=os.cpu_count() or 1,
+        worker=worker,
+        operations=operations,
+        latency_s=latency_s,
+    )
+
+
+@contextlib.contextmanager
+def local_server(transport: TransportName) -> Iterator[tuple[str, bytes, int]]:
+    """Run a server process of this machine; yield its endpoint, job key and process id."""
+    key = secrets.token_hex(32)
+    command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
+    command += ["--log-level", "warning", "--transport", transport]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "SPARSEFLEET_JOB_KEY": key},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield _endpoint_of(process), key.encode(), process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _endpoint_of(process: subprocess.Popen[str]) -> str:
+    """Return the address of the server, from its first line of output."""
+    timer = threading.Timer(_READY_S, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            _, found, rest = line.partition("listening on ")
+            if found:
+                return rest.split()[0]
+    finally:
+        timer.cancel()
+    raise ConfigError(
+        f"a server for the calibration did not start (exit code {process.wait(_END_S)}): run "
+        "`sparsefleet server --endpoint 127.0.0.1:0` to see why"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One operation of one size: processor seconds of both ends, and how long it took."""
+
+    requests: float
+    keys: float
+    size: float
+    client_s: float
+    server_s: float
+    wall_s: float
+
+
+class _Meter:
+    """Measures the operations of one transport."""
+
+    def __init__(self, endpoint: str, key: bytes, transport: TransportName, pid: int) -> None:
+        self._endpoint, self._key, self._transport, self._pid = endpoint, key, transport, pid
+        self._random = np.random.default_rng(0)
+        self.latency_s = 0.0
+        """How long a message to an idle process is under way."""
+
+    def operations(self) -> dict[str, OperationCost]:
+        """Return the cost of every operation."""
+        with self._connect("calibration") as store:
+            self._define(store)
+            measured = {
+                "pull": [self._pull(store, n, dim) for n in _KEYS for dim in _DIMS],
+                "push": [self._push(store, n, dim) for n in _KEYS for dim in _DIMS],
+                "dense": [self._dense(store, size) for size in _DENSE],
+                "changes": [self._changes(store, n, dim) for n in _KEYS[1:] for dim in _DIMS],
+                "barrier": [self._barrier(store)],
+            }
+            smallest = measured["pull"][0]
+            idle_s = smallest.wall_s - smallest.client_s - smallest.server_s
+            self.latency_s = max(idle_s, 0.0) / 2
+        measured["round"] = [self._round(n, dim) for n in _KEYS for dim in _DIMS]
+        return {name: _fitted(measured[name]) for name in OPERATIONS}
+
+    def _connect(self, name: str) -> RemoteStore:
+        return RemoteStore(
+            [self._endpoint], name=name, transport=self._transport, job_key=self._key
+        )
+
+    def _define(self, store: RemoteStore) -> None:
+        for dim in _DIMS:
+            store.define(TableSpec(name=f"t{dim}", dim=dim, optimizer=SGD(lr=0.01)))
+            for begin in range(0, _ROWS, 20_000):
+                store.pull(f"t{dim}", np.arange(begin, begin + 20_000))
+        for size in _DENSE:
+            store.define(DenseSpec(name=f"d{size}", size=size, optimizer=SGD(lr=0.01)))
+
+    def _keys(self, count: int) -> list[np.ndarray]:
+        return [self._random.choice(_ROWS, count, replace=False) for _ in range(4)]
+
+    def _pull(self, store: RemoteStore, count: int, dim: int) -> _Measured:
+        keys, out = self._keys(count), np.empty((count, dim), np.float32)
+        return self._time(
+            lambda number: store.pull(f"t{dim}", keys[number % 4], out=out),
+            count,
+            count * (KEY_BYTES + 4 * dim),
+        )
+
+    def _push(self, store: RemoteStore, count: int, dim: int) -> _Measured:
+        keys, gradients = self._keys(count), np.ones((count, dim), np.float32)
+        return self._time(
+            lambda number: store.push(f"t{dim}", keys[number % 4], gradients, unique=True),
+            count,
+            count * (KEY_BYTES + 4 * dim),
+        )
+
+    def _dense(self, store: RemoteStore, size: int) -> _Measured:
+        name, gradient, values = f"d{size}", np.ones(size, np.float32), np.empty(size, np.float32)
+        return self._time(
+            lambda _: store.push_many({}, {name: gradient}, values={name: values}), 0, 8 * size
+        )
+
+    def _barrier(self, store: RemoteStore) -> _Measured:
+        return self._time(lambda _: store.barrier("calibration", 1), 0, 0)
+
+    def _changes(self, store: RemoteStore, count: int, dim: int) -> _Measured:
+        """Fetch the rows of one push; the push itself is measured separately and subtracted."""
+        name, keys = f"t{dim}", self._keys(count)
+        gradients = np.ones((count, dim), np.float32)
+        store.watch_changes(name)
+        for _ in store.take_changes(name):
+            pass
+
+        def exchange(number: int) -> None:
+            store.push(name, keys[number % 4], gradients, unique=True, add=True)
+            for _ in store.take_changes(name):
+                pass
+
+        both = self._time(exchange, count, count * (KEY_BYTES + 4 * dim))
+        push = self._push(store, count, dim)
+        return _Measured(
+            requests=1,
+            keys=both.keys,
+            size=both.size,
+            client_s=max(both.client_s - push.client_s, 1e-9),
+            server_s=max(both.server_s - push.server_s, 1e-9),
+            wall_s=max(both.wall_s - push.wall_s, 1e-9),
+        )
+
+    def _round(self, count: int, dim: int) -> _Measured:
+        """Take rounds with several members, each a session in a thread."""
+        keys, gradients = self._keys(count), np.ones((count, dim), np.float32)
+        rounds = 8 if count > 1000 else 24
+        with contextlib.ExitStack() as stack:
+            stores = [
+                stack.enter_context(self._connect(f"member-{rank}")) for rank in range(_MEMBERS)
+            ]
+            for store in stores:
+                store.define(TableSpec(name=f"t{dim}", dim=dim, optimizer=SGD(lr=0.01)))
+            group = f"calibration-{count}-{dim}"
+
+            def take(rank: int, first: int) -> None:
+                member = RoundMember(group=group, rank=rank, size=_MEMBERS)
+                for number in range(first, first + rounds):
+                    sparse = {f"t{dim}": (keys[rank % 4], gradients)}
+                    stores[rank].push_round(member, number, sparse, unique=True)
+
+            self._together(lambda rank: take(rank, 1))
+            client_s, server_s, wall_s = self._least(
+                lambda number: self._together(lambda rank: take(rank, 1 + (1 + number) * rounds)),
+                _ROUND_STRETCHES,
+            )
+            for rank, store in enumerate(stores):
+                store.leave_group(RoundMember(group=group, rank=rank, size=_MEMBERS))
+        share = rounds * _MEMBERS
+        return _Measured(
+            requests=1,
+            keys=count,
+            size=count * (KEY_BYTES + 4 * dim),
+            client_s=client_s / share,
+            server_s=server_s / share,
+            wall_s=wall_s / share,
+        )
+
+    def _together(self, work: Callable[[int], None]) -> None:
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(_MEMBERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _time(self, call: Callable[[int], object], keys: float, size: float) -> _Measured:
+        """Return what a call takes in the best of several stretches of calls."""
+        for number in range(3):
+            call(number)
+        begun = time.perf_counter()
+        call(0)
+        seconds = max(time.perf_counter() - begun, 1e-6)
+        calls = max(2, int(_SECONDS / _STRETCHES / seconds))
+
+        def stretch(_: int) -> None:
+            for number in range(calls):
+                call(number)
+
+        client_s, server_s, wall_s = (each / calls for each in self._least(stretch, _STRETCHES))
+        return _Measured(1, keys, size, client_s, server_s, wall_s)
+
+    def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
+        """Return the processor time of this process and of the server and the elapsed time of a
+        stretch, of each the least: what else runs on the machine can only add to them.
+        """
+        taken = []
+        for number in range(times):
+            client_s, server_s = time.process_time(), _cpu_s(self._pid)
+            begun = time.perf_counter()
+            stretch(number)
+            wall_s = time.perf_counter() - begun
+            taken.append((time.process_time() - client_s, _cpu_s(self._pid) - server_s, wall_s))
+        client_s, server_s, wall_s = (min(each) for each in zip(*taken, strict=True))
+        return client_s, server_s, wall_s
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor time of a process so far.
+
+    The clock of another process has the id that clock_getcpuclockid(3) computes.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def _fitted(measured: Sequence[_Measured]) -> OperationCost:
+    return OperationCost(
+        client=_fit([(each, each.client_s) for each in measured]),
+        server=_fit([(each, each.server_s) for each in measured]),
+    )
+
+
+def _fit(points: Sequence[tuple[_Measured, float]]) -> Linear:
+    """Return the non-negative seconds per request, key and byte with the smallest relative
+    error."""
+    columns = np.array([[each.requests, each.keys, each.size] for each, _ in points], float)
+    seconds = np.array([value for _, value in points], float)
+    used = [index for index in range(3) if columns[:, index].any()]
+    while used:
+        weighted = columns[:, used] / seconds[:, None]
+        solved, *_ = np.linalg.lstsq(weighted, np.ones(len(points)), rcond=None)
+        if (solved >= 0).all():
+            found = [0.0, 0.0, 0.0]
+            for index, value in zip(used, solved, strict=True):
+                found[index] = float(value)
+            return Linear(*found)
+        used.pop(int(np.argmin(solved)))
+    return Linear()

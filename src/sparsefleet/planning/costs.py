@@ -1,0 +1,173 @@
+"""The costs of operations on a machine: processor seconds per request, key and byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsefleet.errors import ConfigError
+
+__all__ = [
+    "KEY_BYTES",
+    "Linear",
+    "MachineCosts",
+    "OPERATIONS",
+    "OperationCost",
+    "TRANSPORTS",
+    "WorkerCosts",
+    "known_machines",
+    "load_machine",
+    "save_machine",
+]
+
+KEY_BYTES = 8
+OPERATIONS = ("pull", "push", "round", "dense", "changes", "barrier")
+"""push: gradients through the optimizer. round: a push that all workers take part in. dense: a
+gradient of all dense parameters whose reply has their values. changes: rows that others changed, as
+geo fetches them."""
+TRANSPORTS = ("tls", "host")
+"""tls: over a network. host: through shared memory, for processes on one machine."""
+_FOLDER = Path(__file__).parent / "machines"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Processor seconds as a linear function of requests, keys and bytes.
+
+    >>> Linear(1e-3, 1e-6, 1e-9).of(keys=1000, size=1e6)
+    0.003
+    """
+
+    request_s: float = 0.0
+    key_s: float = 0.0
+    byte_s: float = 0.0
+
+    def of(self, *, requests: float = 1.0, keys: float = 0.0, size: float = 0.0) -> float:
+        """Return the seconds of requests with that many keys and bytes in total."""
+        return self.request_s * requests + self.key_s * keys + self.byte_s * size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationCost:
+    """The cost of one kind of request at both ends. Bytes count both ways."""
+
+    client: Linear
+    server: Linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerCosts:
+    """The cost of a training step in a worker, without its requests."""
+
+    step_s: float
+    """Per step: Python, torch's dispatch, the engine."""
+    id_s: float
+    """Per looked-up id: making unique, gathering, the gradient of the lookup."""
+    float_s: float
+    """Per float of a looked-up row: copies, sums and the gradient."""
+    flops: float
+    """Floating-point operations per second of one core in the layers of a model."""
+    variation: float
+    """Standard deviation of the duration of a step, as a fraction of its mean."""
+
+    def compute_s(self, *, batch: int, ids: float, floats: float, dense: float) -> float:
+        """Return the seconds of a step that looks up `ids` rows with `floats` floats in all.
+
+        Each of the `dense` parameters takes part in three products per example, of two operations
+        each.
+        """
+        rows_s = self.id_s * ids + self.float_s * floats
+        return self.step_s + rows_s + 6.0 * dense * batch / self.flops
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineCosts:
+    """The measured costs of one kind of machine."""
+
+    name: str
+    cpu: str
+    """The processor, as the system names it."""
+    cores: int
+    """Cores of the machine that was measured."""
+    worker: WorkerCosts
+    operations: Mapping[str, Mapping[str, OperationCost]]
+    """By transport, then by operation."""
+    latency_s: Mapping[str, float]
+    """By transport: seconds that a message takes to reach an idle process, without network
+    cards."""
+    mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Processor seconds per step that a mode adds in the worker, beside its requests."""
+
+    def operation(self, transport: str, name: str) -> OperationCost:
+        """Return the cost of one operation."""
+        return self.operations[transport][name]
+
+
+def known_machines() -> list[str]:
+    """Return the names of the reference machines.
+
+    >>> "amd-epyc" in known_machines()
+    True
+    """
+    return sorted(path.stem for path in _FOLDER.glob("*.json"))
+
+
+def load_machine(name_or_file: str | os.PathLike[str]) -> MachineCosts:
+    """Return a reference machine by name, or one that `sparsefleet plan --calibrate` wrote.
+
+    Raises ConfigError that lists the known names.
+    """
+    text = os.fspath(name_or_file)
+    path = _FOLDER / f"{text}.json" if text in known_machines() else Path(text)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"machine {text!r} is neither a file nor one of {', '.join(known_machines())}: write a "
+            f"file with `sparsefleet plan --calibrate {text}.json`"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"machine file {text!r} cannot be read: {error}") from error
+    try:
+        return _machine_of(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"machine file {text!r} is not one that `sparsefleet plan --calibrate` of this version "
+            f"wrote ({type(error).__name__}: {error}); calibrate again"
+        ) from error
+
+
+def save_machine(machine: MachineCosts, path: str | os.PathLike[str]) -> None:
+    """Write a machine for `load_machine`."""
+    text = json.dumps({"format": _FORMAT, **dataclasses.asdict(machine)}, indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _machine_of(found: Mapping[str, Any]) -> MachineCosts:
+    if found["format"] != _FORMAT:
+        raise ValueError(f"format {found['format']}, expected {_FORMAT}")
+    operations = {
+        transport: {
+            name: OperationCost(
+                client=Linear(**found["operations"][transport][name]["client"]),
+                server=Linear(**found["operations"][transport][name]["server"]),
+            )
+            for name in OPERATIONS
+        }
+        for transport in TRANSPORTS
+    }
+    return MachineCosts(
+        name=str(found["name"]),
+        cpu=str(found["cpu"]),
+        cores=int(found["cores"]),
+        worker=WorkerCosts(**found["worker"]),
+        operations=operations,
+        latency_s={name: float(found["latency_s"][name]) for name in TRANSPORTS},
+        mode_step_s={name: float(value) for name, value in found["mode_step_s"].items()},
+    )

@@ -1,0 +1,234 @@
+"""Estimates from real data what a mini-batch looks up: ids, how many are distinct, how skewed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsefleet.data import ArrowIpc, CriteoTsv, Csv, Field, MultiSlot, Parquet, Reader, Slot
+from sparsefleet.data.file_list import list_files
+from sparsefleet.data.record_source import RecordFormat
+from sparsefleet.errors import ConfigError
+
+__all__ = [
+    "DataSample",
+    "FORMATS",
+    "read_sample",
+]
+
+FORMATS = ("auto", "multislot", "criteo", "csv", "parquet", "arrow")
+_MOST_EXAMPLES = 200_000
+_CRITEO_COLUMNS = 40
+_HOTTEST = 0.001
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSample:
+    """The statistics of a sample."""
+
+    examples: int
+    ids_per_example: float
+    distinct_per_batch: float
+    """Distinct ids of a mini-batch, as a fraction of its ids."""
+    growth: float
+    """Exponent of Heaps' law: n mini-batches have `n ** growth` times the distinct ids of one."""
+    distinct: int
+    """Distinct ids of the whole sample."""
+    hot_share: float
+    """The share of all lookups that goes to the hottest thousandth of the ids."""
+    hottest_share: float
+    """The share of the single hottest id."""
+    columns: tuple[str, ...]
+    """The columns that count as ids."""
+
+
+def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str = "") -> DataSample:
+    """Read up to 200,000 records of a file or pattern, through the project's own readers.
+
+    Columns of integers or strings count as ids, except `label`, "label" and "click"; columns of
+    floats do not. Each column has its own ids.
+    """
+    files = [os.fspath(path) for path in list_files(data)]
+    chosen = _format_of(file_format, files[0])
+    reader = Reader(files, chosen, batch)
+    kept = [
+        slot.name
+        for slot in chosen.columns
+        if slot.dtype == "uint64" and slot.name not in {label, "label", "click"}
+    ]
+    if not kept:
+        names = ", ".join(slot.name for slot in chosen.columns)
+        raise ConfigError(
+            f"--sample {data}: no column of ids among {names or 'no columns'}; ids are integers "
+            "or strings"
+        )
+    batches: list[np.ndarray] = []
+    examples = 0
+    for one in reader:
+        columns = one[0] if isinstance(one, tuple) else one
+        ids, size = _ids_of(columns, kept)
+        batches.append(ids)
+        examples += size
+        if examples >= _MOST_EXAMPLES:
+            break
+    if not examples or not sum(map(len, batches)):
+        raise ConfigError(f"--sample {data}: no ids in {examples} records of {', '.join(kept)}")
+    return _summary(batches, examples, tuple(kept))
+
+
+def _ids_of(columns: Any, names: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Return the ids of a batch, distinct per column, and its examples."""
+    parts, size = [], 0
+    for number, name in enumerate(names):
+        found = columns[name]
+        values, size = (found[0], len(found[1])) if isinstance(found, tuple) else (found, 0)
+        size = size or len(values)
+        mixed = values.reshape(-1).astype(np.int64).view(np.uint64)
+        with np.errstate(over="ignore"):
+            mixed = (mixed + np.uint64(number * 0x632BE59BD9B4E019 % 2**64)) * np.uint64(
+                0x9E3779B97F4A7C15
+            )
+        parts.append(mixed)
+    return np.concatenate(parts), size
+
+
+def _summary(batches: Sequence[np.ndarray], examples: int, columns: tuple[str, ...]) -> DataSample:
+    everything = np.concatenate(batches)
+    _, counts = np.unique(everything, return_counts=True)
+    counts = np.sort(counts)[::-1]
+    whole = batches[: max(1, len(batches) - 1)]  # the last may be short
+    each = float(np.mean([len(np.unique(one)) for one in whole]))
+    per_batch = float(np.mean([len(one) for one in whole]))
+    growth = 1.0
+    if len(whole) > 1:
+        together = len(np.unique(np.concatenate(whole)))
+        growth = min(1.0, max(0.0, math.log(together / each) / math.log(len(whole))))
+    hottest = max(1, round(len(counts) * _HOTTEST))
+    return DataSample(
+        examples=examples,
+        ids_per_example=len(everything) / examples,
+        distinct_per_batch=each / per_batch,
+        growth=growth,
+        distinct=len(counts),
+        hot_share=float(counts[:hottest].sum() / counts.sum()),
+        hottest_share=float(counts[0] / counts.sum()),
+        columns=columns,
+    )
+
+
+# -- formats ----------------------------------------------------------------------------------
+
+
+def _format_of(name: str, path: str) -> RecordFormat:
+    if name not in FORMATS:
+        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {name!r}")
+    bare = path.removesuffix(".gz").removesuffix(".zst")
+    if name == "auto":
+        endings = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "csv"}
+        name = endings.get(bare.rpartition(".")[2].lower(), "")
+    if name in ("parquet", "arrow"):
+        return _columnar(name, path)
+    lines = list(_first_lines(path))
+    if not lines:
+        raise ConfigError(f"--sample {path}: the file is empty")
+    if name == "criteo" or (not name and lines[0].count("\t") == _CRITEO_COLUMNS - 1):
+        return CriteoTsv()
+    return _csv(lines, path) if name == "csv" else _multi_slot(lines, path)
+
+
+def _first_lines(path: str, most: int = 50) -> Iterator[str]:
+    if path.endswith(".zst"):
+        raise ConfigError(f"--sample {path}: use an uncompressed or gzip file, or Parquet")
+    opened: Any = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
+            for _, line in zip(range(most), file, strict=False):
+                if line.strip():
+                    yield line.rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"--sample {path}: {error}") from error
+
+
+def _columnar(name: str, path: str) -> RecordFormat:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if name == "parquet":
+        schema = pyarrow.parquet.read_schema(path)
+    else:
+        with pa.memory_map(path) as source:
+            schema = pa.ipc.open_file(source).schema
+    slots: list[Slot] = []
+    for field in schema:
+        kind = field.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        inner = kind.value_type if is_list else kind
+        ids = pa.types.is_integer(inner) or pa.types.is_string(inner)
+        if ids:
+            slots.append(Field(field.name, "uint64", None if is_list else (), missing=0))
+    if not slots:
+        raise ConfigError(
+            f"--sample {path}: no column of integers or strings among {', '.join(schema.names)}"
+        )
+    return Parquet(*slots) if name == "parquet" else ArrowIpc(*slots)
+
+
+def _csv(lines: Sequence[str], path: str) -> RecordFormat:
+    rows = list(csv.reader(lines))
+    if len(rows) < 2:
+        raise ConfigError(f"--sample {path}: a CSV file needs a line of names and records")
+    slots = []
+    for number, name in enumerate(rows[0]):
+        values = [row[number].strip() for row in rows[1:] if number < len(row)]
+        if not _are_floats([value for value in values if value]):
+            seed = None if _are_ids(values) else 0
+            slots.append(Field(name.strip(), "uint64", (), missing=0, hash_seed=seed))
+    if not slots:
+        raise ConfigError(
+            f"--sample {path}: no column of integers or strings among {', '.join(rows[0])}"
+        )
+    return Csv(*slots)
+
+
+def _are_ids(values: Sequence[str]) -> bool:
+    return all(value.isdigit() or not value for value in values)
+
+
+def _are_floats(values: Sequence[str]) -> bool:
+    """Return whether all are numbers, and not all of them integers."""
+    try:
+        return bool(values) and bool([float(value) for value in values]) and not _are_ids(values)
+    except ValueError:
+        return False
+
+
+def _multi_slot(lines: Sequence[str], path: str) -> RecordFormat:
+    """Find the slots of MultiSlot lines: a count, then that many values, for every slot."""
+    kinds: list[bool] = []
+    for line in lines:
+        words, place, slot = line.split(), 0, 0
+        while place < len(words):
+            if not words[place].isdigit() or place + int(words[place]) >= len(words):
+                raise ConfigError(
+                    f"--sample {path}: the line {line[:60]!r} is not MultiSlot (each slot as a "
+                    f"count and its values); choose --format {'|'.join(FORMATS[1:])}"
+                )
+            end = place + 1 + int(words[place])
+            is_float = not all(word.isdigit() for word in words[place + 1 : end])
+            if slot == len(kinds):
+                kinds.append(is_float)
+            kinds[slot] = kinds[slot] or is_float
+            place, slot = end, slot + 1
+    return MultiSlot(
+        *(
+            Slot(f"slot{number}", "float" if is_float else "uint64")
+            for number, is_float in enumerate(kinds)
+        )
+    )

@@ -1,0 +1,500 @@
+"""A discrete-event model of a training job: how many examples per second a fleet trains.
+
+Keys are spread over servers by a hash, so that all servers get the same load. A few of them are
+simulated, and each represents the same number of others: its requests are those of one server, and
+on a worker's card they take the bytes of all. Likewise, of many workers at most 128 are simulated:
+a server then works as long, and its card carries as much, as if all had sent requests; and where
+workers step together, one of them takes as long as the slowest of those it represents.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.planning.costs import KEY_BYTES, Linear, MachineCosts
+from sparsefleet.planning.simulation import Card, Gate, Host, Pool, Process, Simulation, send
+from sparsefleet.planning.workload import MODES, FleetShape, JobShape
+
+__all__ = ["Prediction", "predict"]
+
+_SIMULATED_SERVERS = 4
+_FEWER = 2  # with many workers, to save time
+_MANY_WORKERS = 64
+_SIMULATED_WORKERS = 128
+_SERVER_THREADS = 8  # the most that `sparsefleet server` takes by default
+_FLOAT_BYTES = 4
+_FRAME_BYTES = 120  # header, section heads and TLS records of a request or reply
+_MERGED = 4  # AsyncConfig.max_merge for one thread, if merging changes nothing
+_LINGER_S = 0.05
+_WARM_STEPS = 4
+_FLOATS_PER_PIECE = 32  # of a row, for each thread that adds up rows of a round
+_GEO_PARTS = 5  # an interval of geo is simulated in this many pieces of computing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """The performance of a fleet, according to the model."""
+
+    examples_per_s: float
+    bytes_per_example: float
+    """Both ways, of all servers."""
+    server_busy: float
+    """The share of a server's cores that is busy; on one shared machine, of all its cores."""
+    worker_busy: float
+    """The share of a worker's core that computes or packs requests."""
+    network_busy: float
+    """The share of the busiest card's bandwidth, in its busier direction."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """The cost of one request to all servers."""
+
+    send_s: float = 0.0
+    """In the worker, before the request leaves."""
+    receive_s: float = 0.0
+    """In the worker, after all replies have come."""
+    sent: float = 0.0
+    """Bytes to all servers, without the dense part."""
+    received: float = 0.0
+    sent_dense: float = 0.0
+    received_dense: float = 0.0
+    key_s: float = 0.0
+    """In all servers together, without requests and the dense part."""
+    dense_s: float = 0.0
+    """In the servers that hold dense parameters, together."""
+    reply_s: float = 0.0
+    """In all servers together, after a round is complete."""
+    merge_s: float = 0.0
+    """In all servers together: the part of `key_s` that the thread which completes a round does by
+    itself, such as finding equal keys."""
+    add_s: float = 0.0
+    """The part in which several threads add up rows. The rest of `key_s` is decryption,
+    which each request's own thread does."""
+    add_dense_s: float = 0.0
+    """The same part of `dense_s`."""
+
+
+class _Server:
+    """One simulated server, and the round that it collects."""
+
+    def __init__(self, host: Host, card: Card | None, threads: int, dense_share: float) -> None:
+        self.host = host
+        self.card = card
+        self.pool = Pool(host, threads)
+        self.dense_share = dense_share
+        """The part of the dense parameters that it holds."""
+        self.arrived = 0
+        self.round = Gate()
+
+
+class _Worker:
+    """One worker process: what its threads wait for."""
+
+    def __init__(self, host: Host, card: Card | None) -> None:
+        self.host = host
+        self.card = card
+        self.rows = Gate()  # the next batch's rows are there
+        self.wanted = Gate()  # rows may be pulled
+        self.queued = 0
+        self.filled = Gate()  # something is queued
+        self.drained = Gate()  # there is room in the queue
+        self.exchanged = Gate()  # no exchange is under way
+        self.exchanged.open()
+        self.due = Gate()
+
+
+class _Countdown:
+    """A gate that opens after a number of calls."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.gate = Gate()
+
+    def count(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.gate.open()
+
+
+class _FleetModel:
+    """The simulation of one job. Used once."""
+
+    def __init__(self, mode: str, job: JobShape, fleet: FleetShape, costs: MachineCosts) -> None:
+        self.mode = mode
+        self.job = job
+        self.fleet = fleet
+        self.simulation = Simulation()
+        self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
+        self._each = fleet.workers / self.num_workers  # workers that a simulated one stands for
+        self._operations = costs.operations[fleet.transport]
+        self._unencrypted = costs.operations["host"]
+        self._latency_s = costs.latency_s[fleet.transport]
+        if fleet.network_bytes_per_s is not None:
+            self._latency_s += fleet.latency_s
+        self._random = random.Random(0)
+        self._overhead_s = costs.mode_step_s.get(mode, 0.0)
+        self._server_request_s = self._operations["push"].server.request_s
+        self.steps = 0
+        self.bytes = 0.0
+        self._make_machines()
+
+    def _make_machines(self) -> None:
+        fleet, simulation = self.fleet, self.simulation
+        most = _FEWER if fleet.workers > _MANY_WORKERS else _SIMULATED_SERVERS
+        simulated = min(fleet.servers, most)
+        parts = self.job.dense_parts(fleet.servers)
+        with_dense = max(1, round(simulated * parts / fleet.servers)) if parts else 0
+        threads = min(fleet.server_cores, _SERVER_THREADS)
+        shared = None
+        if fleet.network_bytes_per_s is None:
+            shared = Host(simulation, fleet.worker_cores - fleet.busy_cores)
+        self.hosts: list[Host] = [] if shared is None else [shared]
+        self.servers = []
+        for index in range(simulated):
+            host, card = shared, None
+            if host is None:
+                host = Host(simulation, fleet.server_cores)
+                card = Card(fleet.network_bytes_per_s or 0.0)
+            share = 1.0 / parts if index < with_dense else 0.0
+            self.servers.append(_Server(host, card, threads, share))
+        self.workers: list[_Worker] = []
+        host, card = shared, None
+        for index in range(self.num_workers):
+            if shared is None and index % fleet.worker_cores == 0:
+                host = Host(simulation, fleet.worker_cores)
+                card = Card(fleet.network_bytes_per_s or 0.0)
+            assert host is not None
+            self.workers.append(_Worker(host, card))
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _request(
+        self,
+        *,
+        pulled: float = 0.0,
+        pushed: float = 0.0,
+        rows: str = "pull",
+        gradients: str = "push",
+        dense: str = "",
+    ) -> _Call:
+        """Return the cost of a request that pulls and pushes that many keys.
+
+        rows, gradients: the operations. dense: "both" sends gradients and gets values, "values"
+        only gets them.
+        """
+        row = self.job.row_floats * _FLOAT_BYTES
+        pull, push = self._operations[rows], self._operations[gradients]
+        values = self._operations["dense"]
+        out, back = pushed * (KEY_BYTES + row) + pulled * KEY_BYTES, pulled * row
+        if rows == "changes":  # keys come with the rows
+            out, back = out - pulled * KEY_BYTES, back + pulled * KEY_BYTES
+        frames = _FRAME_BYTES * self.fleet.servers
+        out, back = out + frames, back + frames
+        flat = self.job.dense * _FLOAT_BYTES
+        dense_out = flat if dense == "both" else 0.0
+        dense_back = flat if dense else 0.0
+        packs = push if pushed or not pulled else pull
+        asked = packs.client.request_s * self.fleet.servers
+        pulled_s = _Per(pull.client, pulled, pulled * (KEY_BYTES + row))
+        pushed_s = _Per(push.client, pushed, pushed * (KEY_BYTES + row))
+        served = _Per(pull.server, pulled, pulled * (KEY_BYTES + row)).all_s
+        dense_s = values.server.byte_s * (dense_out + dense_back)
+        merged = _Per(self._unencrypted[gradients].server, pushed, pushed * (KEY_BYTES + row))
+        pushed_all = _Per(push.server, pushed, pushed * (KEY_BYTES + row)).all_s
+        plain = min(1.0, pushed_all / merged.all_s) if pushed else 0.0
+        return _Call(
+            send_s=asked / 2 + pushed_s.all_s + pulled_s.key_s + values.client.byte_s * dense_out,
+            receive_s=asked / 2 + pulled_s.byte_s + values.client.byte_s * dense_back,
+            sent=out,
+            received=back,
+            sent_dense=dense_out,
+            received_dense=dense_back,
+            key_s=pushed_all + (0.0 if gradients == "round" else served),
+            dense_s=dense_s,
+            reply_s=served if gradients == "round" else 0.0,
+            merge_s=plain * merged.key_s,
+            add_s=plain * merged.byte_s,
+            add_dense_s=min(dense_s / 2, self._unencrypted["dense"].server.byte_s * dense_out),
+        )
+
+    def _ask(self, worker: _Worker, call: _Call, *, in_round: bool = False) -> Process:
+        """Send a request to all servers; return when the last reply is unpacked."""
+        self.bytes += call.sent + call.received + call.sent_dense + call.received_dense
+        yield worker.host.work(call.send_s)
+        replies = _Countdown(len(self.servers))
+        serve = self._serve_round if in_round else self._serve
+        for server in self.servers:
+            self.simulation.start(serve(worker, server, call, replies))
+        yield replies.gate.wait()
+        yield worker.host.work(call.receive_s)
+
+    def _serve(self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown) -> Process:
+        yield self._arrive(worker, server, call)
+        seconds = self._server_request_s + (call.key_s + call.reply_s) / self.fleet.servers
+        seconds += call.dense_s * server.dense_share
+        yield server.pool.work(seconds * self._each)
+        yield self._return(worker, server, call)
+        replies.count()
+
+    def _serve_round(
+        self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown
+    ) -> Process:
+        """Keep the gradients; the thread of the last worker merges and applies all of them, and
+        others help it to add them up.
+        """
+        yield self._arrive(worker, server, call)
+        servers, share, each = self.fleet.servers, server.dense_share, self._each
+        merge_s = call.merge_s / servers
+        add_s, add_dense_s = call.add_s / servers, call.add_dense_s * share
+        all_s = call.key_s / servers + call.dense_s / 2 * share
+        yield server.pool.work(
+            (self._server_request_s + all_s - merge_s - add_s - add_dense_s) * each
+        )
+        server.arrived += 1
+        this_round = server.round
+        if server.arrived == self.num_workers:
+            server.arrived, server.round = 0, Gate()
+            yield server.pool.work(merge_s * self.fleet.workers)
+            most = int(1 + self.job.row_floats / _FLOATS_PER_PIECE)
+            yield from self._share(server, add_s * self.fleet.workers, most)
+            yield from self._share(server, add_dense_s * self.fleet.workers, _SERVER_THREADS)
+            this_round.open()
+        else:
+            yield this_round.wait()
+        yield server.pool.work((call.reply_s / servers + call.dense_s / 2 * share) * each)
+        yield self._return(worker, server, call)
+        replies.count()
+
+    def _share(self, server: _Server, seconds: float, most: int) -> Process:
+        """Let up to `most` threads do work together."""
+        pieces = min(most, _SERVER_THREADS, self.fleet.server_cores)
+        done = _Countdown(pieces)
+
+        def piece() -> Process:
+            yield server.pool.work(seconds / pieces)
+            done.count()
+
+        for _ in range(pieces):
+            self.simulation.start(piece())
+        yield done.gate.wait()
+
+    def _arrive(self, worker: _Worker, server: _Server, call: _Call) -> Callable[..., None]:
+        sizes = self._sizes(server, call.sent, call.sent_dense)
+        return send(self.simulation, worker.card, server.card, sizes, self._latency_s)
+
+    def _return(self, worker: _Worker, server: _Server, call: _Call) -> Callable[..., None]:
+        at_worker, at_server = self._sizes(server, call.received, call.received_dense)
+        sizes = (at_server, at_worker)
+        return send(self.simulation, server.card, worker.card, sizes, self._latency_s)
+
+    def _sizes(self, server: _Server, size: float, dense: float) -> tuple[float, float]:
+        """Return the bytes on the worker's card and on the server's."""
+        at_server = size / self.fleet.servers + dense * server.dense_share
+        at_worker = at_server * self.fleet.servers / len(self.servers)
+        return at_worker, at_server * self._each
+
+    # -- modes --------------------------------------------------------------------------------
+
+    def processes(self, worker: _Worker) -> Sequence[Process]:
+        """Return the threads of a worker in the mode."""
+        if self.mode in ("sync", "half_async"):
+            return (self._step_with_servers(worker),)
+        if self.mode == "geo":
+            return (self._train_copies(worker), self._exchange(worker))
+        rounds = self.mode == "hybrid"
+        return (
+            self._train_ahead(worker, rounds=rounds),
+            self._pull_ahead(worker),
+            self._send_queued(worker, with_dense=not rounds),
+        )
+
+    def _compute(self, steps: int = 1) -> float:
+        mean_s = (self.job.compute_s + self._overhead_s) * steps
+        if not self.job.variation:
+            return mean_s
+        shape = steps / self.job.variation**2
+        draws = round(self._each) if self.mode in ("sync", "hybrid") else 1
+        return max(self._random.gammavariate(shape, mean_s / shape) for _ in range(draws))
+
+    def _step_with_servers(self, worker: _Worker) -> Process:
+        """Run sync and half_async: the reply to the gradients has the next batch's rows."""
+        keys, dense = self.job.keys, "both" if self.job.dense else ""
+        in_round = self.mode == "sync"
+        gradients = "round" if in_round else "push"
+        call = self._request(pulled=keys, pushed=keys, gradients=gradients, dense=dense)
+        while True:
+            yield worker.host.work(self._compute())
+            yield from self._ask(worker, call, in_round=in_round)
+            self.steps += 1
+
+    def _train_ahead(self, worker: _Worker, *, rounds: bool) -> Process:
+        """Run the training thread of async and hybrid."""
+        in_round = self._request(gradients="round", dense="both")
+        worker.wanted.open()
+        while True:
+            yield worker.rows.wait()
+            worker.rows.close()
+            worker.wanted.open()
+            yield worker.host.work(self._compute())
+            while worker.queued >= self._most_merged:
+                worker.drained.close()
+                yield worker.drained.wait()
+            worker.queued += 1
+            worker.filled.open()
+            if rounds and self.job.dense:
+                yield from self._ask(worker, in_round, in_round=True)
+            self.steps += 1
+
+    @property
+    def _most_merged(self) -> int:
+        return _MERGED if self.job.merges_freely else 1
+
+    def _pull_ahead(self, worker: _Worker) -> Process:
+        call = self._request(pulled=self.job.keys)
+        while True:
+            yield worker.wanted.wait()
+            worker.wanted.close()
+            yield from self._ask(worker, call)
+            worker.rows.open()
+
+    def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
+        """Run the sender: merge what is queued, push it, fetch dense values now and then."""
+        dense = with_dense and bool(self.job.dense)
+        refresh = self._request(dense="values")
+        calls = {}
+        for count in range(1, self._most_merged + 1):
+            call = self._request(pushed=self.job.keys_of(count), dense="both" if dense else "")
+            calls[count] = call
+        sent = 0
+        while True:
+            yield worker.filled.wait()
+            count = 0
+            while count < self._most_merged:
+                if not worker.queued and with_dense:
+                    yield worker.filled.wait_within(self.simulation, _LINGER_S)
+                if not worker.queued:
+                    break
+                count, worker.queued = count + 1, worker.queued - 1
+                if not worker.queued:
+                    worker.filled.close()
+                worker.drained.open()
+            yield from self._ask(worker, calls[count])
+            sent += count
+            if dense and sent > 1:
+                sent = 0
+                yield from self._ask(worker, refresh)
+
+    def _train_copies(self, worker: _Worker) -> Process:
+        """Run geo's training thread: it sends no requests, and runs at most one interval ahead."""
+        steps = max(1, self.job.exchange_steps // _GEO_PARTS)
+        done = 0
+        while True:
+            yield worker.host.work(self._compute(steps))
+            done += steps
+            self.steps += steps
+            if done >= self.job.exchange_steps:
+                done = 0
+                yield worker.exchanged.wait()
+                worker.exchanged.close()
+                worker.due.open()
+
+    def _exchange(self, worker: _Worker) -> Process:
+        """Send own differences; fetch the rows that any worker has changed since."""
+        own = self.job.keys_of(self.job.exchange_steps)
+        everyone = self.job.keys_of(self.job.exchange_steps * self.fleet.workers)
+        dense = "both" if self.job.dense else ""
+        give = self._request(pushed=own, dense=dense)
+        take = self._request(pulled=everyone, rows="changes")
+        while True:
+            yield worker.due.wait()
+            worker.due.close()
+            yield from self._ask(worker, give)
+            yield from self._ask(worker, take)
+            worker.exchanged.open()
+
+
+class _Per:
+    """The seconds of keys and bytes, without requests."""
+
+    def __init__(self, cost: Linear, keys: float, size: float) -> None:
+        self.key_s = cost.key_s * keys
+        self.byte_s = cost.byte_s * size
+
+    @property
+    def all_s(self) -> float:
+        return self.key_s + self.byte_s
+
+
+def predict(
+    mode: str, job: JobShape, fleet: FleetShape, costs: MachineCosts, *, steps: int | None = None
+) -> Prediction:
+    """Simulate a job and return its rate and how busy its parts are.
+
+    steps: mini-batches of each worker that are counted; None: enough for a steady mean.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    model = _FleetModel(mode, job, fleet, costs)
+    if steps is None:
+        steps = max(8, min(60, 3000 // fleet.workers))
+    warm = _WARM_STEPS
+    if mode == "geo":
+        warm, steps = job.exchange_steps, 3 * job.exchange_steps
+    for worker in model.workers:
+        for process in model.processes(worker):
+            model.simulation.start(process)
+    simulation, num_workers = model.simulation, model.num_workers
+    simulation.run(lambda: model.steps >= warm * num_workers)
+    first, begun_s, before = model.steps, simulation.now_s, model.bytes
+    busy = [sum(each.host.busy_s for each in side) for side in (model.servers, model.workers)]
+    carried = _cards(model)
+    end = first + steps * num_workers
+    simulation.run(lambda: model.steps >= end)
+    seconds = simulation.now_s - begun_s
+    examples = (model.steps - first) * job.batch
+    rate = examples / seconds * fleet.workers / num_workers
+    moved = (model.bytes - before) / examples
+    return Prediction(
+        examples_per_s=rate,
+        bytes_per_example=moved,
+        server_busy=_busy(model.servers, busy[0], seconds, fleet.server_cores, fleet),
+        worker_busy=_busy(
+            model.workers, busy[1], seconds, min(fleet.worker_cores, fleet.workers), fleet
+        ),
+        network_busy=_network_busy(fleet, carried, _cards(model), seconds),
+    )
+
+
+def _busy(
+    side: Sequence[_Server] | Sequence[_Worker],
+    before_s: float,
+    seconds: float,
+    cores: int,
+    fleet: FleetShape,
+) -> float:
+    """Return the share of the cores that tasks kept busy."""
+    if fleet.network_bytes_per_s is None:
+        cores = fleet.worker_cores
+    used_s = sum(each.host.busy_s for each in side) - before_s
+    return min(1.0, used_s / len(side) / seconds / cores)
+
+
+def _network_busy(
+    fleet: FleetShape, before: Sequence[float], after: Sequence[float], seconds: float
+) -> float:
+    """Return how busy the busiest direction of a card is."""
+    if fleet.network_bytes_per_s is None:
+        return 0.0
+    most = max(late - early for early, late in zip(before, after, strict=True))
+    return min(1.0, most / seconds / fleet.network_bytes_per_s)
+
+
+def _cards(model: _FleetModel) -> list[float]:
+    """Return the bytes so far, each way, of every card."""
+    owners: list[_Server | _Worker] = [*model.servers, *model.workers]
+    cards = {id(each.card): each.card for each in owners if each.card is not None}
+    return [size for card in cards.values() for size in (card.sent, card.received)]

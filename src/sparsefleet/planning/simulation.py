@@ -1,0 +1,241 @@
+"""A small discrete-event simulation: processes, shared processors, network cards.
+
+A process is a generator that yields waits. A wait is a function that takes a callback for its end:
+`yield host.work(0.01)` continues after 10 ms of processor time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Generator
+from itertools import count
+
+__all__ = ["Card", "Gate", "Host", "Pool", "Process", "Simulation", "Wait", "send"]
+
+Wait = Callable[[Callable[[], None]], None]
+Process = Generator[Wait, None, None]
+
+_SOON_S = 1e-12  # tasks that end within this time of each other end together
+
+
+class Simulation:
+    """The clock and the queue of events.
+
+    >>> simulation, seen = Simulation(), []
+    >>> def wait() -> Process:
+    ...     yield simulation.sleep(2.0)
+    ...     seen.append(simulation.now_s)
+    >>> simulation.start(wait())
+    >>> simulation.run(lambda: bool(seen))
+    >>> seen
+    [2.0]
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+
+    def call_after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call a function when the clock has advanced by `delay_s`."""
+        heapq.heappush(self._events, (self.now_s + delay_s, next(self._number), call))
+
+    def start(self, process: Process) -> None:
+        """Run a process to its first wait; events continue it."""
+        try:
+            wait = next(process)
+        except StopIteration:
+            return
+        wait(lambda: self.start(process))
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Advance from event to event until `is_over`, or until nothing is left to happen."""
+        while self._events and not is_over():
+            self.now_s, _, call = heapq.heappop(self._events)
+            call()
+
+    def sleep(self, seconds: float) -> Wait:
+        """Return a wait of this duration."""
+        return lambda resume: self.call_after(seconds, resume)
+
+
+class Host:
+    """The cores of a machine. Tasks beyond their number share them equally.
+
+    >>> simulation, ends = Simulation(), []
+    >>> host = Host(simulation, cores=1)
+    >>> def task(seconds: float) -> Process:
+    ...     yield host.work(seconds)
+    ...     ends.append(simulation.now_s)
+    >>> for seconds in (1.0, 2.0):
+    ...     simulation.start(task(seconds))
+    >>> simulation.run(lambda: len(ends) == 2)
+    >>> ends
+    [2.0, 3.0]
+    """
+
+    def __init__(self, simulation: Simulation, cores: float) -> None:
+        self._simulation = simulation
+        self._cores = cores
+        self._tasks: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        self._served_s = 0.0  # processor time that a task would have got since the start
+        self._since_s = 0.0
+        self._version = 0
+        self.busy_s = 0.0
+        """Processor time of all tasks so far."""
+
+    def work(self, seconds: float) -> Wait:
+        """Return a wait for processor time."""
+        return lambda resume: self._add(seconds, resume)
+
+    def _rate(self) -> float:
+        return min(1.0, self._cores / len(self._tasks)) if self._tasks else 1.0
+
+    def _catch_up(self) -> None:
+        passed = self._simulation.now_s - self._since_s
+        self._served_s += passed * self._rate()
+        self._since_s = self._simulation.now_s
+
+    def _add(self, seconds: float, resume: Callable[[], None]) -> None:
+        if seconds <= 0:
+            self._simulation.call_after(0.0, resume)
+            return
+        self._catch_up()
+        self.busy_s += seconds
+        heapq.heappush(self._tasks, (self._served_s + seconds, next(self._number), resume))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._version += 1
+        if self._tasks:
+            left = max(0.0, self._tasks[0][0] - self._served_s) / self._rate()
+            version = self._version
+            self._simulation.call_after(left, lambda: self._finish(version))
+
+    def _finish(self, version: int) -> None:
+        if version != self._version:  # tasks came or went since: another event is under way
+            return
+        self._catch_up()
+        done = []
+        while self._tasks and self._tasks[0][0] <= self._served_s + _SOON_S:
+            done.append(heapq.heappop(self._tasks)[2])
+        self._schedule()
+        for resume in done:
+            resume()
+
+
+class Pool:
+    """A number of threads that take tasks in order of arrival and run them on a host."""
+
+    def __init__(self, host: Host, threads: int) -> None:
+        self._host = host
+        self._free = threads
+        self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
+
+    def work(self, seconds: float) -> Wait:
+        """Return a wait for a free thread and then for its processor time."""
+
+        def begin(resume: Callable[[], None]) -> None:
+            if self._free:
+                self._run(seconds, resume)
+            else:
+                self._waiting.append((seconds, resume))
+
+        return begin
+
+    def _run(self, seconds: float, resume: Callable[[], None]) -> None:
+        self._free -= 1
+
+        def done() -> None:
+            self._free += 1
+            if self._waiting:
+                self._run(*self._waiting.popleft())
+            resume()
+
+        self._host.work(seconds)(done)
+
+
+class Gate:
+    """Waits that end together, when the gate opens."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+        self.is_open = False
+
+    def wait(self) -> Wait:
+        """Return a wait until the gate is open."""
+        return lambda resume: resume() if self.is_open else self._waiting.append(resume)
+
+    def wait_within(self, simulation: Simulation, seconds: float) -> Wait:
+        """Return a wait until the gate is open, or for that long."""
+
+        def begin(resume: Callable[[], None]) -> None:
+            is_over = False
+
+            def once() -> None:
+                nonlocal is_over
+                if not is_over:
+                    is_over = True
+                    resume()
+
+            self.wait()(once)
+            simulation.call_after(seconds, once)
+
+        return begin
+
+    def open(self) -> None:
+        """End all waits; later ones end at once, until `close`."""
+        self.is_open = True
+        waiting, self._waiting = self._waiting, []
+        for resume in waiting:
+            resume()
+
+    def close(self) -> None:
+        """Make later waits block again."""
+        self.is_open = False
+
+
+class Card:
+    """The network card of a machine: bytes leave and arrive one after another."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.free_out_s = 0.0
+        self.free_in_s = 0.0
+        self.sent = 0.0
+        """Bytes so far."""
+        self.received = 0.0
+
+
+def send(
+    simulation: Simulation,
+    sender: Card | None,
+    receiver: Card | None,
+    sizes: tuple[float, float],
+    latency_s: float,
+) -> Wait:
+    """Return a wait until a message has arrived.
+
+    sizes: bytes on the sender's and on the receiver's card, which differ if one message represents
+        several. A message arrives while it is still leaving. No card: both are on one machine,
+        where
+    the copies are processor time.
+    """
+
+    def begin(resume: Callable[[], None]) -> None:
+        now_s = simulation.now_s
+        if sender is None or receiver is None:
+            simulation.call_after(latency_s, resume)
+            return
+        sender.sent += sizes[0]
+        receiver.received += sizes[1]
+        leaving_s = max(now_s, sender.free_out_s)
+        sender.free_out_s = leaving_s + sizes[0] / sender.bytes_per_s
+        arriving_s = max(leaving_s + latency_s, receiver.free_in_s)
+        receiver.free_in_s = arriving_s + sizes[1] / receiver.bytes_per_s
+        arrived_s = max(receiver.free_in_s, sender.free_out_s + latency_s)
+        simulation.call_after(arrived_s - now_s, resume)
+
+    return begin

@@ -1,0 +1,121 @@
+"""The cost-relevant shape of a training job: what a step looks up, computes and sends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
+
+__all__ = [
+    "FleetShape",
+    "JobShape",
+    "MODES",
+    "gbit",
+]
+
+MODES = ("sync", "half_async", "async", "hybrid", "geo")
+"""The modes that use servers."""
+_DENSE_BLOCK = 8192  # DenseSpec.min_block_size
+_BITS = 8
+
+
+def gbit(number: float) -> float:
+    """Return bytes per second.
+
+    >>> gbit(10)
+    1250000000.0
+    """
+    return number * 1e9 / _BITS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobShape:
+    """One training step of one worker thread.
+
+    >>> job = JobShape(batch=100, ids=2600, keys=1000, row_floats=16, dense=5000, compute_s=0.01)
+    >>> round(job.keys_of(4))
+    2297
+    """
+
+    batch: int
+    """Examples of a mini-batch."""
+    ids: float
+    """Ids that a mini-batch looks up, in all tables."""
+    keys: float
+    """Distinct ones among them: the rows that are pulled and pushed."""
+    row_floats: float
+    """Floats of a row: the width of the table, or the mean over several."""
+    dense: float
+    """Parameters outside of tables."""
+    compute_s: float
+    """Processor seconds of a step in the worker, without its requests."""
+    growth: float = 0.6
+    """The number of distinct keys in n mini-batches is `keys * n ** growth` (Heaps' law)."""
+    rows: float = math.inf
+    """Rows of all tables, which no number of mini-batches exceeds."""
+    merges_freely: bool = False
+    """All optimizers are plain SGD, so that async may merge mini-batches."""
+    variation: float = 0.05
+    """Standard deviation of the duration of a step, as a fraction of its mean."""
+    exchange_steps: int = 100
+    """Mini-batches between two exchanges of geo."""
+
+    def __post_init__(self) -> None:
+        require_int(self, "batch", 1, 10**7)
+        for field in ("ids", "keys", "row_floats", "compute_s"):
+            require_positive(self, field)
+        require(self.rows >= self.keys, self, "rows", f"at least keys, {self.keys:g}")
+        for field in ("dense", "growth", "variation"):
+            require_not_negative(self, field)
+        require_int(self, "exchange_steps", 1, 2**31 - 1)
+        require(self.growth <= 1, self, "growth", "<= 1")
+        if self.keys > self.ids * (1 + 1e-9):
+            raise ConfigError(
+                f"JobShape.keys must be <= ids, {self.ids:g}, got {self.keys:g}: they are the "
+                "distinct ones"
+            )
+
+    def keys_of(self, steps: float) -> float:
+        """Return the distinct keys of several mini-batches."""
+        return float(min(self.keys * steps, self.keys * steps**self.growth, self.rows))
+
+    def dense_parts(self, servers: int) -> int:
+        """Return how many servers hold a part of the dense parameters."""
+        return int(min(max(self.dense // _DENSE_BLOCK, 1), servers)) if self.dense else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetShape:
+    """How many processes there are, and on which machines."""
+
+    workers: int
+    """Processes that train, with one thread each."""
+    servers: int
+    network_bytes_per_s: float | None = None
+    """Bandwidth of each machine's network card, each way. None: all processes share one machine."""
+    latency_s: float = 50e-6
+    """One-way latency between two machines."""
+    worker_cores: int = 1
+    """Workers on a machine, each with its own core. On one shared machine: its cores."""
+    server_cores: int = 8
+    """Cores of a server's machine. On one shared machine: threads of a server."""
+    busy_cores: float = 0.0
+    """Cores of one shared machine that processes of others use meanwhile."""
+
+    def __post_init__(self) -> None:
+        require_int(self, "workers", 1, 1_000_000)
+        require_int(self, "servers", 1, 100_000)
+        require_int(self, "worker_cores", 1, 4096)
+        require_int(self, "server_cores", 1, 4096)
+        require_not_negative(self, "latency_s")
+        require_not_negative(self, "busy_cores")
+        require(self.busy_cores < self.worker_cores, self, "busy_cores", "< worker_cores")
+        if self.network_bytes_per_s is not None:
+            require_positive(self, "network_bytes_per_s")
+
+    @property
+    def transport(self) -> str:
+        """Return the transport between workers and servers."""
+        return "host" if self.network_bytes_per_s is None else "tls"

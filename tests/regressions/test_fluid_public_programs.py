@@ -1,0 +1,111 @@
+"""Kinds of failures that public Fluid programs met here and not on the original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsefleet import fluid
+from sparsefleet.fluid.distributed.update_rules import RateProgram
+
+L = fluid.layers
+
+
+@pytest.fixture(autouse=True)
+def fresh_programs() -> Any:
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+        fluid.unique_name.guard(),
+    ):
+        yield
+
+
+def test_computing_a_rate_takes_no_batch_of_a_loader() -> None:
+    x = fluid.data("x", [None, 1])
+    loader = fluid.io.DataLoader.from_generator([x], capacity=2, iterable=False)
+    rate = L.exponential_decay(0.5, decay_steps=1, decay_rate=0.5)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    rates = RateProgram(fluid.default_main_program(), [rate.name], fluid.global_scope())
+    assert rates.at(1)[rate.name] == pytest.approx(0.25), "although it was never started"
+    assert loader.queue is None
+
+
+def test_replicas_share_a_feed_and_read_a_batch_of_a_loader_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CPU_NUM", "2")
+    x, state = fluid.data("x", [None, 1]), fluid.data("state", [None, 1])
+    loader = fluid.io.DataLoader.from_generator([x], capacity=2, iterable=False)
+    total = x + state
+    loss = L.mean(L.fc(total, 1))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+
+    def batches() -> Iterator[list[np.ndarray]]:
+        for number in range(4):
+            yield [np.full((2, 1), number, "float32")]
+
+    loader.set_batch_generator(batches)
+    program = fluid.CompiledProgram(fluid.default_main_program())
+    program.with_data_parallel(loss_name=loss.name)
+    loader.start()
+    fed = {"state": np.array([[0], [0], [10], [10]], "float32")}
+    found = [exe.run(program, feed=fed, fetch_list=[total])[0].ravel() for _ in range(2)]
+    assert [list(rows) for rows in found] == [[0, 0, 11, 11], [2, 2, 13, 13]]
+    with pytest.raises(fluid.core.EOFException):
+        exe.run(program, feed=fed, fetch_list=[total])
+
+
+def test_a_layer_of_a_user_shares_a_counter_and_reads_its_arguments() -> None:
+    helper = fluid.layer_helper.LayerHelper("hits", param_attr=[None, "second"], act=None)
+    made, is_new = helper.create_or_get_global_variable(
+        name="count", persistable=True, dtype="int64", shape=[1]
+    )
+    helper.set_variable_initializer(made, fluid.initializer.Constant(3))
+    again, is_new_again = helper.create_or_get_global_variable(name="count", dtype="int64")
+    assert again is made
+    assert (is_new, is_new_again) == (True, False)
+    assert [attr and attr.name for attr in helper.multiple_param_attr(2)] == [None, "second"]
+    with pytest.raises(ValueError, match="2 param_attrs for 3"):
+        helper.multiple_param_attr(3)
+    with pytest.raises(TypeError, match="act is a NoneType, expected str"):
+        helper.is_instance("act", str)
+    with pytest.raises(ValueError, match="count"):
+        helper.get_parameter("count")
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    assert exe.run(fetch_list=[made])[0] == [3]
+
+
+def test_a_variable_of_the_startup_program_is_created_with_its_first_value() -> None:
+    startup = fluid.default_startup_program().global_block()
+    for block, settings in (
+        (startup, {"initializer": fluid.initializer.Constant(7)}),
+        (fluid.default_main_program().global_block(), {}),
+    ):
+        tree = block.create_var(
+            name="tree", dtype="int32", shape=[2, 2], persistable=True, **settings
+        )
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    np.testing.assert_array_equal(exe.run(fetch_list=[tree + 0])[0], np.full((2, 2), 7))
+
+
+def test_a_shape_found_once_is_not_taken_for_other_inputs() -> None:
+    def open_shape(name: str, width: int) -> Any:
+        return fluid.data(name, [None, None, width])
+
+    a, b = open_shape("a", 4), open_shape("b", 4)
+    for _ in range(2):
+        assert L.stack([a, b], axis=1).shape == (-1, 2, -1, 4)
+        assert L.stack([a, a, b], axis=1).shape == (-1, 3, -1, 4)
+        assert L.stack([open_shape("c", 5)] * 2, axis=1).shape == (-1, 2, -1, 5)
+        assert L.stack([a, b], axis=-1).shape == (-1, -1, 4, 2)
+        assert L.cast(a, "int64").dtype == "int64"
+        assert L.cast(a, "float64").dtype == "float64"

@@ -1,0 +1,207 @@
+"""What a job on Ray knows without a Ray cluster: settings, the coordinator, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sparsefleet.errors import ConfigError, PeerLostError
+from sparsefleet.launch.ray.coordinator import Coordinator, Presence, continued
+from sparsefleet.launch.ray.servers import FleetPlan, ScriptPlan, Servers, log_base, memory_bytes
+
+
+def _plan(**more: object) -> FleetPlan:
+    settings = {"name": "test", "job_id": "a" * 32, "job_key": "k" * 64, "num_workers": 2}
+    return FleetPlan(servers=Servers(1), **(settings | more))  # type: ignore[arg-type]
+
+
+def _who(role: str, index: int, pid: int = 1, node: str = "node-a", **more: object) -> Presence:
+    return Presence(
+        role=role,  # type: ignore[arg-type]
+        index=index,
+        pid=pid,
+        node_id=node,
+        host="127.0.0.1",
+        address=f"127.0.0.1:{pid}",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("8GiB", 8 << 30), ("500MB", 500_000_000), ("1.5 Ki", 1536), (7, 7), ("12", 12)],
+)
+def test_memory_is_read_with_its_unit(text: int | str, expected: int) -> None:
+    assert memory_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["8 gigabytes", "", "-1", -1, True])
+def test_unreadable_memory_is_quoted(text: object) -> None:
+    with pytest.raises(ConfigError, match=r"Servers\.memory .* got"):
+        Servers(1, memory=text)  # type: ignore[arg-type]
+
+
+def test_wrong_settings_of_servers_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"Servers\.placement must be SPREAD or"):
+        Servers(1, placement="EVERYWHERE")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Servers\.num_servers"):
+        Servers(-1)
+
+
+def test_users_of_one_machine_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = Path(log_base(Servers(1)))
+    assert (own.parent, own.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    assert not own.name.endswith(str(other))
+    (tmp_path / f"sparsefleet-ray-{other}").mkdir()  # by somebody else than that user
+    with pytest.raises(ConfigError, match=f"is not a directory of user {other}"):
+        log_base(Servers(1))
+    assert log_base(Servers(1, log_dir="/scratch")) == "/scratch"
+
+
+def test_the_job_key_is_not_shown() -> None:
+    assert "kkkk" not in repr(_plan())
+
+
+def test_a_worker_joins_when_all_are_there_and_learns_whom_it_replaces() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan())
+        first = asyncio.create_task(coordinator.join(_who("worker", 0, pid=10)))
+        second = asyncio.create_task(coordinator.join(_who("worker", 1, pid=11)))
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert not second.done()
+        await coordinator.present(_who("server", 0, pid=12))
+        member = await first
+        assert (member.meeting_point, member.workers_per_node) == ("127.0.0.1:10", 2)
+        assert (await second).before is None
+        again = await coordinator.join(_who("worker", 1, pid=13))
+        assert again.before is not None
+        assert again.before.pid == 11
+        assert await coordinator.starts() == {"server-0": 1, "worker-0": 1, "worker-1": 2}
+
+    asyncio.run(scenario())
+
+
+def test_news_bring_new_addresses_and_ignore_a_replaced_process() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan())
+        old = _who("server", 0, pid=12)
+        await coordinator.present(old)
+        news = await coordinator.news((0.0, 0))
+        assert news.addresses == {"server-0": "127.0.0.1:12"}
+        waiting = asyncio.create_task(coordinator.news(news.version))
+        await asyncio.sleep(0)
+        await coordinator.present(_who("server", 0, pid=14, node="node-b"))
+        assert (await waiting).addresses == {"server-0": "127.0.0.1:14"}
+        late = await coordinator.news((0.0, 0), old)
+        assert late.addresses == {"server-0": "127.0.0.1:14"}
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_coordinator_learns_everything_again() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan())
+        await coordinator.news((0.0, 0), _who("server", 0, pid=12, is_serving=True))
+        before = await coordinator.present(_who("server", 0, pid=13))
+        assert before is not None
+        assert before.is_serving
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_never_starts_ends_the_job() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan())
+        for _ in range(3):
+            assert await coordinator.failure() == ""
+            await coordinator.crashed("server-0", "OSError: no disk")
+        assert await coordinator.failure() == "server-0 failed 3 times in a row: OSError: no disk"
+
+    asyncio.run(scenario())
+
+
+def test_workers_do_not_wait_for_a_server_that_cannot_be_made() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan())
+        joins = [coordinator.join(_who("worker", rank, pid=10 + rank)) for rank in (0, 1)]
+        waiting = [asyncio.create_task(each) for each in joins]
+        await asyncio.sleep(0)
+        await coordinator.fail("server 0 is lost: no module named sparsefleet on its node")
+        for each in waiting:
+            with pytest.raises(PeerLostError, match="no module named sparsefleet"):
+                await asyncio.wait_for(each, 10)
+
+    asyncio.run(scenario())
+
+
+def test_the_state_of_a_job_is_written_when_all_servers_serve(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+
+    async def scenario() -> None:
+        coordinator = Coordinator(_plan(state_file=str(path), attempt=2))
+        who = _who("server", 0, pid=12)
+        await coordinator.present(who)
+        assert not path.exists()
+        await coordinator.news((0.0, 0), dataclasses.replace(who, is_serving=True))
+
+    asyncio.run(scenario())
+    state = json.loads(path.read_text())
+    assert state["attempt"] == 2
+    assert state["server_nodes"] == {"server-0": "node-a"}
+    assert "k" * 16 not in path.read_text()
+
+
+def test_a_loop_that_would_begin_again_is_not_continued(tmp_path: Path) -> None:
+    """Its data would be trained twice: the servers keep what it had trained before."""
+    path = tmp_path / "state.json"
+    script = ScriptPlan(script="train.py", directory=".")
+    plan = _plan(state_file=str(path), script=script)
+    assert continued(plan) == plan
+
+    async def scenario() -> None:
+        coordinator = Coordinator(plan)
+        who = _who("worker", 1, pid=10)
+        await coordinator.news((0.0, 0), _who("server", 0, pid=12, is_serving=True))
+        await coordinator.news((0.0, 0), who)
+        assert continued(plan).attempt == 1
+        await coordinator.news((0.0, 0), dataclasses.replace(who, has_own_loop=True))
+
+    asyncio.run(scenario())
+    with pytest.raises(ConfigError, match=r"worker-1 trained in a custom loop"):
+        continued(plan)
+    agreed = dataclasses.replace(plan, script=dataclasses.replace(script, restart="killed"))
+    assert continued(agreed).attempt == 1
+
+
+def test_a_damaged_state_of_a_job_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    for text in ("", "[]", '{"job_id": "3f"}'):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"state\.json, from which .* is damaged"):
+            continued(_plan(state_file=str(path)))
+
+
+def test_workers_without_servers_meet_anew_after_each_start() -> None:
+    async def scenario() -> None:
+        coordinator = Coordinator(dataclasses.replace(_plan(), servers=Servers(0)))
+        for rank in (0, 1):
+            await coordinator.news((0.0, 0), _who("worker", rank, pid=10 + rank))
+        early = asyncio.create_task(coordinator.join(_who("worker", 1, pid=21, start=1)))
+        await asyncio.sleep(0)
+        assert not early.done()
+        await coordinator.join(_who("worker", 0, pid=20, start=1))
+        assert (await early).meeting_point == "127.0.0.1:20"
+
+    asyncio.run(scenario())

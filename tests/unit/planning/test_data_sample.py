@@ -1,0 +1,89 @@
+"""What is found in samples of data, by format."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.planning.data_sample import read_sample
+
+
+def test_multi_slot_lines_are_understood_without_a_schema(tmp_path: Path) -> None:
+    path = tmp_path / "part-0"
+    lines = [f"2 0.5 0.25 3 {n} {n + 1} 7 1 {n % 2}\n" for n in range(100)]
+    path.write_text("".join(lines))
+    found = read_sample(str(path), batch=10)
+    assert found.examples == 100
+    assert found.columns == ("slot1", "slot2")
+    assert found.ids_per_example == 4.0
+    assert found.hottest_share == pytest.approx(0.25, abs=0.01)  # the id 7
+
+
+def test_csv_columns_of_words_and_integers_are_ids(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    lines = ["user,price,city,label"] + [f"{n},{n}.5,town{n % 3},1" for n in range(50)]
+    path.write_bytes(gzip.compress("\n".join(lines).encode() + b"\n"))
+    found = read_sample(str(path), batch=10)
+    assert found.columns == ("user", "city")
+    assert found.distinct == 53
+
+
+def test_parquet_lists_and_labels(tmp_path: Path) -> None:
+    path = tmp_path / "day.parquet"
+    table = pyarrow.table(
+        {"ads": [[1, 2, 3]] * 20, "user": list(range(20)), "buys": [1] * 20, "age": [0.5] * 20}
+    )
+    pyarrow.parquet.write_table(table, path)
+    found = read_sample(str(path), batch=5, label="buys")
+    assert found.columns == ("ads", "user")
+    assert found.distinct_per_batch == pytest.approx(8 / 20)
+
+
+def test_skewed_ids_grow_slower_than_uniform_ones(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    found = {}
+    for name, ids in (
+        ("uniform", random.integers(0, 10**9, 20_000)),
+        ("skewed", random.zipf(1.5, 20_000)),
+    ):
+        path = tmp_path / name
+        path.write_text("".join(f"1 {number}\n" for number in ids))
+        found[name] = read_sample(str(path), batch=500)
+    assert found["uniform"].growth > 0.99
+    assert found["skewed"].growth < 0.8
+    assert found["skewed"].hot_share > 0.3 > found["uniform"].hot_share
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("empty", "", "is empty"),
+        ("words", "this is no data\n", "is not MultiSlot"),
+        ("only.csv", "a,b\n", "needs a line of names and records"),
+        ("floats.csv", "a,b\n0.5,1.5\n", "no column of integers or strings"),
+        ("floats", "2 0.5 0.5\n", "no column of ids"),
+    ],
+)
+def test_data_without_ids_is_an_error_that_names_the_file(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        read_sample(str(path), batch=5)
+    assert name in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_format(tmp_path: Path) -> None:
+    with pytest.raises(SparseFleetError, match="nothing-here"):
+        read_sample(str(tmp_path / "nothing-here"), batch=5)
+    path = tmp_path / "part"
+    path.write_text("1 5\n")
+    with pytest.raises(ConfigError, match="--format must be one of"):
+        read_sample(str(path), batch=5, file_format="xml")

@@ -1,0 +1,112 @@
+"""The model of a fleet: what it must say whatever the costs are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparsefleet.errors import ConfigError
+from sparsefleet.planning import MODES, FleetShape, JobShape, gbit, load_machine, predict
+
+JOB = JobShape(
+    batch=512, ids=13_000, keys=5_000, row_floats=16, dense=100_000, compute_s=0.02, variation=0.0
+)
+COSTS = load_machine("amd-epyc")
+
+
+def cluster(workers: int, servers: int, network: float = 25.0) -> FleetShape:
+    return FleetShape(
+        workers=workers, servers=servers, network_bytes_per_s=gbit(network), worker_cores=8
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_worker_is_no_faster_than_its_own_computing(mode: str) -> None:
+    found = predict(mode, JOB, cluster(1, 1), COSTS)
+    most = JOB.batch / JOB.compute_s
+    assert 0.3 * most < found.examples_per_s <= most * 1.001
+    assert found.bytes_per_example > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_workers_train_more_and_no_better_than_in_proportion(mode: str) -> None:
+    few, many = (predict(mode, JOB, cluster(count, 4), COSTS) for count in (2, 16))
+    assert few.examples_per_s < many.examples_per_s <= 8.05 * few.examples_per_s
+
+
+def test_a_slow_network_limits_the_rate_to_its_bandwidth() -> None:
+    found = predict("half_async", JOB, cluster(64, 1, network=1.0), COSTS)
+    assert found.network_busy > 0.9
+    assert found.examples_per_s * found.bytes_per_example / 2 < gbit(1.0) * 1.1
+
+
+def test_processes_of_one_machine_share_its_cores() -> None:
+    one, four = (
+        predict("sync", JOB, FleetShape(workers=count, servers=1, worker_cores=1), COSTS)
+        for count in (1, 4)
+    )
+    assert four.examples_per_s == pytest.approx(one.examples_per_s, rel=0.1)
+
+
+def test_cores_that_others_use_are_missing_on_a_shared_machine() -> None:
+    free, shared = (
+        predict(
+            "async",
+            JOB,
+            FleetShape(workers=4, servers=1, worker_cores=2, busy_cores=busy),
+            COSTS,
+        ).examples_per_s
+        for busy in (0.0, 1.0)
+    )
+    assert shared == pytest.approx(free / 2, rel=0.1)
+
+
+def test_threads_of_a_server_share_the_adding_of_wide_rows() -> None:
+    job = dataclasses.replace(JOB, row_floats=300, compute_s=1e-3)
+    one, eight = (
+        predict(
+            "sync",
+            job,
+            FleetShape(
+                workers=64,
+                servers=1,
+                network_bytes_per_s=gbit(1000),
+                worker_cores=8,
+                server_cores=cores,
+            ),
+            COSTS,
+        ).examples_per_s
+        for cores in (1, 8)
+    )
+    assert eight > 4 * one
+
+
+def test_steps_that_vary_slow_down_those_who_wait_for_each_other() -> None:
+    varied = dataclasses.replace(JOB, variation=0.2)
+    sync, half = (predict(mode, varied, cluster(32, 8), COSTS) for mode in ("sync", "half_async"))
+    assert sync.examples_per_s < 0.8 * half.examples_per_s
+
+
+def test_many_workers_are_simulated_by_fewer_with_the_same_result() -> None:
+    """129 workers are the first that are not simulated one by one."""
+    one_by_one, grouped = (
+        predict("half_async", JOB, cluster(count, 16), COSTS) for count in (128, 136)
+    )
+    each = one_by_one.examples_per_s / 128
+    assert grouped.examples_per_s / 136 == pytest.approx(each, rel=0.05)
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    varied = dataclasses.replace(JOB, variation=0.1)
+    first, second = (predict("sync", varied, cluster(16, 4), COSTS) for _ in range(2))
+    assert first == second
+
+
+def test_unknown_modes_and_impossible_steps_are_rejected() -> None:
+    with pytest.raises(ConfigError, match="mode must be one of sync"):
+        predict("fast", JOB, cluster(1, 1), COSTS)
+    with pytest.raises(ConfigError, match="keys must be <= ids"):
+        dataclasses.replace(JOB, keys=20_000)
+    with pytest.raises(ConfigError, match="workers"):
+        cluster(0, 1)
