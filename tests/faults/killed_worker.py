@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.support.killable_workers import pace
 from torch import Tensor, nn
 
 from sparsefleet import fleet, fluid, optim
@@ -88,7 +89,7 @@ def shared_reader(folder: str, *, threads: int) -> Reader:
 
 def minus_sum(output: Tensor, _: Tensor) -> Tensor:
     """The gradient of each record is -1."""
-    time.sleep(0.004)  # so that kills come in between
+    pace()
     return -output.sum()
 
 
@@ -191,7 +192,7 @@ def train_model(rank: int, mode: str, out: str, dies_at: int = -1) -> None:
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         draw = torch.Generator().manual_seed(rank)
         for number in range(BATCHES):
-            time.sleep(0.004)
+            pace()
             if (rank, number, os.environ["SPARSEFLEET_INCARNATION"]) == (1, dies_at, "0"):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield (
@@ -265,7 +266,7 @@ def _slow_down(runner: type[ProgramRunner]) -> None:
     train = runner.train
 
     def slowly(self: ProgramRunner, *arguments: Any) -> Any:
-        time.sleep(0.004)  # so that kills come in between
+        pace()
         return train(self, *arguments)
 
     runner.train = slowly  # type: ignore[method-assign]
