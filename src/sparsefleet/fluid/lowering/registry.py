@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["OpDef", "Slot", "find_op", "op", "op_types"]
+__all__ = ["OpDef", "ShapeRule", "Slot", "find_op", "float_rule", "op", "op_types"]
 
 LodRule = Literal["share", "none", "rows", "function"]
 LodOfSettings = Callable[[Mapping[str, Any]], LodRule]
 Shape = tuple[int, ...]
+ShapeFunction = Callable[..., "list[Shape] | None"]
 
 _FAMILIES = (
     "activations",
@@ -76,6 +77,31 @@ class Slot:
         return cls(text.rstrip("*?"), many="*" in text, optional="?" in text)
 
 
+@dataclass(frozen=True, slots=True)
+class ShapeRule:
+    """Computes output shapes from input shapes; -1 is an unknown size.
+
+    The first run on empty tensors, the alternative, loads large parts of torch: over a second and
+    70 MiB that a program of common operators does not need.
+    """
+
+    function: ShapeFunction
+    """Takes the shapes by slot, and all attrs; returns None for inputs that it does not cover, and
+    raises ValueError for shapes that do not match.
+    """
+    dtypes: tuple[str, ...] = ()
+    """Types of the outputs; "" or missing: that of the first input."""
+    only_floats: bool = False
+    """It applies to a floating-point first input, if all others have the same type."""
+    takes_indices: bool = False
+    """With `only_floats`: the other inputs are classes or ids instead."""
+
+
+def float_rule(function: ShapeFunction, *dtypes: str, takes_indices: bool = False) -> ShapeRule:
+    """Return a rule for floating-point inputs; all others are run on empty tensors."""
+    return ShapeRule(function, dtypes, only_floats=True, takes_indices=takes_indices)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpDef:
     """An operator type: its slots and the function that computes it."""
@@ -93,7 +119,8 @@ class OpDef:
     """Its outputs are its inputs, changed in place: the function returns nothing."""
     has_effect: bool
     """It runs even if its outputs are not used."""
-    infer: Callable[..., list[Shape] | None] | None
+    shape: ShapeRule | None
+    infer: ShapeFunction | None
     """Computes output shapes from input shapes where the function cannot run without data; returns
     None if it can after all.
     """
@@ -117,7 +144,8 @@ def op(
     lod: LodRule | LodOfSettings = "share",
     in_place: bool = False,
     has_effect: bool = False,
-    infer: Callable[..., list[Shape] | None] | None = None,
+    shape: ShapeRule | None = None,
+    infer: ShapeFunction | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as an operator type.
 
@@ -135,6 +163,7 @@ def op(
             lod=lod,
             in_place=in_place,
             has_effect=has_effect or in_place,
+            shape=shape,
             infer=infer,
             settings=frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
         )

@@ -10,9 +10,7 @@ import torch
 
 from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.dtypes import dtype_name
-from sparsefleet.fluid.lowering.float_rules import FLOAT_RULES, OTHER_TYPES, WITH_INDICES
-from sparsefleet.fluid.lowering.registry import OpDef, find_op
-from sparsefleet.fluid.lowering.shape_rules import RULES, TRUTH_VALUES
+from sparsefleet.fluid.lowering.registry import OpDef, Shape, ShapeRule, find_op
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -75,18 +73,17 @@ def _by_rule(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> bool:
     """Set the shapes of the outputs by a rule; return whether there was one."""
-    rule = RULES.get(op.type)
-    found: Sequence[tuple[int, ...]] | None = None
-    if rule is not None:
+    rule = definition.shape
+    found: Sequence[Shape] | None = None
+    if rule is not None and not rule.only_floats:
         shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
         try:
-            found = rule(*shapes, **op.attrs)
+            found = rule.function(*shapes, **op.attrs)
         except ValueError as error:
             raise _misfit(op, inputs, error) from error
         if found is not None:
-            dtype = "bool" if op.type in TRUTH_VALUES else inputs[0].dtype
-            for variable in outputs:
-                variable.dtype = dtype
+            _set_outputs(outputs, found, rule, inputs[0].dtype)
+            return True
     if found is None and definition.infer is not None:
         shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
         found = definition.infer(*shapes, **_settings(definition, op))
@@ -98,24 +95,32 @@ def _by_rule(
 
 
 def _by_float_rule(block: Block, definition: OpDef, op: Operator, outputs: list[Variable]) -> bool:
-    rule = FLOAT_RULES.get(op.type)
-    first = op.input(definition.inputs[0].name) if rule is not None else []
-    dtype = block.visible_var(first[0]).dtype if first else ""
-    if rule is None or not dtype.startswith("float"):
+    rule = definition.shape
+    if rule is None or not rule.only_floats:
         return False
-    wanted = "int" if op.type in WITH_INDICES else dtype
+    first = op.input(definition.inputs[0].name)
+    dtype = block.visible_var(first[0]).dtype if first else ""
+    if not dtype.startswith("float"):
+        return False
+    wanted = "int" if rule.takes_indices else dtype
     others = [name for name in op.input_arg_names if name != first[0]]
     if any(not block.visible_var(name).dtype.startswith(wanted) for name in others):
         return False  # the operator itself says what is wrong
     shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
-    found = rule(*shapes, **op.attrs)
+    found = rule.function(*shapes, **op.attrs)
     if found is None:
         return False
-    types = OTHER_TYPES.get(op.type, ())
-    for index, (variable, shape) in enumerate(zip(outputs, found, strict=False)):
-        variable.shape = shape
-        variable.dtype = (types[index] if index < len(types) else "") or dtype
+    _set_outputs(outputs, found, rule, dtype)
     return True
+
+
+def _set_outputs(
+    outputs: list[Variable], shapes: Sequence[Shape], rule: ShapeRule, dtype: str
+) -> None:
+    for index, variable in enumerate(outputs):
+        variable.dtype = (rule.dtypes[index] if index < len(rule.dtypes) else "") or dtype
+    for variable, shape in zip(outputs, shapes, strict=False):
+        variable.shape = shape
 
 
 def _probe(

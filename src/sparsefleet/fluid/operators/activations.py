@@ -11,7 +11,8 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.initializer import Constant
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
+from sparsefleet.fluid.lowering.shape_rules import SAME_FLOATS
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.losses import cut_logits
 
@@ -96,7 +97,7 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _register(type: str, function: Callable[[Tensor], Tensor]) -> None:
-    @op(type, "X")
+    @op(type, "X", shape=None if type == "logical_not" else SAME_FLOATS)
     def run(x: Tensor) -> Tensor:
         return function(x)
 
@@ -105,37 +106,45 @@ for _type, _function in UNARY.items():
     _register(_type, _function)
 
 
-@op("softmax", "X")
+def _same_along_axis(x: Shape, /, **attrs: Any) -> list[Shape] | None:
+    return [x] if -len(x) <= attrs.get("axis", -1) < len(x) else None
+
+
+ALONG_AXIS = float_rule(_same_along_axis)
+"""The output has the shape of the input, whose `axis` exists."""
+
+
+@op("softmax", "X", shape=ALONG_AXIS)
 def softmax_op(x: Tensor, *, axis: int = -1) -> Tensor:
     return torch.softmax(cut_logits(x, axis), axis)
 
 
-@op("leaky_relu", "X")
+@op("leaky_relu", "X", shape=SAME_FLOATS)
 def leaky_relu_op(x: Tensor, *, alpha: float = 0.02) -> Tensor:
     return functional.leaky_relu(x, alpha)
 
 
-@op("relu6", "X")
+@op("relu6", "X", shape=SAME_FLOATS)
 def relu6_op(x: Tensor, *, threshold: float = 6.0) -> Tensor:
     return x.clamp(0.0, threshold)
 
 
-@op("elu", "X")
+@op("elu", "X", shape=SAME_FLOATS)
 def elu_op(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.elu(x, alpha)
 
 
-@op("gelu", "X")
+@op("gelu", "X", shape=SAME_FLOATS)
 def gelu_op(x: Tensor, *, approximate: bool = False) -> Tensor:
     return functional.gelu(x, approximate="tanh" if approximate else "none")
 
 
-@op("hard_sigmoid", "X")
+@op("hard_sigmoid", "X", shape=SAME_FLOATS)
 def hard_sigmoid_op(x: Tensor, *, slope: float = 0.2, offset: float = 0.5) -> Tensor:
     return (slope * x + offset).clamp(0.0, 1.0)
 
 
-@op("swish", "X")
+@op("swish", "X", shape=SAME_FLOATS)
 def swish_op(x: Tensor, *, beta: float = 1.0) -> Tensor:
     return x * torch.sigmoid(beta * x)
 
@@ -150,7 +159,7 @@ def soft_relu_op(x: Tensor, *, threshold: float = 40.0) -> Tensor:
     return torch.log1p(torch.exp(x.clamp(-threshold, threshold)))
 
 
-@op("dropout", "X", lod="share")
+@op("dropout", "X", shape=SAME_FLOATS)
 def dropout_op(
     x: Tensor,
     *,
@@ -352,7 +361,7 @@ def hard_swish_op(
     return x * (x + offset).clamp(0.0, threshold) / scale
 
 
-@op("stanh", "X")
+@op("stanh", "X", shape=SAME_FLOATS)
 def stanh_op(x: Tensor, *, scale_a: float = 0.67, scale_b: float = 1.7159) -> Tensor:
     return scale_b * torch.tanh(scale_a * x)
 

@@ -11,6 +11,7 @@ import torch
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, op
+from sparsefleet.fluid.operators.activations import ALONG_AXIS
 from sparsefleet.fluid.operators.elementwise import elementwise_add, elementwise_mul
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.shaping import assign
@@ -127,7 +128,7 @@ def logsumexp_op(x: Tensor, *, dim: Sequence[int] | None = None, keepdim: bool =
     return out.reshape(1) if out.dim() == 0 else out
 
 
-@op("log_softmax", "X")
+@op("log_softmax", "X", shape=ALONG_AXIS)
 def log_softmax_op(x: Tensor, *, axis: int = -1) -> Tensor:
     return torch.log_softmax(x, axis)
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op
+from sparsefleet.fluid.lowering.shape_rules import SAME_FLOATS, common_shape, same_size
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
 __all__ = [
@@ -60,8 +61,43 @@ def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
     return y.reshape([1] * axis + sizes + [1] * behind)
 
 
+def broadcast(x: Shape, y: Shape, axis: int = -1) -> Shape:
+    """Return the shape of an element-wise result; axes of the shorter start at `axis` of the
+    longer.
+
+    >>> broadcast((-1, 3, 4), (3,), 1), broadcast((-1, 10), (5, 1))
+    ((-1, 3, 4), (5, 10))
+    """
+    longer, shorter = (x, y) if len(x) >= len(y) else (y, x)
+    sizes = list(shorter)
+    if axis >= 0:
+        while axis + len(sizes) > len(longer) and len(sizes) > 1 and sizes[-1] == 1:
+            sizes.pop()
+    begin = len(longer) - len(sizes) if axis < 0 else axis
+    if begin < 0 or begin + len(sizes) > len(longer):
+        raise ValueError(f"axis {axis} leaves too few dimensions of {list(longer)} for {sizes}")
+    made = list(longer)
+    for place, size in enumerate(sizes, begin):
+        other = longer[place]
+        if 1 in (size, other):
+            made[place] = other if size == 1 else size
+        elif size == 0 or other == 0:
+            made[place] = 0
+        else:
+            made[place] = same_size(other, size)
+    return tuple(made)
+
+
+def _broadcast_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
+    return [broadcast(x, y, attrs.get("axis", -1))]
+
+
+_BROADCAST = ShapeRule(_broadcast_shape)
+_TRUTH_VALUES = ShapeRule(_broadcast_shape, ("bool",))
+
+
 def _binary_op(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    @op(type, "X Y")
+    @op(type, "X Y", shape=_BROADCAST)
     def run(x: Tensor, y: Tensor, *, axis: int = -1) -> Tensor:
         return function(x, fit_second(x, y, axis))
 
@@ -80,13 +116,19 @@ _binary_op(
 )
 
 
-@op("elementwise_div", "X Y")
+@op("elementwise_div", "X Y", shape=_BROADCAST)
 def elementwise_div_op(x: Tensor, y: Tensor, *, axis: int = -1) -> Tensor:
     y = fit_second(x, y, axis)
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
-@op("sum", "X*")
+def _sum_shape(shapes: list[Shape], **attrs: Any) -> list[Shape] | None:
+    del attrs
+    known = [shape for shape in shapes if shape]
+    return [common_shape(known)] if known and len(known) == len(shapes) else None
+
+
+@op("sum", "X*", shape=ShapeRule(_sum_shape))
 def add_all(tensors: list[Tensor]) -> Tensor:
     total = tensors[0]
     for tensor in tensors[1:]:
@@ -94,7 +136,7 @@ def add_all(tensors: list[Tensor]) -> Tensor:
     return total.clone() if len(tensors) == 1 else total
 
 
-@op("scale", "X ScaleTensor?")
+@op("scale", "X ScaleTensor?", shape=SAME_FLOATS)
 def scale_op(
     x: Tensor,
     scale_tensor: Tensor | None,
@@ -110,17 +152,17 @@ def scale_op(
     return made
 
 
-@op("clip", "X")
+@op("clip", "X", shape=SAME_FLOATS)
 def clip_op(x: Tensor, *, min: float, max: float) -> Tensor:
     return x.clamp(min, max)
 
 
-@op("pow", "X FactorTensor?")
+@op("pow", "X FactorTensor?", shape=SAME_FLOATS)
 def power(x: Tensor, factor_tensor: Tensor | None, *, factor: float = 1.0) -> Tensor:
     return x.pow(factor if factor_tensor is None else factor_tensor.detach())
 
 
-@op("increment", "X")
+@op("increment", "X", shape=ShapeRule(lambda x, **_: [x]))
 def increment_op(x: Tensor, *, step: float = 1.0) -> Tensor:
     return x + (step if x.is_floating_point() else int(step))
 
@@ -282,7 +324,7 @@ COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _register(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-    @op(type, "X Y")
+    @op(type, "X Y", shape=_TRUTH_VALUES)
     def run(x: Tensor, y: Tensor, *, axis: int = -1) -> Tensor:
         return function(x, fit_second(x, y, axis))
 

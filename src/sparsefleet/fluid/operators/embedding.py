@@ -11,7 +11,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.bag_pooling import pool_bags
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, make_plain
 
 __all__ = ["embedding"]
@@ -27,7 +27,12 @@ def _rows(weight: Tensor, ids: Tensor, padding_idx: int) -> Tensor:
     return rows if padding_idx < 0 else rows * (ids != padding_idx).unsqueeze(-1)
 
 
-@op("lookup_table", "W Ids")
+def _rows_of_column(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | None:
+    del attrs
+    return [(*ids[:-1], table[1])] if len(table) == 2 and ids[-1:] == (1,) else None
+
+
+@op("lookup_table", "W Ids", shape=float_rule(_rows_of_column, takes_indices=True))
 def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
     """ids int64[..., 1] -> [..., D]."""
     if ids.shape[-1] != 1:
@@ -35,7 +40,12 @@ def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tenso
     return _rows(weight, ids.squeeze(-1), padding_idx)
 
 
-@op("lookup_table_v2", "W Ids")
+def _rows_of_ids(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | None:
+    del attrs
+    return [(*ids, table[1])] if len(table) == 2 else None
+
+
+@op("lookup_table_v2", "W Ids", shape=float_rule(_rows_of_ids, takes_indices=True))
 def lookup_table_v2(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
     """ids int64[...] -> [..., D]."""
     return _rows(weight, ids, padding_idx)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable, unique_name
-from sparsefleet.fluid.lowering.registry import LodRule, Shape, op
+from sparsefleet.fluid.lowering.registry import LodRule, Shape, ShapeRule, float_rule, op
 from sparsefleet.fluid.operators.filling import fill_constant
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.sizes import Sizes, open_sizes, run_sizes, sizes_of
@@ -36,7 +36,20 @@ def _top_shapes(x: Shape, k: Shape | None, /, **settings: Any) -> list[Shape] | 
     return None if k is None else [(*x[:-1], -1)] * 2
 
 
-@op("top_k", "X K?", "Out Indices", infer=_top_shapes)
+def _top_shapes_of_floats(x: Shape, k: Shape | None, /, **attrs: Any) -> list[Shape] | None:
+    count = attrs.get("k", 0)
+    if k is not None or not x or not 0 < count <= (x[-1] if x[-1] >= 0 else count):
+        return None
+    return [(*x[:-1], count)] * 2
+
+
+@op(
+    "top_k",
+    "X K?",
+    "Out Indices",
+    shape=float_rule(_top_shapes_of_floats, "", "int64"),
+    infer=_top_shapes,
+)
 def top_k(x: Tensor, k_tensor: Tensor | None, *, k: int = 0) -> list[Tensor]:
     values, indices = torch.topk(x, k if k_tensor is None else int(k_tensor), dim=-1)
     return [values, indices]
@@ -47,7 +60,16 @@ def gather_op(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index.reshape(-1).long())
 
 
-@op("gather_nd", "X Index", lod="none")
+def _gathered(x: Shape, index: Shape, **attrs: Any) -> list[Shape] | None:
+    del attrs
+    if not index or index[-1] < 0:
+        return None
+    if index[-1] > len(x):
+        raise ValueError(f"index has {index[-1]} numbers per position, but x has {len(x)} axes")
+    return [(*index[:-1], *x[index[-1] :]) or (1,)]
+
+
+@op("gather_nd", "X Index", lod="none", shape=ShapeRule(_gathered))
 def gather_nd_op(x: Tensor, index: Tensor) -> Tensor:
     """Select elements or slices by index int[..., K], the first K coordinates of each."""
     count = index.shape[-1]

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
 __all__ = [
@@ -87,7 +87,15 @@ def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
     return index
 
 
-@op("cross_entropy", "X Label", "Y")
+def _is_class_of(x: Shape, label: Shape, attrs: Any) -> bool:
+    return not attrs.get("soft_label") and bool(x) and label == (*x[:-1], 1)
+
+
+def _cross_entropy_shape(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape] | None:
+    return [label] if _is_class_of(x, label, attrs) else None
+
+
+@op("cross_entropy", "X Label", "Y", shape=float_rule(_cross_entropy_shape, takes_indices=True))
 def cross_entropy_op(
     x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
 ) -> Tensor:
@@ -108,7 +116,17 @@ def _log(x: Tensor) -> Tensor:
     return torch.where(x > 0, x.clamp(min=torch.finfo(x.dtype).tiny).log(), -1e20)
 
 
-@op("softmax_with_cross_entropy", "Logits Label", "Softmax Loss")
+def _softmax_cross_entropy_shapes(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape] | None:
+    is_last = attrs.get("axis", -1) in (-1, len(x) - 1)
+    return [x, label] if is_last and _is_class_of(x, label, attrs) else None
+
+
+@op(
+    "softmax_with_cross_entropy",
+    "Logits Label",
+    "Softmax Loss",
+    shape=float_rule(_softmax_cross_entropy_shapes, takes_indices=True),
+)
 def softmax_with_cross_entropy_op(
     logits: Tensor,
     label: Tensor,
@@ -130,7 +148,12 @@ def softmax_with_cross_entropy_op(
     return [torch.softmax(logits, axis), loss]
 
 
-@op("sigmoid_cross_entropy_with_logits", "X Label")
+def _same_as_both(x: Shape, y: Shape, /, **attrs: Any) -> list[Shape] | None:
+    del attrs
+    return [x] if x == y else None
+
+
+@op("sigmoid_cross_entropy_with_logits", "X Label", shape=float_rule(_same_as_both))
 def sigmoid_cross_entropy_with_logits_op(
     x: Tensor, label: Tensor, *, ignore_index: int = -100, normalize: bool = False
 ) -> Tensor:
@@ -142,7 +165,7 @@ def sigmoid_cross_entropy_with_logits_op(
     return loss / (~ignored).sum().clamp(min=1) if normalize else loss
 
 
-@op("log_loss", "Predicted Labels", "Loss")
+@op("log_loss", "Predicted Labels", "Loss", shape=float_rule(_same_as_both))
 def log_loss_op(x: Tensor, label: Tensor, *, epsilon: float = 1e-4) -> Tensor:
     check_same_shape(x, label)
     label = label.detach()

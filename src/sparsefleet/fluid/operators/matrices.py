@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.registry import op
-from sparsefleet.fluid.lowering.shape_rules import matmul_shape
+from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op
+from sparsefleet.fluid.lowering.shape_rules import product_of, same_size
+from sparsefleet.fluid.operators.elementwise import broadcast
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.shaping import assign
 
@@ -37,7 +38,13 @@ __all__ = [
 Tensor = torch.Tensor
 
 
-@op("mul", "X Y")
+def _mul_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
+    rows, columns = attrs.get("x_num_col_dims", 1), attrs.get("y_num_col_dims", 1)
+    same_size(product_of(x[rows:]), product_of(y[:columns]))
+    return [(*x[:rows], *y[columns:])]
+
+
+@op("mul", "X Y", shape=ShapeRule(_mul_shape))
 def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Tensor:
     """Multiply two tensors flattened to matrices; the given number of leading axes are rows."""
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
@@ -56,7 +63,37 @@ def mul_add(
     return torch.addmm(bias, left, y).reshape(*x.shape[:x_num_col_dims], y.shape[1])
 
 
-@op("matmul", "X Y")
+def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Shape:
+    """Return the shape of a product; a vector x is one row, a vector y one column.
+
+    >>> matmul_shape((-1, -1, -1), (-1, -1, 16), False, False)
+    (-1, -1, 16)
+    >>> matmul_shape((3,), (3,), True, True)
+    (3, 3)
+    """
+    left = (1, *x) if len(x) == 1 else x
+    right = (*y, 1) if len(y) == 1 else y
+    rows, inner = left[-2:][::-1] if transpose_x else left[-2:]
+    other, columns = right[-2:][::-1] if transpose_y else right[-2:]
+    same_size(inner, other)
+    batch = broadcast(left[:-2], right[:-2])
+    if len(left) > 2 and len(right) > 2:
+        for one, two in zip(left[-3::-1], right[-3::-1], strict=False):
+            same_size(one, two)
+    made = [*batch, rows, columns]
+    if len(x) == 1 and made[-2] == 1:
+        del made[-2]
+    if len(y) == 1 and made[-1] == 1:
+        del made[-1]
+    return tuple(made) or (1,)
+
+
+def _matmul_shapes(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
+    flags = (bool(attrs.get("transpose_X")), bool(attrs.get("transpose_Y")))
+    return [matmul_shape(x, y, *flags)]
+
+
+@op("matmul", "X Y", shape=ShapeRule(_matmul_shapes))
 def matmul_op(
     x: Tensor,
     y: Tensor,

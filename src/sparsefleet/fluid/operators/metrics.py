@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sparsefleet.fluid.framework import Variable, unique_name
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
 from sparsefleet.fluid.operators.indexing import topk
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
@@ -17,7 +19,21 @@ Tensor = torch.Tensor
 Counts = NDArray[np.int64]
 
 
-@op("accuracy", "Out Indices Label", "Accuracy Correct Total", lod="none")
+def _accuracy_shapes(
+    values: Shape, indices: Shape, label: Shape, /, **attrs: Any
+) -> list[Shape] | None:
+    del values, attrs
+    is_class = len(indices) == 2 and label in ((indices[0], 1), (indices[0],))
+    return [(1,)] * 3 if is_class else None
+
+
+@op(
+    "accuracy",
+    "Out Indices Label",
+    "Accuracy Correct Total",
+    lod="none",
+    shape=float_rule(_accuracy_shapes, "float32", "int32", "int32", takes_indices=True),
+)
 def accuracy_op(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
     """Return the share of rows whose label is among the k best."""
     del values

@@ -11,7 +11,8 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable, unique_name
 from sparsefleet.fluid.framework.initializer import Constant, Normal
 from sparsefleet.fluid.framework.param_attr import ParamAttr, to_param_attr
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
+from sparsefleet.fluid.lowering.shape_rules import product_of
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
@@ -29,7 +30,15 @@ __all__ = [
 Tensor = torch.Tensor
 
 
-@op("layer_norm", "X Scale? Bias?", "Y")
+def _normalized(x: Shape, /, *others: Shape | None, **attrs: Any) -> list[Shape] | None:
+    begin = attrs.get("begin_norm_axis", 1)
+    if not 0 < begin < len(x) or min(x[begin:]) < 0:
+        return None
+    count = product_of(x[begin:])
+    return [x] if all(other in (None, (count,)) for other in others) else None
+
+
+@op("layer_norm", "X Scale? Bias?", "Y", shape=float_rule(_normalized))
 def layer_norm_op(
     x: Tensor,
     scale: Tensor | None,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.lowering.registry import LodRule, op
+from sparsefleet.fluid.lowering.registry import LodRule, Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
 __all__ = [
@@ -38,8 +38,21 @@ def _lod_of(attrs: Mapping[str, Any]) -> LodRule:
     return "none" if dim is None or 0 in dim or attrs.get("reduce_all") else "share"
 
 
-def _register(type: str, function: Callable[..., Any]) -> None:
-    @op(type, "X", lod=_lod_of)
+def _reduced(x: Shape, /, **attrs: Any) -> list[Shape] | None:
+    given: Sequence[int] | None = attrs.get("dim")
+    keep = bool(attrs.get("keep_dim"))
+    axes = range(len(x)) if given is None or attrs.get("reduce_all") else given
+    if not x or not axes or any(not -len(x) <= axis < len(x) for axis in axes):
+        return None
+    gone = {axis % len(x) for axis in axes}
+    sizes = [1 if place in gone else size for place, size in enumerate(x)]
+    if not keep:
+        sizes = [size for place, size in enumerate(sizes) if place not in gone]
+    return [tuple(sizes) or (1,)]
+
+
+def _register(type: str, function: Callable[..., Any], *, of_floats: bool = True) -> None:
+    @op(type, "X", lod=_lod_of, shape=float_rule(_reduced) if of_floats else None)
     def run(
         x: Tensor,
         *,
@@ -71,11 +84,19 @@ _register("reduce_mean", lambda x, axes, keep: x.mean(axes, keepdim=keep))
 _register("reduce_max", lambda x, axes, keep: _extreme(torch.amax, x, axes, keep))
 _register("reduce_min", lambda x, axes, keep: _extreme(torch.amin, x, axes, keep))
 _register("reduce_prod", _product)
-_register("reduce_all", lambda x, axes, keep: torch.all(x, tuple(axes), keepdim=keep))
-_register("reduce_any", lambda x, axes, keep: torch.any(x, tuple(axes), keepdim=keep))
+_register(
+    "reduce_all",
+    lambda x, axes, keep: torch.all(x, tuple(axes), keepdim=keep),
+    of_floats=False,
+)
+_register(
+    "reduce_any",
+    lambda x, axes, keep: torch.any(x, tuple(axes), keepdim=keep),
+    of_floats=False,
+)
 
 
-@op("mean", "X", lod="none")
+@op("mean", "X", lod="none", shape=float_rule(lambda _, **__: [(1,)]))
 def mean_op(x: Tensor) -> Tensor:
     return x.mean().reshape(1)
 

@@ -1,4 +1,4 @@
-"""Resizing and sampling of images and volumes."""
+"""Resizing, sampling and rearranging of images and volumes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
-from sparsefleet.fluid.operators.pools import channels_first, channels_last
+from sparsefleet.fluid.operators.pools import Span, channels_first, channels_last, span
 from sparsefleet.fluid.operators.sizes import Sizes, run_sizes, sizes_of
 
 __all__ = [
+    "affine_channel",
+    "affine_grid",
+    "grid_sampler",
     "image_resize",
     "image_resize_short",
     "interpolate",
+    "pixel_shuffle",
     "resize_bilinear",
     "resize_nearest",
     "resize_trilinear",
+    "shuffle_channel",
+    "space_to_depth",
+    "temporal_shift",
+    "unfold",
 ]
 
 Tensor = torch.Tensor
@@ -103,7 +111,7 @@ def interpolate_op(
 
 
 @op("grid_sampler", "X Grid", "Output", lod="none")
-def grid_sampler(x: Tensor, grid: Tensor) -> Tensor:
+def grid_sampler_op(x: Tensor, grid: Tensor) -> Tensor:
     """Interpolate between the four pixels around each position in -1..1; 0 beyond the borders."""
     return functional.grid_sample(x, grid, align_corners=True)
 
@@ -115,7 +123,7 @@ def _grid_shape(theta: Shape, whole: Shape | None, **settings: Any) -> list[Shap
 
 
 @op("affine_grid", "Theta OutputShape?", "Output", lod="none", infer=_grid_shape)
-def affine_grid(
+def affine_grid_op(
     theta: Tensor, shape_tensor: Tensor | None, *, output_shape: Numbers = ()
 ) -> Tensor:
     sizes = run_sizes(output_shape, shape_tensor, [], [])
@@ -123,7 +131,9 @@ def affine_grid(
 
 
 @op("affine_channel", "X Scale Bias", lod="none")
-def affine_channel(x: Tensor, scale: Tensor, bias: Tensor, *, data_layout: str = "NCHW") -> Tensor:
+def affine_channel_op(
+    x: Tensor, scale: Tensor, bias: Tensor, *, data_layout: str = "NCHW"
+) -> Tensor:
     """Scale and shift each channel."""
     shape = [1] * x.dim()
     shape[1 if data_layout == "NCHW" else -1] = -1
@@ -131,12 +141,12 @@ def affine_channel(x: Tensor, scale: Tensor, bias: Tensor, *, data_layout: str =
 
 
 @op("pixel_shuffle", "X", lod="none")
-def pixel_shuffle(x: Tensor, *, upscale_factor: int) -> Tensor:
+def pixel_shuffle_op(x: Tensor, *, upscale_factor: int) -> Tensor:
     return functional.pixel_shuffle(x, upscale_factor)
 
 
 @op("space_to_depth", "X", lod="none")
-def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
+def space_to_depth_op(x: Tensor, *, blocksize: int) -> Tensor:
     """Move blocks of pixels into channels, in the order of 1.8.5.
 
     It spreads the channels over blocks of a larger image, then reinterprets the values in the shape
@@ -155,13 +165,13 @@ def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
 
 
 @op("shuffle_channel", "X", lod="none")
-def shuffle_channel(x: Tensor, *, group: int) -> Tensor:
+def shuffle_channel_op(x: Tensor, *, group: int) -> Tensor:
     count, channels, *rest = x.shape
     return x.reshape(count, group, channels // group, *rest).transpose(1, 2).reshape(x.shape)
 
 
 @op("temporal_shift", "X", lod="none")
-def temporal_shift(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Tensor:
+def temporal_shift_op(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Tensor:
     """Shift some channels back by a step, and some ahead: [N * seg_num, C, H, W]."""
     channels = x.shape[1]
     back, ahead = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
@@ -176,7 +186,7 @@ def temporal_shift(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Ten
 
 
 @op("unfold", "X", "Y", lod="none")
-def unfold(
+def unfold_op(
     x: Tensor, *, kernel_sizes: Numbers, strides: Numbers, paddings: Numbers, dilations: Numbers
 ) -> Tensor:
     """Return windows as columns: [N, C * window, windows]. paddings: top, left, bottom, right."""
@@ -315,3 +325,100 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
     short = min(sizes)
     out_shape = [int(size * out_short_len / short + 0.5) for size in sizes]
     return image_resize(input, out_shape, resample=resample)
+
+
+@layer
+def affine_channel(
+    x: Variable,
+    scale: Variable | None = None,
+    bias: Variable | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: str | None = None,
+) -> Variable:
+    """Scale and shift each channel by `scale` and `bias`."""
+    helper = LayerHelper("affine_channel", name)
+    inputs = {
+        "X": helper.check_input(x, "x"),
+        "Scale": helper.check_input(scale, "scale"),
+        "Bias": helper.check_input(bias, "bias"),
+    }
+    return helper.activate(helper.add("affine_channel", inputs, {"data_layout": data_layout}), act)
+
+
+@layer
+def affine_grid(
+    theta: Variable, out_shape: Variable | Sequence[int], name: str | None = None
+) -> Variable:
+    """Return sampling positions for `grid_sampler` from matrices theta [N, 2, 3]: [N, H, W, 2]."""
+    helper = LayerHelper("affine_grid", name)
+    inputs, attrs = {"Theta": helper.check_input(theta, "theta")}, {}
+    if isinstance(out_shape, Variable):
+        inputs["OutputShape"] = out_shape
+    else:
+        attrs["output_shape"] = list(out_shape)
+    return helper.add("affine_grid", inputs, attrs, slot="Output")
+
+
+@layer
+def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
+    """Sample images at positions in -1..1: grid [N, H, W, 2]."""
+    helper = LayerHelper("grid_sampler", name)
+    inputs = {"X": helper.check_input(x, "x"), "Grid": helper.check_input(grid, "grid")}
+    return helper.add("grid_sampler", inputs, slot="Output")
+
+
+def _add(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
+    helper = LayerHelper(type, name)
+    return helper.add(type, {"X": helper.check_input(x, "x")}, attrs)
+
+
+@layer
+def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
+    """Move channels into pixels: [N, C * r * r, H, W] -> [N, C, H * r, W * r]."""
+    return _add("pixel_shuffle", x, upscale_factor=upscale_factor)
+
+
+@layer
+def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
+    """Move pixels into channels: [N, C, H, W] -> [N, C * b * b, H / b, W / b]."""
+    return _add("space_to_depth", x, name, blocksize=blocksize)
+
+
+@layer
+def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
+    """Interleave the channels of the groups: the first of each, then the second, and so on."""
+    return _add("shuffle_channel", x, name, group=group)
+
+
+@layer
+def temporal_shift(
+    x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
+) -> Variable:
+    """Shift some channels of [N * seg_num, C, H, W] a step earlier, some a step later."""
+    return _add("temporal_shift", x, name, seg_num=seg_num, shift_ratio=shift_ratio)
+
+
+@layer
+def unfold(
+    x: Variable,
+    kernel_sizes: Span,
+    strides: Span = 1,
+    paddings: Span = 0,
+    dilations: Span = 1,
+    name: str | None = None,
+) -> Variable:
+    """Return windows of images as columns: [N, C * window, windows]."""
+    helper = LayerHelper("unfold", name)
+    borders = [paddings] * 4 if isinstance(paddings, int) else list(paddings)
+    if len(borders) == 2:
+        borders *= 2
+    if len(borders) != 4:
+        raise helper.refuse(f"paddings must be one, two or four numbers, got {paddings!r}")
+    attrs = {
+        "kernel_sizes": span(helper, kernel_sizes, 2, "kernel_sizes"),
+        "strides": span(helper, strides, 2, "strides"),
+        "paddings": borders,
+        "dilations": span(helper, dilations, 2, "dilations"),
+    }
+    return helper.add("unfold", {"X": helper.check_input(x, "x")}, attrs, slot="Y")

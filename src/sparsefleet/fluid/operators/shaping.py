@@ -1,4 +1,4 @@
-"""Shape changes, copies, and rearranging of pixels and channels."""
+"""Shape changes, joins, splits and copies."""
 
 from __future__ import annotations
 
@@ -14,34 +14,26 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.variable import ARRAY
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.fluid.lowering.registry import LodRule, Shape, op
+from sparsefleet.fluid.lowering.registry import LodRule, Shape, ShapeRule, float_rule, op
+from sparsefleet.fluid.lowering.shape_rules import common_shape, product_of
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
-from sparsefleet.fluid.operators.pools import Span, span
 from sparsefleet.fluid.operators.sizes import Sizes, open_sizes, run_sizes, sizes_of
 
 __all__ = [
-    "affine_channel",
-    "affine_grid",
     "assign",
     "cast",
     "concat",
     "expand",
     "expand_as",
     "flatten",
-    "grid_sampler",
     "pad",
-    "pixel_shuffle",
     "reshape",
     "reverse",
     "shape",
-    "shuffle_channel",
-    "space_to_depth",
     "split",
     "squeeze",
     "stack",
-    "temporal_shift",
     "transpose",
-    "unfold",
     "unsqueeze",
     "unstack",
 ]
@@ -70,7 +62,44 @@ def _reshaped(
     return [tuple(x[place] if size == 0 else size for place, size in enumerate(sizes))]
 
 
-@op("reshape2", "X ShapeTensor? ShapeTensorList*", lod="rows", infer=_reshaped)
+def _reshape_shape(
+    x: Shape, whole: Shape | None, parts: list[Shape], **attrs: Any
+) -> list[Shape] | None:
+    if whole is not None or parts:
+        return None
+    given = list(attrs["shape"])
+    if given.count(-1) > 1 or any(size < -1 for size in given):
+        raise ValueError(f"shape {given} must have sizes >= 0 and at most one -1")
+    if any(size == 0 and place >= len(x) for place, size in enumerate(given)):
+        raise ValueError(f"shape {given} refers to a dimension that {list(x)} does not have")
+    copied = {place for place, size in enumerate(given) if size == 0}
+    sizes = [x[place] if place in copied else size for place, size in enumerate(given)]
+    # Copied sizes are on both sides, so they need not be known.
+    before = product_of([size for place, size in enumerate(x) if place not in copied])
+    rest = [size for place, size in enumerate(sizes) if place not in copied]
+    after = product_of([size for size in rest if size != -1])
+    if -1 in given:
+        place = given.index(-1)
+        if before >= 0 and after > 0:
+            if before % after:
+                raise ValueError(
+                    f"{list(x)} has {before} elements, which is not a multiple of {after}"
+                )
+            sizes[place] = before // after
+        elif before == 0:
+            sizes[place] = 0
+    elif before >= 0 and before != after:
+        raise ValueError(f"{list(x)} cannot become {given}")
+    return [tuple(sizes)]
+
+
+@op(
+    "reshape2",
+    "X ShapeTensor? ShapeTensorList*",
+    lod="rows",
+    shape=ShapeRule(_reshape_shape),
+    infer=_reshaped,
+)
 def reshape_op(
     x: Tensor,
     shape_tensor: Tensor | None,
@@ -84,14 +113,29 @@ def reshape_op(
     return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(sizes)])
 
 
-@op("transpose2", "X", lod="none")
+def _transposed(x: Shape, /, **attrs: Any) -> list[Shape] | None:
+    axes = attrs["axis"]
+    return [tuple(x[axis] for axis in axes)] if sorted(axes) == list(range(len(x))) else None
+
+
+@op("transpose2", "X", lod="none", shape=float_rule(_transposed))
 def transpose_op(x: Tensor, *, axis: Sequence[int]) -> Tensor:
     if len(axis) != x.dim():
         raise ValueError(f"perm has {len(axis)} axes, expected {x.dim()}")
     return x.permute(*axis)
 
 
-@op("squeeze2", "X")
+def _squeezed(x: Shape, **attrs: Any) -> list[Shape] | None:
+    axes = list(attrs.get("axes", ()))
+    if not axes:
+        return None
+    if any(not -len(x) <= axis < len(x) for axis in axes):
+        raise ValueError(f"axes {axes} are not within the {len(x)} axes of the input")
+    dropped = {axis % len(x) for axis in axes if x[axis] in (1, -1)}
+    return [tuple(size for place, size in enumerate(x) if place not in dropped)]
+
+
+@op("squeeze2", "X", shape=ShapeRule(_squeezed))
 def squeeze_op(x: Tensor, *, axes: Sequence[int] = ()) -> Tensor:
     if not axes:
         return x.squeeze()
@@ -121,7 +165,12 @@ def unsqueeze_op(
     return x
 
 
-@op("flatten2", "X")
+def _flattened(x: Shape, **attrs: Any) -> list[Shape]:
+    axis = attrs.get("axis", 1)
+    return [(product_of(x[:axis]), product_of(x[axis:]))]
+
+
+@op("flatten2", "X", shape=ShapeRule(_flattened))
 def flatten_op(x: Tensor, *, axis: int = 1) -> Tensor:
     rows = 1
     for size in x.shape[:axis]:
@@ -133,7 +182,22 @@ def _concat_lod(attrs: Mapping[str, Any]) -> LodRule:
     return "function" if attrs.get("axis", 0) == 0 else "share"
 
 
-@op("concat", "X* AxisTensor?", lod=_concat_lod)
+def _concat_shape(
+    shapes: list[Shape], axis_tensor: Shape | None, **attrs: Any
+) -> list[Shape] | None:
+    if axis_tensor is not None:
+        return [(-1,) * len(shapes[0])]
+    rank = len(shapes[0])
+    axis = attrs.get("axis", 0)
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is not within the {rank} axes of the inputs")
+    axis %= rank
+    made = common_shape(shapes, {axis})
+    along = [shape[axis] for shape in shapes]
+    return [(*made[:axis], sum(along) if min(along) >= 0 else -1, *made[axis + 1 :])]
+
+
+@op("concat", "X* AxisTensor?", lod=_concat_lod, shape=ShapeRule(_concat_shape))
 def concat_op(
     tensors: list[Tensor],
     axis_tensor: Tensor | None,
@@ -156,12 +220,42 @@ def _joined(lods: list[Lod]) -> Lod:
     return tuple(levels)
 
 
-@op("stack", "X*", "Y")
+def _stacked(shapes: list[Shape], **attrs: Any) -> list[Shape]:
+    made = common_shape(shapes)
+    axis = attrs.get("axis", 0)
+    if not -len(made) - 1 <= axis <= len(made):
+        raise ValueError(f"axis {axis} is not within {-len(made) - 1}..{len(made)}")
+    axis %= len(made) + 1
+    return [(*made[:axis], len(shapes), *made[axis:])]
+
+
+@op("stack", "X*", "Y", shape=ShapeRule(_stacked))
 def stack_op(tensors: list[Tensor], *, axis: int = 0) -> Tensor:
     return torch.stack(tensors, axis)
 
 
-@op("split", "X AxisTensor? SectionsTensorList*", "Out*")
+def _split_shapes(
+    x: Shape, axis_tensor: Shape | None, parts: list[Shape], **attrs: Any
+) -> list[Shape] | None:
+    axis, num = attrs.get("axis", 0), attrs.get("num", 0)
+    sections = list(attrs.get("sections", ()))
+    if axis_tensor is not None:
+        return [(-1,) * len(x)] * (num or len(sections))
+    if not -len(x) <= axis < len(x):
+        raise ValueError(f"axis {axis} is not within the {len(x)} axes of the input")
+    axis %= len(x)
+    if num:
+        if x[axis] >= 0 and x[axis] % num:
+            raise ValueError(f"size {x[axis]} of axis {axis} is not divisible by {num}")
+        sections = [x[axis] // num if x[axis] >= 0 else -1] * num
+    elif -1 in sections and x[axis] >= 0 and not parts:
+        sections[sections.index(-1)] = x[axis] - sum(size for size in sections if size >= 0)
+    elif -1 not in sections and x[axis] >= 0 and sum(sections) != x[axis]:
+        raise ValueError(f"sections {sections} do not add up to {x[axis]}")
+    return [(*x[:axis], size, *x[axis + 1 :]) for size in sections]
+
+
+@op("split", "X AxisTensor? SectionsTensorList*", "Out*", shape=ShapeRule(_split_shapes))
 def split_op(
     x: Tensor,
     axis_tensor: Tensor | None,
@@ -215,7 +309,14 @@ def expand_op(
     return x.repeat(*times)
 
 
-@op("expand_as", "X target_tensor")
+def _expanded_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
+    del attrs
+    if len(x) != len(target):
+        raise ValueError(f"x has {len(x)} axes, but the target has {len(target)}")
+    return [target]
+
+
+@op("expand_as", "X target_tensor", shape=ShapeRule(_expanded_as))
 def expand_as_op(x: Tensor, target: Tensor) -> Tensor:
     """Repeat x until it is as large as the target."""
     if any(size % part for size, part in zip(target.shape, x.shape, strict=True)):
@@ -459,100 +560,3 @@ def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
     helper = LayerHelper("reverse")
     axes = [axis] if isinstance(axis, int) else list(axis)
     return helper.add("reverse", {"X": helper.check_input(x, "x")}, {"axis": axes})
-
-
-@layer
-def affine_channel(
-    x: Variable,
-    scale: Variable | None = None,
-    bias: Variable | None = None,
-    data_layout: str = "NCHW",
-    name: str | None = None,
-    act: str | None = None,
-) -> Variable:
-    """Scale and shift each channel by `scale` and `bias`."""
-    helper = LayerHelper("affine_channel", name)
-    inputs = {
-        "X": helper.check_input(x, "x"),
-        "Scale": helper.check_input(scale, "scale"),
-        "Bias": helper.check_input(bias, "bias"),
-    }
-    return helper.activate(helper.add("affine_channel", inputs, {"data_layout": data_layout}), act)
-
-
-@layer
-def affine_grid(
-    theta: Variable, out_shape: Variable | Sequence[int], name: str | None = None
-) -> Variable:
-    """Return sampling positions for `grid_sampler` from matrices theta [N, 2, 3]: [N, H, W, 2]."""
-    helper = LayerHelper("affine_grid", name)
-    inputs, attrs = {"Theta": helper.check_input(theta, "theta")}, {}
-    if isinstance(out_shape, Variable):
-        inputs["OutputShape"] = out_shape
-    else:
-        attrs["output_shape"] = list(out_shape)
-    return helper.add("affine_grid", inputs, attrs, slot="Output")
-
-
-@layer
-def grid_sampler(x: Variable, grid: Variable, name: str | None = None) -> Variable:
-    """Sample images at positions in -1..1: grid [N, H, W, 2]."""
-    helper = LayerHelper("grid_sampler", name)
-    inputs = {"X": helper.check_input(x, "x"), "Grid": helper.check_input(grid, "grid")}
-    return helper.add("grid_sampler", inputs, slot="Output")
-
-
-def _add(type: str, x: Variable, name: str | None = None, **attrs: Any) -> Variable:
-    helper = LayerHelper(type, name)
-    return helper.add(type, {"X": helper.check_input(x, "x")}, attrs)
-
-
-@layer
-def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
-    """Move channels into pixels: [N, C * r * r, H, W] -> [N, C, H * r, W * r]."""
-    return _add("pixel_shuffle", x, upscale_factor=upscale_factor)
-
-
-@layer
-def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
-    """Move pixels into channels: [N, C, H, W] -> [N, C * b * b, H / b, W / b]."""
-    return _add("space_to_depth", x, name, blocksize=blocksize)
-
-
-@layer
-def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
-    """Interleave the channels of the groups: the first of each, then the second, and so on."""
-    return _add("shuffle_channel", x, name, group=group)
-
-
-@layer
-def temporal_shift(
-    x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
-) -> Variable:
-    """Shift some channels of [N * seg_num, C, H, W] a step earlier, some a step later."""
-    return _add("temporal_shift", x, name, seg_num=seg_num, shift_ratio=shift_ratio)
-
-
-@layer
-def unfold(
-    x: Variable,
-    kernel_sizes: Span,
-    strides: Span = 1,
-    paddings: Span = 0,
-    dilations: Span = 1,
-    name: str | None = None,
-) -> Variable:
-    """Return windows of images as columns: [N, C * window, windows]."""
-    helper = LayerHelper("unfold", name)
-    borders = [paddings] * 4 if isinstance(paddings, int) else list(paddings)
-    if len(borders) == 2:
-        borders *= 2
-    if len(borders) != 4:
-        raise helper.refuse(f"paddings must be one, two or four numbers, got {paddings!r}")
-    attrs = {
-        "kernel_sizes": span(helper, kernel_sizes, 2, "kernel_sizes"),
-        "strides": span(helper, strides, 2, "strides"),
-        "paddings": borders,
-        "dilations": span(helper, dilations, 2, "dilations"),
-    }
-    return helper.add("unfold", {"X": helper.check_input(x, "x")}, attrs, slot="Y")
