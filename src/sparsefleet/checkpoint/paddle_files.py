@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.errors import CheckpointMissingError, ConfigError, CorruptFileError
 
-__all__ = ["read_paddle_persistables"]
+__all__ = ["TYPE_NAMES", "read_paddle_persistables"]
 
 _PROGRAM = "__model__"
-# VarType.Type of framework.proto.
-_NUMPY_TYPE = {
+TYPE_NAMES = {
     0: "bool",
     1: "int16",
     2: "int32",
@@ -31,6 +30,7 @@ _NUMPY_TYPE = {
     20: "uint8",
     21: "int8",
 }
+"""NumPy's name of each VarType.Type of framework.proto."""
 _LOD_TENSOR = 7
 _MAX_DESCRIPTION_BYTES = 1 << 20
 _MAX_LEVELS = 1 << 10
@@ -146,11 +146,11 @@ def _read_description(data: _Bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
         elif number == 2 and isinstance(value, _Bytes):
             while value:
                 shape.append(_varint(value))
-    if kind not in _NUMPY_TYPE:
-        data.fail(f"a type out of {sorted(_NUMPY_TYPE)}", str(kind))
+    if kind not in TYPE_NAMES:
+        data.fail(f"a type out of {sorted(TYPE_NAMES)}", str(kind))
     if any(size >= 1 << 63 for size in shape):
         data.fail("dims >= 0", str(shape))
-    return np.dtype(_NUMPY_TYPE[kind]), tuple(shape)
+    return np.dtype(TYPE_NAMES[kind]), tuple(shape)
 
 
 def _varint(data: _Bytes) -> int:

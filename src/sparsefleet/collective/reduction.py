@@ -53,7 +53,6 @@ class Traffic:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[str, int] = {}
-        self._payload_bytes: dict[str, int] = {}
         self._sent_bytes = 0
         self._across_bytes = 0
         self._listeners: list[Callable[[Transfer], None]] = []
@@ -81,11 +80,6 @@ class Traffic:
         with self._lock:
             return self._calls.get(kind, 0)
 
-    def payload_bytes_of(self, kind: str) -> int:
-        """Return the total tensor size of one kind of call, however it was moved."""
-        with self._lock:
-            return self._payload_bytes.get(kind, 0)
-
     def listen(self, listener: Callable[[Transfer], None]) -> None:
         """Call ``listener`` for every transfer from now on, in the thread that counts it."""
         with self._lock:
@@ -96,8 +90,6 @@ class Traffic:
         with self._lock:
             kind = transfer.kind
             self._calls[kind] = self._calls.get(kind, 0) + 1
-            payload = self._payload_bytes.get(kind, 0) + transfer.payload_bytes
-            self._payload_bytes[kind] = payload
             self._sent_bytes += transfer.sent_bytes
             self._across_bytes += transfer.sent_across_nodes_bytes
             listeners = tuple(self._listeners)

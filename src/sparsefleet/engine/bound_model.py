@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.fleet_model import StartedModel
 
 if TYPE_CHECKING:
     import torch
@@ -20,25 +21,22 @@ if TYPE_CHECKING:
     from sparsefleet.engine.step import Place, ReadAhead, Step
     from sparsefleet.engine.succession import Succession
     from sparsefleet.fleet.board import Board
-    from sparsefleet.fleet.meeting import Meeting
     from sparsefleet.fleet.role_info import RoleInfo
-    from sparsefleet.modes.mode import Mode
     from sparsefleet.modes.mode_setting import BatchOrigin
     from sparsefleet.nn.pulled_rows import PulledRows
-    from sparsefleet.store import Store, TableSpec
+    from sparsefleet.store import TableSpec
 
 __all__ = ["BoundModel", "require_started"]
 
 Part = TypeVar("Part")
 
 
-class BoundModel(Protocol):
+class BoundModel(StartedModel, Protocol):
     """A model whose values are stored somewhere, and its steps; see `DistributedModel`.
 
     The Fluid API has another one, for programs that store and update their own values.
     """
 
-    model: nn.Module
     name: str
     role: RoleInfo
     threads: int
@@ -48,31 +46,14 @@ class BoundModel(Protocol):
     left_out: dict[int, LeftOut]
 
     @property
-    def is_started(self) -> bool: ...
-    @property
     def device(self) -> torch.device | None: ...
     @property
-    def store(self) -> Store: ...
-    @property
     def board(self) -> Board: ...
-    @property
-    def mode(self) -> Mode: ...
-    @property
-    def meeting(self) -> Meeting: ...
     @property
     def tables(self) -> Mapping[str, TableSpec]: ...
     @property
     def schedule_steps(self) -> int: ...
 
-    # -- life -----------------------------------------------------------------------------------
-
-    def start(self) -> None: ...
-    def finish(self) -> None: ...
-    def close(self) -> None: ...
-    def flush(self) -> None: ...
-    def settle(self) -> None: ...
-    def leave(self) -> None: ...
-    def rejoin(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...
 
     # -- steps ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ScheduleLike = LRScheduler | Callable[[int], float]
     """A torch scheduler, or a function from the number of steps to a factor."""
 
-__all__ = ["Binder", "FleetModel", "FleetStep"]
+__all__ = ["Binder", "FleetModel", "FleetStep", "StartedModel"]
 
 
 class Binder(Protocol):
@@ -61,8 +61,8 @@ class FleetStep(Protocol):
     ) -> None: ...
 
 
-class FleetModel(Protocol):
-    """A model whose life cycle follows the fleet; see `engine.DistributedModel`."""
+class StartedModel(Protocol):
+    """A model that is started and finished with the fleet, and what it then has."""
 
     model: nn.Module
 
@@ -91,6 +91,10 @@ class FleetModel(Protocol):
     def leave(self) -> None: ...
 
     def rejoin(self) -> None: ...
+
+
+class FleetModel(StartedModel, Protocol):
+    """A model whose life cycle follows the fleet; see `engine.DistributedModel`."""
 
     def step(self, *, batch: Any = None) -> FleetStep: ...
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparsefleet.checkpoint.paddle_files import TYPE_NAMES
 from sparsefleet.fluid.framework.call_site import ProgramError
 
 __all__ = ["SavedProgram", "program_of_desc"]
@@ -19,18 +20,6 @@ Json = dict[str, Any]
 
 _MOST_DEPTH = 16
 
-# VarType.Type
-_DTYPES = {
-    0: "bool",
-    1: "int16",
-    2: "int32",
-    3: "int64",
-    4: "float16",
-    5: "float32",
-    6: "float64",
-    20: "uint8",
-    21: "int8",
-}
 _TENSOR, _FEED, _FETCH, _ARRAY = 7, 9, 10, 13
 _FOR_BACKWARD = ("XShape", "Mask", "Norm", "Argmax", "MaxIndex")
 """Outputs that exist for Paddle's backward pass only."""
@@ -251,7 +240,7 @@ def _variable(item: Json, feeds: set[str]) -> Json | None:
     made: Json = {
         "name": item["name"],
         "shape": tensor["dims"],
-        "dtype": _DTYPES.get(tensor.get("data_type", 5), "float32"),
+        "dtype": TYPE_NAMES.get(tensor.get("data_type", 5), "float32"),
         "lod_level": held.get("lod_level", 0),
         "stop_gradient": not persistable,
         "persistable": persistable,
@@ -269,7 +258,7 @@ def _operator(op: Json) -> Json:
         field, default = _ATTR_FIELDS[item["type"]]
         value = item.get(field, default)
         if item["name"] in _DTYPE_ATTRS and isinstance(value, int):
-            value = _DTYPES.get(value, "float32")
+            value = TYPE_NAMES.get(value, "float32")
         if not item["name"].startswith("op_"):  # roles, call stacks, name scopes
             attrs[item["name"]] = value
     made: Json = {

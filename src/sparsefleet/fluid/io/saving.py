@@ -170,11 +170,8 @@ def save_params(
 
     On servers worker 0 writes; other workers may call it and write nothing.
     """
-    if (dirname, filename) != (None, None) and not writes_model(main_program, dirname):
-        return None
-    return save_vars(
-        executor, dirname, main_program, None, is_parameter, filename, table_layout=table_layout
-    )
+    del executor
+    return _save_by_one(dirname, main_program, is_parameter, filename, table_layout)
 
 
 def save_persistables(
@@ -189,11 +186,21 @@ def save_persistables(
 
     On servers worker 0 writes; other workers may call it and write nothing.
     """
-    if (dirname, filename) != (None, None) and not writes_model(main_program, dirname):
+    del executor
+    return _save_by_one(dirname, main_program, is_persistable, filename, table_layout)
+
+
+def _save_by_one(
+    dirname: str | os.PathLike[str] | None,
+    program: Program | None,
+    predicate: Predicate,
+    filename: str | None,
+    table_layout: TableLayout | None,
+) -> bytes | None:
+    """Save in the worker that writes files; any worker may ask for the bytes."""
+    if (dirname, filename) != (None, None) and not writes_model(program, dirname):
         return None
-    return save_vars(
-        executor, dirname, main_program, None, is_persistable, filename, table_layout=table_layout
-    )
+    return save_vars(None, dirname, program, None, predicate, filename, table_layout=table_layout)
 
 
 def writes_model(program: Program | None, where: object) -> bool:

@@ -19,6 +19,7 @@ from sparsefleet.fluid.framework import (
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, make_plain
 from sparsefleet.fluid.optimizer.averages import plain_parameters
 from sparsefleet.fluid.optimizer.backward import append_backward
+from sparsefleet.fluid.optimizer.clip import GradientClipBase
 from sparsefleet.fluid.optimizer.optimizer import Optimizer, Pairs
 
 __all__ = ["GradientMergeOptimizer", "LookaheadOptimizer", "OptimizerWrapper", "RecomputeOptimizer"]
@@ -132,7 +133,7 @@ class LookaheadOptimizer:
     """Look-ahead (Zhang et al. 2019): every k steps, moves slow parameters by alpha."""
 
     def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
-        if not isinstance(inner_optimizer, Optimizer):
+        if not isinstance(inner_optimizer, (Optimizer, OptimizerWrapper)):
             raise TypeError(f"LookaheadOptimizer takes an optimizer, got {inner_optimizer!r}")
         if not 0.0 <= alpha <= 1.0 or not isinstance(k, int) or k < 1:
             raise ConfigError(
@@ -172,7 +173,7 @@ class LookaheadOptimizer:
             helper.append_op("lookahead", inputs, {"ParamOut": [fast, slow.name]})
 
 
-class RecomputeOptimizer(Optimizer):
+class RecomputeOptimizer(OptimizerWrapper):
     """Wraps an optimizer with a backward pass that keeps only checkpoints.
 
     What the forward pass computes before the last checkpoint is discarded and recomputed when the
@@ -191,9 +192,21 @@ class RecomputeOptimizer(Optimizer):
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"RecomputeOptimizer takes an optimizer, got {optimizer!r}")
-        vars(self).update(vars(optimizer))
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._checkpoints: Sequence[Variable | str] | None = None
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> tuple[list[Operator], Pairs]:
+        """Minimize the loss; grad_clip replaces that of the optimizer."""
+        if grad_clip is not None:
+            self._optimizer._grad_clip = grad_clip
+        return super().minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
         """Set the variables, or names, to keep."""
@@ -219,5 +232,4 @@ class RecomputeOptimizer(Optimizer):
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
         """Apply the gradients with the wrapped optimizer."""
-        self._optimizer._grad_clip = self._grad_clip
         return self._optimizer.apply_gradients(params_grads)

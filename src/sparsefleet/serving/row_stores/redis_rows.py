@@ -93,11 +93,6 @@ class RedisRows:
         """Return how many requested keys were found in this process."""
         return sum(table.cache.hits for table in self._tables.values())
 
-    @property
-    def cache_misses(self) -> int:
-        """Return how many requested keys had to be fetched."""
-        return sum(table.cache.misses for table in self._tables.values())
-
     def find(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Find rows of one table; see `KeyedRows.find`."""
         return self._fetch({table: keys})[table]

@@ -88,7 +88,6 @@ class RowCache:
         self._clock = np.uint64(1)  # 0: never requested
         self._lock = threading.Lock()
         self.hits = 0
-        self.misses = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -103,7 +102,6 @@ class RowCache:
         rows = np.zeros((len(keys), self._dim), np.float32)
         known = np.zeros(len(keys), np.bool_)
         if not self._sets:
-            self.misses += len(keys)
             return rows, known, np.arange(len(keys))
         sets = self._set_of(keys)
         with self._lock:
@@ -115,7 +113,6 @@ class RowCache:
             self._clock += np.uint64(1)
             self._asked[at, ways] = self._clock
             self.hits += len(at)
-            self.misses += len(keys) - len(at)
         return rows, known, np.flatnonzero(~hits)
 
     def put(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> None:
