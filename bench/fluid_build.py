@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 from measure import judge, machine, parse_arguments, report, write_json
-from sparsefleet.fluid.paddle.environment import environment_with_paddle
+from sparsefleet.fluid.paddle.as_paddle import environment_with_paddle
 
 NUM_LAYERS = 125
 """Layers of eight operators each."""

@@ -1,9 +1,13 @@
-"""Saves and restores the state of this process's random generators as text."""
+"""States of random generators: as text in a checkpoint, and kept outside the process for a kill."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import mmap
+import os
 import random
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +15,9 @@ import numpy as np
 import torch
 
 from sparsefleet.errors import CheckpointError
+from sparsefleet.modes.round_outbox import grow_file
 
-__all__ = ["random_state", "set_random_state"]
+__all__ = ["KeptRandom", "random_state", "set_random_state"]
 
 
 def random_state() -> dict[str, Any]:
@@ -60,3 +65,69 @@ def _bytes(text: str) -> bytes:
 
 def _words(text: str) -> Any:
     return np.frombuffer(_bytes(text), np.uint32).tolist()
+
+
+_HEAD = struct.Struct("<QQ")  # pass, batch
+_EMPTY = _HEAD.pack(0, 0)
+
+
+class KeptRandom:
+    """The generator before the latest batch of a pass and before the next one. Not thread-safe.
+
+    path: the file; readable only by this user. epoch: the pass.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/random"
+    >>> kept = KeptRandom(path, epoch=1)
+    >>> kept.begin(4)
+    >>> first = torch.rand(2)
+    >>> kept.end(4)
+    >>> KeptRandom(path, epoch=1).begin(4)
+    >>> bool((torch.rand(2) == first).all())
+    True
+    """
+
+    def __init__(self, path: str, *, epoch: int) -> None:
+        self._path = path
+        self._epoch = epoch
+        self._is_new = True
+        self._size = _HEAD.size + len(torch.get_rng_state())
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        try:
+            grow_file(file, 2 * self._size, path)
+            self._memory = mmap.mmap(file, 2 * self._size)
+        finally:
+            os.close(file)
+
+    def begin(self, batch: int) -> None:
+        """Keep the generator for this batch; the first time, restore what a previous process kept
+        for it, if anything.
+        """
+        is_new, self._is_new = self._is_new, False
+        if not (is_new and self._restore(batch)):
+            self._keep(batch)
+
+    def end(self, batch: int) -> None:
+        """Keep the generator for the batch after this one, before this one is sent."""
+        self._keep(batch + 1)
+
+    def close(self) -> None:
+        """Remove the file: the pass is over."""
+        self._memory.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def _keep(self, batch: int) -> None:
+        at = batch % 2 * self._size
+        self._memory[at : at + _HEAD.size] = _EMPTY  # what follows is whole, or it is not there
+        self._memory[at + _HEAD.size : at + self._size] = torch.get_rng_state().numpy().tobytes()
+        self._memory[at : at + _HEAD.size] = _HEAD.pack(self._epoch, batch)
+
+    def _restore(self, batch: int) -> bool:
+        at = batch % 2 * self._size
+        if self._memory[at : at + _HEAD.size] != _HEAD.pack(self._epoch, batch):
+            return False
+        found = np.frombuffer(self._memory[at + _HEAD.size : at + self._size], np.uint8)
+        torch.set_rng_state(torch.from_numpy(found.copy()))
+        return True

@@ -27,8 +27,8 @@ from sparsefleet.engine.events import (
     PassView,
     StepDone,
 )
-from sparsefleet.engine.kept_random import KeptRandom
 from sparsefleet.engine.notice import HandoverPauses, Notice
+from sparsefleet.engine.random_state import KeptRandom
 from sparsefleet.engine.saving import PausePoint, SaveCoordinator
 from sparsefleet.engine.step import Place
 from sparsefleet.engine.thread_team import ThreadTeam, add_note

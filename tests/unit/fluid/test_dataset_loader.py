@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefleet import fluid
-from sparsefleet.fluid.feeding.dataset_loader import DatasetLoader
+from sparsefleet.fluid.feeding.data_loader import DatasetLoader
 
 CPU = fluid.CPUPlace()
 

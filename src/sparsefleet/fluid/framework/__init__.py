@@ -12,14 +12,6 @@ from sparsefleet.fluid.framework.default_programs import (
     switch_main_program,
     switch_startup_program,
 )
-from sparsefleet.fluid.framework.names import (
-    EMPTY_VAR_NAME,
-    GRAD_VAR_SUFFIX,
-    TEMP_VAR_NAME,
-    ZERO_VAR_SUFFIX,
-    convert_np_dtype_to_dtype_,
-    grad_var_name,
-)
 from sparsefleet.fluid.framework.operator import Operator, Role
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.places import (
@@ -29,7 +21,15 @@ from sparsefleet.fluid.framework.places import (
     is_compiled_with_cuda,
 )
 from sparsefleet.fluid.framework.program import Program
-from sparsefleet.fluid.framework.variable import Variable
+from sparsefleet.fluid.framework.variable import (
+    EMPTY_VAR_NAME,
+    GRAD_VAR_SUFFIX,
+    TEMP_VAR_NAME,
+    ZERO_VAR_SUFFIX,
+    Variable,
+    convert_np_dtype_to_dtype_,
+    grad_var_name,
+)
 from sparsefleet.fluid.unknown_names import known_names
 
 __getattr__ = known_names(

@@ -14,7 +14,44 @@ from sparsefleet.fluid.framework.variable_arithmetic import VariableArithmetic
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
 
-__all__ = ["ARRAY", "TENSOR", "Variable", "check_feed", "data", "declare_input", "dtype_error"]
+__all__ = [
+    "ARRAY",
+    "EMPTY_VAR_NAME",
+    "GRAD_VAR_SUFFIX",
+    "TEMP_VAR_NAME",
+    "TENSOR",
+    "Variable",
+    "ZERO_VAR_SUFFIX",
+    "check_feed",
+    "convert_np_dtype_to_dtype_",
+    "data",
+    "declare_input",
+    "dtype_error",
+    "grad_var_name",
+]
+
+EMPTY_VAR_NAME = "@EMPTY@"
+TEMP_VAR_NAME = "@TEMP@"
+GRAD_VAR_SUFFIX = "@GRAD"
+ZERO_VAR_SUFFIX = "@ZERO"
+
+
+def grad_var_name(var_name: str) -> str:
+    """Return the name of a variable's gradient.
+
+    >>> grad_var_name("fc_0.w_0")
+    'fc_0.w_0@GRAD'
+    """
+    return var_name + GRAD_VAR_SUFFIX
+
+
+def convert_np_dtype_to_dtype_(np_dtype: Any) -> str:
+    """Return the name of a type, as variables use it.
+
+    >>> convert_np_dtype_to_dtype_("float32")
+    'float32'
+    """
+    return dtype_name(np_dtype)
 
 
 TENSOR, ARRAY = "lod_tensor", "lod_tensor_array"

@@ -1,5 +1,5 @@
 """Runs scripts that import `paddle` unchanged, with sparsefleet behind that name."""
 
-from sparsefleet.fluid.paddle.environment import PROVIDED_PATH, environment_with_paddle
+from sparsefleet.fluid.paddle.as_paddle import PROVIDED_PATH, environment_with_paddle
 
 __all__ = ["PROVIDED_PATH", "environment_with_paddle"]

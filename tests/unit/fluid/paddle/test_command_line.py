@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sparsefleet.fluid.paddle import as_paddle as command
-from sparsefleet.fluid.paddle.environment import PROVIDED_PATH
+from sparsefleet.fluid.paddle.as_paddle import PROVIDED_PATH
 
 MODULE = "sparsefleet.fluid.paddle"
 

@@ -6,7 +6,7 @@ import pytest
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.paddle.distributed import launch
-from sparsefleet.fluid.paddle.distributed.paddle_cluster import cluster_from_cloud
+from sparsefleet.fluid.paddle.distributed.launch import cluster_from_cloud
 from sparsefleet.launch.job_plan import fixed_meeting_point, link_port, plan_node
 
 CLOUD = {
