@@ -40,6 +40,19 @@ def start_server() -> Iterator[Callable[..., ServerProcess]]:
         server.kill()
 
 
+@pytest.fixture
+def fresh_programs() -> Iterator[None]:
+    """Give a test its own default programs, scope and names of Fluid."""
+    from sparsefleet import fluid
+
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+        fluid.unique_name.guard(),
+    ):
+        yield
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankProcesses]:
     """Processes of collective jobs, which cost little after the first."""

@@ -28,15 +28,7 @@ avg_cost = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, 1
 
 MINIMIZE = "fluid.optimizer.SGD(0.05).minimize(avg_cost)\n"
 
-
-@pytest.fixture(autouse=True)
-def _fresh_programs() -> Any:
-    with (
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-        fluid.unique_name.guard(),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 
 def ran(*parts: str, **names: Any) -> dict[str, Any]:

@@ -11,17 +11,8 @@ import pytest
 from sparsefleet import fluid
 from sparsefleet.fluid.distributed.update_rules import RateProgram
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 L = fluid.layers
-
-
-@pytest.fixture(autouse=True)
-def fresh_programs() -> Any:
-    with (
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-        fluid.unique_name.guard(),
-    ):
-        yield
 
 
 def test_computing_a_rate_takes_no_batch_of_a_loader() -> None:

@@ -9,17 +9,8 @@ import pytest
 
 from sparsefleet import fluid
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 L = fluid.layers
-
-
-@pytest.fixture(autouse=True)
-def fresh_programs() -> Any:
-    with (
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-        fluid.unique_name.guard(),
-    ):
-        yield
 
 
 def fed(**arrays: Any) -> dict[str, Any]:

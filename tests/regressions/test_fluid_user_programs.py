@@ -13,17 +13,8 @@ from sparsefleet import fluid
 from sparsefleet.fluid.core import EnforceNotMet
 from sparsefleet.fluid.layers.control_flow import ConditionalBlock, select_input, select_output
 
+pytestmark = pytest.mark.usefixtures("fresh_programs")
 L = fluid.layers
-
-
-@pytest.fixture(autouse=True)
-def fresh_programs() -> Any:
-    with (
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-        fluid.unique_name.guard(),
-    ):
-        yield
 
 
 def run(fetch: Any, **feed: Any) -> Any:

@@ -3,27 +3,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.support.page import run_page
+
 from sparsefleet.data import hash64
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "data.md"
 
 
-def run_code_of(page: Path) -> dict[str, object]:
-    names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
-    return names
-
-
 def test_code_on_the_formats_page_runs() -> None:
-    run_code_of(DOCS / "data_formats.md")
+    run_page("data_formats.md")
 
 
 def test_code_on_the_page_runs() -> None:
-    names = run_code_of(PAGE)
+    names = run_page(PAGE.name)
     bad = (names["folder"] / "bad.tsv").read_text()  # type: ignore[operator]
     assert "part-2\t1\t13\t" in bad
 

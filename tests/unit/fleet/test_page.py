@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.support.page import run_page
+
 import sparsefleet.fleet
 
 PAGE = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
 
 
 def test_code_on_the_page_runs() -> None:
-    [block] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(block, "docs/fleet.md", "exec"), {"__name__": "page"})
+    run_page("fleet.md")
 
 
 def test_every_listed_call_exists() -> None:

@@ -9,15 +9,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
-    from sparsefleet import fluid
-
-    with (
-        fluid.program_guard(fluid.Program(), fluid.Program()),
-        fluid.scope_guard(fluid.Scope()),
-        fluid.unique_name.guard(),
-    ):
-        yield
+def own_programs(fresh_programs: None) -> Iterator[None]:
+    yield
     if "sparsefleet.fluid.collective.ranks" in sys.modules:
         ranks = sys.modules["sparsefleet.fluid.collective.ranks"]
         ranks._present = ranks._alone

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
+
+from tests.support.page import run_page
 
 from sparsefleet import fluid
 
@@ -10,11 +11,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "dataset.md"
 
 
 def test_code_on_the_page_runs() -> None:
-    names: dict[str, object] = {"__name__": "page"}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 6
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    run_page(PAGE.name)
 
 
 def test_every_method_is_on_the_page() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.page import run_page
 from tests.support.redis_process import RedisProcess
 
 from sparsefleet.serving.row_stores import PushedVersion
@@ -18,12 +17,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "row_stores.md").read_text(encoding
 
 def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
     with RedisProcess(tmp_path) as redis:
-        for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
-            here = block.replace("127.0.0.1:6379", f"127.0.0.1:{redis.port}")
-            exec(compile(here, f"docs/row_stores.md, block {number}", "exec"), names)
-        names["server"].close()
+        here = {"127.0.0.1:6379": f"127.0.0.1:{redis.port}"}
+        run_page("row_stores.md", replaced=here)["server"].close()
 
 
 def test_every_setting_and_field_is_described() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.support.page import run_page
 
 from sparsefleet.collective import CollectiveStrategy
 from sparsefleet.fleet import Fleet
@@ -18,12 +18,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "collective.md"
 def test_code_on_the_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     vars(fleet).update(vars(Fleet()))  # the page uses the one of the process
-    names: dict[str, object] = {"__name__": "page"}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
     try:
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
+        run_page(PAGE.name)
     finally:
         vars(fleet).update(vars(Fleet()))
 

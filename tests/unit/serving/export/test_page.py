@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.page import run_page
 
 from sparsefleet.serving.export.manifest import ExportManifest
 
@@ -16,9 +15,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "exporting.md").read_text(encoding=
 
 def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
-        exec(compile(block, f"docs/exporting.md, block {number}", "exec"), names)
+    run_page("exporting.md")
 
 
 def test_every_field_of_the_manifest_is_described() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.page import run_page
 from tests.support.served_models import telling
 
 from sparsefleet.cli.main import main
@@ -20,9 +20,7 @@ SOURCES = Path(http.__file__).parent
 
 def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
-        exec(compile(block, f"docs/serving.md, block {number}", "exec"), names)
+    run_page("serving.md")
 
 
 def test_every_route_and_every_error_is_described(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.page import run_page
 from tests.unit.serving.verify.test_defects import CORPUS, SAME_VERSION_DEFECTS
 
 from sparsefleet.cli.main import make_parser
@@ -18,9 +18,7 @@ PAGE = (ROOT / "docs" / "going_online.md").read_text(encoding="utf-8")
 
 def test_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
-        exec(compile(block, f"docs/going_online.md, block {number}", "exec"), names)
+    run_page("going_online.md")
 
 
 def test_commands_on_the_page_are_valid() -> None:
