@@ -1,4 +1,4 @@
-"""Shared by all tests: no test reads or writes the user's own job key."""
+"""Fixtures for all tests; no test reads or writes the user's own job key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.support.server_process import ServerProcess
 
 @pytest.fixture(autouse=True, scope="session")
 def _usual_signals() -> None:
-    """Reset signals, which are inherited as ignored under nohup or in a shell's background."""
+    """Reset signals, which a process inherits as ignored under nohup or as a shell's background
+    job.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -55,6 +57,6 @@ def fresh_programs() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankProcesses]:
-    """Processes of collective jobs, which cost little after the first."""
+    """Yield processes for collective jobs; all but the first start quickly."""
     with RankProcesses() as processes:
         yield processes

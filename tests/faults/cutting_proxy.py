@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after a number of bytes, or stops passing bytes on."""
+"""A TCP proxy that cuts connections after a number of bytes, or stops forwarding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Pair:
 
 
 class CuttingProxy:
-    """Stands between clients and one server; ``endpoint`` is where clients go.
+    """Sits between clients and one server; clients connect to ``endpoint``.
 
     Each connection is cut after a random number of bytes (either way) drawn from
     ``bytes_before_cut``; ``cuts`` left says how many are still to come, after which it passes
@@ -68,8 +68,8 @@ class CuttingProxy:
         self._flowing.set()
 
     def deliver(self, chance: float = 1.0) -> None:
-        """Send what is late, each part with this probability; return when the server has handled
-        it.
+        """Send the delayed bytes, each part with this probability; return when the server has
+        handled them.
         """
         with self._held_lock:
             going = [held for held in self._held if self._random.random() < chance]
@@ -91,8 +91,8 @@ class CuttingProxy:
         self._wake.send(b"x")
         self._thread.join(10)
         assert not self._thread.is_alive()
-        # Not by the thread: it may see the stop request before it is woken, and the socket that
-        # wakes it must exist until then.
+        # The thread cannot close it: it may see the stop request before it is woken, and the socket
+        # that wakes it must exist until then.
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         for server, _ in self._held:

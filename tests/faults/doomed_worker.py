@@ -1,7 +1,7 @@
 """Worker 1 of 2, which is killed: doomed_worker.py HOW ENDPOINTS FILES
 
 HOW is "exchange": it opens an exchange, sends a letter, and waits; or "sharding": it takes a file,
-trains with one batch of it, and waits. It says "ready" before it waits.
+trains with one batch of it, and waits. It prints "ready" before it waits.
 """
 
 import sys

@@ -32,7 +32,7 @@ def ledger_spec() -> TableSpec:
 
 
 class Ledger(nn.Module):
-    """Counts its records: each adds 1 to the row of its id and to a dense parameter."""
+    """A model that counts records: each adds 1 to the row of its id and to a dense parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Ledger(nn.Module):
 
 
 def records(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each record has an id of its own."""
+    """Yield batches of records with unique ids."""
     first = rank * BATCHES * BATCH_SIZE
     for number in range(BATCHES):
         begin = first + number * BATCH_SIZE
@@ -54,7 +54,7 @@ def records(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def write_files(folder: Path, num_files: int = 8) -> None:
-    """The records of all workers in files, of which each worker gets every second."""
+    """Write the records of all workers to files; each worker reads every second file."""
     ids = range(2 * BATCHES * BATCH_SIZE)
     for number in range(num_files):
         lines = [f"1 {key} 1 0\n" for key in ids[number::num_files]]
@@ -174,7 +174,7 @@ def keep_ledger_until_an_error(rank: int, mode: str, threads: int, how: str) -> 
 
 
 def train_model(rank: int, mode: str, out: str, dies_at: int = -1) -> None:
-    """Train a model whose result depends on every bit; worker 0 leaves the dense part of it.
+    """Train a model whose result depends on every bit; worker 0 writes out its dense part.
 
     dies_at: a batch at which the first process of worker 1 kills itself.
     """
@@ -254,7 +254,7 @@ def keep_program_ledger(
 
 
 def keep_shuffled_program_ledger(rank: int, folder: str) -> None:
-    """Count records that all workers have exchanged before; keep the error in a file."""
+    """Count records that the workers have exchanged; write any error to a file."""
     try:
         keep_program_ledger(rank, "async", 1, folder, is_shuffled=True)
     except PeerLostError as error:

@@ -1,4 +1,4 @@
-"""Bad input gets a typed error that names the thing, on the side that can act; nothing else is
+"""Bad input raises a typed error that names the culprit, on the side that can act; nothing else is
 affected.
 """
 

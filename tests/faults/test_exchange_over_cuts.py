@@ -19,7 +19,7 @@ CUTS = 40
 
 
 class Proxies:
-    """One before each server."""
+    """A proxy in front of each server."""
 
     def __init__(self, proxies: list[CuttingProxy]) -> None:
         self.proxies = proxies

@@ -1,4 +1,4 @@
-"""What a process could not deliver as it ended is in its exit code."""
+"""The exit code of a process shows whether it failed to deliver updates at exit."""
 
 from __future__ import annotations
 

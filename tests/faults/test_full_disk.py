@@ -21,7 +21,7 @@ GRADIENTS = np.full((len(KEYS), 2), -1.0, np.float32)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
+    """Mount a file system of 4 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(

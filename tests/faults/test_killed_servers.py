@@ -201,7 +201,7 @@ def test_a_delta_after_kills_has_what_was_changed_and_removed(
         for index in range(2):
             servers.kill(index)
         changed = np.concatenate([rows.keys for rows in store.rows("t", only_dirty=True)])
-        # It forgets with the process that others were saved: the delta has more than it needs.
+        # The new process does not know which rows were saved, so the delta has more than it needs.
         assert set(KEYS[:5].tolist()) <= set(changed.tolist())
         _save(store, tmp_path / "delta", base)
         wanted = store.pull("t", KEYS, train=False)
@@ -296,7 +296,7 @@ def test_a_wait_lasts_as_long_as_a_launcher_restarts_the_server(
             target=lambda: pushed.append(store.push("t", KEYS, gradients).applied)
         )
         pushing.start()
-        for _ in range(15):  # longer than both times
+        for _ in range(15):  # longer than both timeouts
             pushing.join(0.3)
             assert pushing.is_alive()
             note.touch()

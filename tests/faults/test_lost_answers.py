@@ -1,4 +1,4 @@
-"""A push that a server has applied, but whose answer is gone for good: it has succeeded, once."""
+"""A push that a server applied counts once, even if its answer is lost for good."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PUSHES = 5
 
 
 class SwallowingProxy:
-    """Passes everything on, but swallows the first large answer after `is_armed` is set.
+    """Forwards everything, but swallows the first large answer after `is_armed` is set.
 
-    endpoint: where clients go. swallowed: set when an answer has begun to disappear.
+    endpoint: where clients connect. swallowed: set when it starts to swallow an answer.
     """
 
     def __init__(self, target: str) -> None:
@@ -114,7 +114,7 @@ def test_a_push_whose_answer_is_gone_is_neither_repeated_nor_reported_as_failed(
         first = threading.Thread(target=push_first)
         first.start()
         assert proxy.swallowed.wait(DEADLINE_S)
-        for _ in range(PUSHES):  # their answers take the place of the first
+        for _ in range(PUSHES):  # their answers displace the first one
             push()
         first.join(DEADLINE_S)
         [rows] = outcome

@@ -33,7 +33,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeServers]:
 
 
 class DoomedWorker:
-    """Worker 1 as a process."""
+    """Worker 1 in a separate process."""
 
     def __init__(self, how: str, servers: NativeServers, files: str = "") -> None:
         self.process = subprocess.Popen(
@@ -71,14 +71,14 @@ def doomed(*words: Any) -> Iterator[DoomedWorker]:
 
 @contextmanager
 def survivor(servers: NativeServers) -> Iterator[Fleet]:
-    """Worker 0; it cannot say goodbye to a worker that is gone."""
+    """Yield worker 0, which cannot say goodbye to a worker that is gone."""
     fleet = fleet_of(servers, 0, 2)
     with begun(fleet):
         yield fleet
 
 
 def reader_of(folder: Path, fleet: Fleet) -> Reader:
-    """Reads little ahead, so that files are left for the other."""
+    """Return a reader that reads little ahead, so that files are left for the other worker."""
     config = ReaderConfig(queue_batches=1)
     sharding = fleet.sharding("train")
     return Reader(folder / "part-*", ONE_ID, 4, config=config, sharding=sharding)

@@ -39,7 +39,7 @@ def test_killed_server_is_named_long_before_the_deadline(start_server: StartServ
 
 
 def test_stopped_server_ends_a_barrier_wait(start_server: StartServer) -> None:
-    """SIGSTOP: the socket stays open, nothing answers."""
+    """With SIGSTOP the socket stays open, but nothing answers."""
     server = start_server()
     endpoint = server.wait_ready()
     with RemoteStore([endpoint], config=RemoteStoreConfig(timeout_s=120.0, **FAST)) as store:
@@ -66,7 +66,7 @@ def test_silent_client_is_named_by_the_server_and_ends_the_barrier_of_the_others
                 proxy.freeze()
                 with pytest.raises(PeerLostError, match="worker-7"):
                     store.barrier("epoch", 3)
-            # The server says so after it has ended the barrier.
+            # The server logs it after it has ended the barrier.
             _wait_until(lambda: any("worker-7" in message for _, message in servers.messages))
             assert servers.servers[0].stats()["server.clients_lost"] == 1
             proxy.thaw()

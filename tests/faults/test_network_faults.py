@@ -29,7 +29,7 @@ pytestmark = [
 BATCHES = 150
 FAULT_S = 3.0
 LEDGER = "import sys\nfrom sparsefleet.cli.ledger import main\nsys.exit(main())\n"
-# Adds 1 to a row until it is told to end; then says how often.
+# Adds 1 to a row until it is asked to stop, then prints how often.
 PUSHES = """\
 import pathlib, sys
 import numpy as np
@@ -182,7 +182,7 @@ def test_the_loss_of_a_machine_costs_nothing_with_a_replica(hosts: Hosts, tmp_pa
         replica.read_ready_line()
         start_server(0)
         with pushes_from(hosts, 1, tmp_path, wait_s=DEADLINE_S) as wait:
-            hosts.cut_off(0)  # the old server still runs, and nobody hears it
+            hosts.cut_off(0)  # the old server still runs, but is cut off
             hosts.give_address(2, of=0)
             start_server(2)
             wait_for_more_pushes(tmp_path)

@@ -39,7 +39,7 @@ def push(redis: RedisProcess, directory: Path) -> None:
 
 
 def update(sequence: int, previous: str | None = None) -> Update:
-    """Set the row of ad 7 to its number."""
+    """Return an update that sets the row of ad 7 to its sequence number."""
     keys = np.array([7], np.uint64)
     rows = EncodedRows(np.full((1, 4), sequence, np.float32), None)
     return Update(
@@ -125,7 +125,7 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_no_longer_than_configur
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.recv(1000)
-            for _ in range(600):  # each byte is in time, but no answer is
+            for _ in range(600):  # each byte arrives in time, but no complete answer does
                 connection.sendall(b"+")
                 time.sleep(0.05)
 

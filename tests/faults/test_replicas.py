@@ -1,4 +1,4 @@
-"""Servers whose log another process holds: they outlive the loss of their machine."""
+"""Servers whose logs are replicated by another process survive the loss of their machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Machines:
         return self._place / f"machine-{self._number}"
 
     def lose_server(self) -> None:
-        """Start its successor on a new machine."""
+        """Lose the server and its machine; start its successor on a new one."""
         self.server.kill()
         shutil.rmtree(self.directory)
         self.start_successor()

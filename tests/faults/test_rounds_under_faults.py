@@ -88,7 +88,7 @@ def one_freezing(
                     other: Future[PushResult] = pool.submit(push, lost, members[1], 1)
                     push(store, members[0], 1)
                     other.result(PROMPT_S)
-                # Each client's second hello to a server is that of its heartbeats.
+                # Each client's second hello to a server belongs to its heartbeat connection.
                 wait_until(lambda: requests(servers, "hello") >= 4)
                 yield servers, store, lost, members
                 for proxy in lost.proxies:  # type: ignore[attr-defined]
@@ -138,7 +138,7 @@ def test_successor_gets_in_once_its_predecessor_is_lost_and_not_before(go_on: bo
                 return True
 
             wait_until(is_let_in)
-            # Including what the lost one counted.
+            # This includes what the lost worker counted.
             assert successor.advance_clock(members[1], 2) == 9
             with ThreadPoolExecutor(1) as pool:
                 other: Future[PushResult] = pool.submit(push, successor, members[1], 2)
@@ -225,7 +225,9 @@ def test_changes_over_breaking_connections_are_handed_out_once() -> None:
             watcher.watch_changes("sum")
             counts: Counter[int] = Counter()
             for batch in range(batches):
-                keys = np.arange(batch * 50, batch * 50 + 60)  # ten of them again in the next
+                keys = np.arange(
+                    batch * 50, batch * 50 + 60
+                )  # ten of them appear again in the next
                 pusher.push("sum", keys, np.full((60, 2), -1.0, np.float32))
                 for taken, values in watcher.take_changes("sum"):
                     counts.update(taken.tolist())

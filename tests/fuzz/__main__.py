@@ -1,7 +1,7 @@
 """Run fuzz targets for a while: `python -m tests.fuzz --seconds 60 exports http`.
 
 Each input is written to a file before it runs, so that one that kills the process is not lost. An
-input that fails is kept beside it; `--replay FILE` runs it again.
+input that fails is kept in the same place; `--replay FILE` runs it again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def attempt(run: Callable[[], str]) -> str:
     begin = time.process_time()
     try:
         outcome = run()
-    except Exception as error:  # whatever it is, it is a finding
+    except Exception as error:  # any exception is a finding
         text = str(error).partition("\n")[0]
         return f"FAILED: {type(error).__name__}: {text:.120}"
     taken = time.process_time() - begin

@@ -3,7 +3,7 @@
     python tests/parity/auc_worker.py DATA.npz --mode async --batch 500 --seed 0
 
 DATA.npz has keys int64[N, F], values float32[N, C] and clicks float32[N], the last sixth of
-which is held out. Its place in the job comes from the environment.
+which is held out. Its role in the job comes from the environment.
 """
 
 from __future__ import annotations

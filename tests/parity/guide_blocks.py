@@ -1,4 +1,4 @@
-"""What guides for Fluid show, in our own words: the same calls, in the same order.
+"""The examples of Fluid guides, rewritten: the same calls, in the same order.
 
 Keys: number of the document, place of the block in it; see `seed_text`.
 """
@@ -249,4 +249,4 @@ OURS: dict[tuple[int, int], str] = {
     (4, 0): _PARALLEL,
     (4, 1): _SPARSE,
 }
-"""Slips of the documents (an undefined name, `==` for `=`) are kept: the tests repair them."""
+"""Mistakes in the documents (an undefined name, `==` for `=`) are kept: the tests fix them."""

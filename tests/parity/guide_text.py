@@ -1,4 +1,4 @@
-"""Blocks of guides for Fluid, ours and those of the documents, made runnable."""
+"""Code blocks of Fluid guides, ours and the original ones, made runnable."""
 
 from __future__ import annotations
 

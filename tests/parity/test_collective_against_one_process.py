@@ -18,7 +18,7 @@ from sparsefleet.collective.training import CollectiveTraining
 BATCH = 8
 STEPS = 6
 JOINED = 4
-"""Parts of a joined batch; 2 ranks take two each, one after the other."""
+"""The parts of a joined batch; with 2 ranks, each takes two in turn."""
 
 
 def model_of(kind: str) -> nn.Module:
@@ -95,7 +95,7 @@ def train_one(world: World, name: str, optimizer_kind: str, model_kind: str) -> 
     model = model_of(model_kind)
     if world.rank:
         for parameter in model.parameters():
-            nn.init.constant_(parameter, world.rank)  # rank 0's values count, not these
+            nn.init.constant_(parameter, world.rank)  # rank 0's values are used, not these
     model, norm_group = prepare_module(model, world, strategy)
     optimizer = optimizer_of(optimizer_kind, model)
     training = CollectiveTraining(

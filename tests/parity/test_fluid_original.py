@@ -1,4 +1,4 @@
-"""A click network with sequences and a table, step by step beside PaddlePaddle 1.8.5."""
+"""A click network with sequences and a table, compared with PaddlePaddle 1.8.5 step by step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECORDED = {
 }
 """Loss, AUC and AUC of the last three batches that 1.8.5 printed, with five digits."""
 
-LENGTHS = ([1, 2, 3, 2], [2, 1, 1, 4])  # of the sequences of both slots
+LENGTHS = ([1, 2, 3, 2], [2, 1, 1, 4])  # lengths of the sequences of both slots
 
 
 def attr(shape: Sequence[int], name: str | None = None) -> Any:

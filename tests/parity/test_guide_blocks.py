@@ -173,7 +173,7 @@ def test_collective_strategy_trains(source: str, monkeypatch: pytest.MonkeyPatch
         ("params = model.params", "params = None"),
         ("    batch_id = 0\n", "    batch_id = 0\n    exe.run(startup_prog)\n"),
         ("while True:", "while batch_id < 40:\n        batch_id += 1"),
-        # the second place of run is the feed's, and [] is no program
+        # the second argument of run is the feed, and [] is not a program
         ("exe.run(main_prog, fetch_list)", "exe.run(main_prog, feed, fetch_list)"),
         ("exe.run([])", "exe.run(main_prog, feed)"),
     ]

@@ -51,7 +51,7 @@ DENSE = DenseSpec(name="dense", size=50_000, optimizer=optim.Adagrad(lr=0.1), mi
 
 
 def random_keys(rng: np.random.Generator) -> np.ndarray:
-    """Few distinct keys, often repeated, over the whole 64-bit range."""
+    """Return a few distinct keys, often repeated, from the whole 64-bit range."""
     pool = np.concatenate([np.arange(60), -np.arange(1, 60), [2**63 - 1, -(2**63)]])
     return rng.choice(pool, rng.integers(0, 80)).astype(np.int64)
 

@@ -88,7 +88,7 @@ class Learner:
 
 
 def trained(store: Store) -> np.ndarray:
-    """Everything that was learned, as one array."""
+    """Return everything that was learned, as one array."""
     rows = store.pull("rows", np.arange(40), train=False, unknown="initial")
     return np.concatenate([rows.reshape(-1), store.pull_dense("net")])
 
@@ -177,7 +177,7 @@ def test_geo_with_one_worker_equals_local_sgd(interval: int) -> None:
 
 
 def flushed(mode: Mode) -> Mode:
-    """The mode with a flush after every step, so that only its arithmetic is left."""
+    """Return the mode with a flush after every step, so that only its arithmetic differs."""
     hand_over = mode.hand_over
 
     def hand_over_and_flush(gradients: StepGradients) -> None:

@@ -168,7 +168,7 @@ def test_geo_with_one_worker_equals_local_sgd(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_local_training_equals_plain_torch() -> None:
-    """With rows that start at zero, nn.Embedding is the twin."""
+    """With rows that start at zero, nn.Embedding computes the same."""
     from sparsefleet.store import Constant
 
     torch.manual_seed(0)

@@ -225,7 +225,7 @@ def test_dense_table_follows_the_same_reference(name: str) -> None:
             store.push_dense("d", gradient)
             wanted = step(gradient)
         pieces = (-1, 64)  # judged like rows: against the largest of some neighbours
-        # References in double precision: more roundings per step are farther off.
+        # References are in double precision; optimizers that round more often per step differ more.
         limit = 3e-6 if name.startswith(("fluid", "lars", "lamb")) else 1e-6
         found = store.pull_dense("d").reshape(pieces)
         assert relative_error(found, wanted.reshape(pieces)) < limit

@@ -37,7 +37,7 @@ def decayed() -> Any:
 
 
 def switched() -> Any:
-    """A schedule written with operators: 0.1, and from step 3 on 0.02."""
+    """Return a schedule written with operators: 0.1, then 0.02 from step 3 on."""
     step = fluid.layers.cast(_decay_step_counter(), "float32")
     rate = fluid.layers.create_global_var([1], 0.1, "float32", persistable=True, name="rate")
     late = fluid.layers.fill_constant([1], "float32", 3.0)
@@ -53,7 +53,7 @@ def regularized() -> Any:
 
 
 def centered() -> Any:
-    """RMSProp whose rate changes: its momentum holds steps at the rates of their time."""
+    """RMSProp with a changing rate: its momentum holds steps scaled by the rates at the time."""
     rate = fluid.layers.exponential_decay(0.02, decay_steps=2, decay_rate=0.5)
     return fluid.optimizer.RMSProp(rate, momentum=0.6, centered=True, epsilon=1e-3)
 
@@ -163,7 +163,7 @@ def test_lars_takes_the_norm_of_a_parameter_that_two_servers_could_share(
 
 
 def own_settings() -> fluid.Variable:
-    """A table that is looked up twice, and parameters with rates and decay of their own."""
+    """A table that is looked up twice, and parameters with individual rates and decay."""
     ids = fluid.layers.data("ids", [1], dtype="int64")
     x = fluid.layers.data("x", [3])
     y = fluid.layers.data("y", [1])

@@ -40,7 +40,7 @@ def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Feeds:
-    """A Dataset over feeds in memory, as far as `train_from_dataset` needs one.
+    """A minimal Dataset over feeds in memory, for `train_from_dataset`.
 
     stop_after: passes end with an error after this many feeds.
     """
@@ -235,7 +235,7 @@ def test_a_resumed_job_ends_with_the_same_bits(workers: int, tmp_path: Path) -> 
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     job(whole, None)
-    with pytest.raises((StoppedError, SparseFleetError)):  # whichever worker stops first
+    with pytest.raises((StoppedError, SparseFleetError)):  # either worker may stop first
         job(killed, BATCHES + 11)
     stopped = latest(str(killed))
     assert stopped is not None

@@ -100,12 +100,12 @@ def test_sync_ends_with_the_same_bits_and_without_pulls(tmp_path: Path) -> None:
     ahead = train(tmp_path / "ahead", [DrawingData()], None)
     apart = train(tmp_path / "apart", [DrawingData()], False)
     assert_same(contents(tmp_path / "ahead"), contents(tmp_path / "apart"))
-    # Of 18 batches, those at the beginning of a pass are pulled, and one before there is a plan.
+    # Only the batches at the start of a pass are pulled, and one before there is a plan, of 18.
     assert apart - ahead >= 2 * 14
 
 
 class TaughtData:
-    """Looks up rows in its own table, which has the same name as a trained one."""
+    """Looks up rows in a private table with the same name as a trained one."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []

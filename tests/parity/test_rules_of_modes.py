@@ -95,7 +95,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 class GeoRule:
-    """Servers and trainers as 1.8.5 computes them; sparse rows as one array, all used by all."""
+    """A model of 1.8.5's servers and trainers; sparse rows are one array used by all."""
 
     def __init__(self, trainers: int) -> None:
         self.trainers = trainers
@@ -183,7 +183,7 @@ def test_async_applies_each_gradient_and_refreshes_after_every_second_as_measure
 def test_gradients_of_two_workers_end_as_measured(
     mode: str, total: float, servers: NativeServers
 ) -> None:
-    """Gradients 1 and 3, then 5 and 7, on rows of their own and on w: sums, but means in sync."""
+    """Gradients 1 and 3, then 5 and 7, on separate rows and on w: sums, but means in sync."""
     strategy = getattr(StrategyFactory, f"create_{mode}_strategy")
     gradients = [[1.0, 5.0], [3.0, 7.0]]
     with two_workers(servers, strategy) as (workers, pool):

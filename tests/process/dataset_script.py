@@ -1,8 +1,8 @@
 """Workers that share data, run as a job by test_dataset_job.py.
 
-dataset_script.py FOLDER: the files part-* of FOLDER are dealt over the workers, by a global shuffle
-of what each has loaded and by a list from which each takes files. What each worker got is written
-to FOLDER/got-<how>-<worker>.
+dataset_script.py FOLDER: the files part-* of FOLDER are distributed over the workers, first by a
+global shuffle of what each has loaded, then from a shared list. What each worker received is
+written to FOLDER/got-<how>-<worker>.
 """
 
 import sys

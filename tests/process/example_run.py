@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE_S = 600.0  # allows for a loaded machine
+DEADLINE_S = 600.0  # generous, for a loaded machine
 
 
 def run_alone(name: str, *flags: str) -> str:
-    """What `python examples/<name>.py` prints."""
+    """Return the output of `python examples/<name>.py`."""
     return _run([sys.executable, str(EXAMPLES / f"{name}.py"), *flags])
 
 
@@ -24,14 +24,16 @@ def run_launched(
     launch: tuple[str, ...] = (),
     deadline_s: float = DEADLINE_S,
 ) -> str:
-    """What the launcher shows of a job of 2 servers and 2 workers, worker 0's output whole."""
+    """Return the launcher's output for a job of 2 servers and 2 workers, including all of worker
+    0's.
+    """
     command = [sys.executable, "-m", "sparsefleet", "launch", "--servers", "2", "--workers", "2"]
     command += ["--log-dir", str(directory / "logs"), "--show", "worker.0", *launch]
     return _run([*command, str(EXAMPLES / f"{name}.py"), *flags], deadline_s)
 
 
 def number_after(words: str, printed: str) -> float:
-    """The number that follows `words`."""
+    """Return the number that follows `words`."""
     found = re.search(rf"{re.escape(words)} (-?\d+(?:\.\d+)?)", printed)
     assert found is not None, printed
     return float(found.group(1))

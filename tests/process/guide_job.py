@@ -81,7 +81,7 @@ class PlainJob:
 
 
 def write_clicks(path: Path, count: int) -> None:
-    """Lines as Criteo's: label, 13 counts, 26 texts; the first texts decide about the click."""
+    """Write lines like Criteo's: label, 13 counts, 26 strings; the first ones decide the click."""
     draw = random.Random(5)
     lines = []
     for _ in range(count):

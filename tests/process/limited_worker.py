@@ -48,7 +48,7 @@ def gradients(keys: np.ndarray) -> np.ndarray:
 
 
 def key_chunks() -> Iterator[np.ndarray]:
-    """Ids far apart, as hashes are."""
+    """Yield ids that are far apart, like hashes."""
     for begin in range(0, num_rows, CHUNK):
         yield np.arange(begin, min(begin + CHUNK, num_rows), dtype=np.int64) * 1_000_003 + 11
 

@@ -49,7 +49,7 @@ def batches():
 
 
 class Batches:
-    """Has a length, so that it is known how much a lost worker has left."""
+    """Data with a length, so that it is known how much a lost worker has left over."""
 
     def __len__(self):
         return 8

@@ -33,7 +33,7 @@ class Model(nn.Module):
         self.top = nn.Linear(68 if is_wide else 12, 1)
 
     def forward(self, ads, clock):
-        time.sleep(0.005)  # leave a busy machine alone
+        time.sleep(0.005)  # leave some CPU time to other processes
         return self.top(torch.cat([self.ads(ads), self.clock(clock)], 1)).flatten()
 
 

@@ -1,4 +1,4 @@
-"""Trains in a loop of its own until a file `stop` appears: own_loop_script.py fleet|executor."""
+"""Trains in a custom loop until a file `stop` appears: own_loop_script.py fleet|executor."""
 
 import os
 import sys

@@ -25,7 +25,7 @@ L = fluid.layers
 
 
 class Feeds:
-    """A Dataset in memory; that of a pass that is to be stopped ends in a wait."""
+    """A Dataset in memory; a pass that is to be stopped ends in a wait."""
 
     thread_num = 1
     filelist = ("memory",)

@@ -1,7 +1,8 @@
 """A Fluid script with the branches of a job, run by test_program_job.py.
 
-program_script.py MODE OUT [START]: trains by fleet, or with MODE "transpiler" by that, on files in
-the working directory; worker 0 saves to OUT; servers start from START if given.
+program_script.py MODE OUT [START]: trains with fleet, or with the transpiler if MODE is
+"transpiler", on files in the working directory; worker 0 saves to OUT; servers start from START if
+given.
 """
 
 import os
@@ -78,4 +79,4 @@ else:
         fleet.run_server()
     else:
         fleet.init_worker()
-        train(fluid.default_main_program())  # without fleet.stop_worker(), as many scripts
+        train(fluid.default_main_program())  # without fleet.stop_worker(), like many scripts

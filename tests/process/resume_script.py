@@ -27,7 +27,7 @@ own = click_batches(9 if fleet.is_first_worker() else 13, seed=fleet.worker_inde
 
 
 class Data:
-    """The batches of this worker; those of a pass that is to be stopped end in a wait."""
+    """The batches of this worker; a pass that is to be stopped ends in a wait."""
 
     passes = 0
 

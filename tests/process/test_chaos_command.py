@@ -1,4 +1,4 @@
-"""`sparsefleet chaos` on its own job: what breaks is mended, and the ledger is exact."""
+"""`sparsefleet chaos` on its own job recovers from every fault, and the ledger is exact."""
 
 from __future__ import annotations
 

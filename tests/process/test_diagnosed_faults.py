@@ -1,6 +1,6 @@
-"""What goes wrong in a real job is named by the metrics, on the dashboard and in `sparsefleet top`.
+"""Faults of a real job are diagnosed in the metrics, on the dashboard and in `sparsefleet top`.
 
-How long that took is printed (pytest -s) and kept in build/diagnosis_delays.json.
+The delays are printed (pytest -s) and saved in build/diagnosis_delays.json.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def watched(directory: Path, *words: str, durability: str = "process") -> Iterat
 
 
 class Watcher:
-    """A job and everything that names what is wrong with it."""
+    """A job and everything that diagnoses it."""
 
     def __init__(self, job: MonitoredJob, top: LiveTop) -> None:
         self.job = job
@@ -165,6 +165,6 @@ def test_a_server_that_swaps_is_named(tmp_path: Path) -> None:
         set_limit(group, "memory.swappiness", "100")
 
         def take_memory() -> None:
-            add_process(group, watcher.job.pid("server 1"))  # for what it allocates from now on
+            add_process(group, watcher.job.pid("server 1"))  # for future allocations
 
         watcher.expect({"swapping": "server 1"}, take_memory)

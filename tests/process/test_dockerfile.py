@@ -39,7 +39,7 @@ def copied() -> list[str]:
 
 
 def is_sent(path: str) -> bool:
-    """Return whether .dockerignore lets the path through; the last rule that fits decides."""
+    """Return whether .dockerignore lets the path through; the last matching rule decides."""
     sent = True
     for rule in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines():
         if rule and not rule.startswith("#") and fnmatch.fnmatch(path, rule.removeprefix("!")):
@@ -85,7 +85,7 @@ def test_pip_commands_of_the_dockerfile_build_and_install_the_package(tmp_path: 
             shutil.copy(origin, source / path)
     made = tmp_path / "venv"
     venv.create(made, with_pip=True)
-    # What the tests run with stands in for the packages that pip would download.
+    # The packages of the test environment replace those that pip would download.
     inherited = sysconfig.get_paths()["purelib"]
     inside = next((made / "lib").glob("python*/site-packages"))
     (inside / "inherited.pth").write_text(f"{inherited}\n")

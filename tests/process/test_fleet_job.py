@@ -23,7 +23,7 @@ def job(directory: Path, *words: str) -> Iterator[LaunchProcess]:
 
 
 def totals(launched: LaunchProcess, num_workers: int) -> list[str]:
-    """What each worker printed of the model it ended with."""
+    """Return what each worker printed about its final model."""
     found = []
     for index in range(num_workers):
         match = re.search(r"worker \d of \d: (\S+)", launched.log(f"workerlog.{index}"))

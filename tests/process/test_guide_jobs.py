@@ -59,7 +59,7 @@ def fall(printed: str) -> tuple[float, float]:
 )
 def test_each_strategy_trains(source: str, mode: str, compiled: bool, tmp_path: Path) -> None:
     chosen = f"strategy = DistributedStrategyFactory.{CALLS[mode]}\n"
-    # The block makes all four strategies one after the other, and leaves the training out.
+    # The block creates all four strategies in turn, and omits the training.
     repairs = [("# step2", f"{chosen}# step2"), ("exe.run(fleet.main_program)", "train()")]
     body = block(source, 0, 5) + "fit(compiled_program)" if compiled else "fit(fleet.main_program)"
     train = "def train():\n" + "".join(f"    {line}\n" for line in body.splitlines())
@@ -170,12 +170,12 @@ def ctr_dnn_model_dataset(dense, sparse, label, width, size):
 
 
 def quick_start(source: str, directory: Path) -> None:
-    """The script of the guide, with what it imports and some data."""
+    """Write the script of the guide, the modules it imports, and some data."""
     repairs = [
         ("epoch=20", "epoch=3"),
         ("def main_function(is_local):\n", "optimizer = None\ndef main_function(is_local):\n"),
     ]
-    if source == "seed":  # lines of one function that are not indented alike
+    if source == "seed":  # lines of one function with inconsistent indentation
         slips = ("  # common code", "  dense_input =", "    name=", "  sparse_input_ids =")
         repairs += [(f"\n{slip}", f"\n  {slip}") for slip in slips]
         repairs += [("\n  # distributed training", "\n    # distributed training")]
@@ -202,7 +202,7 @@ def test_quick_start_trains_on_servers(source: str, tmp_path: Path) -> None:
     quick_start(source, tmp_path)
     words = block(source, 3, 2).split()
     assert words[:3] == ["python", "-m", "sparsefleet.distributed.launch_ps"]
-    port = free_ports(1)[0]  # other tests may be at the launcher's own
+    port = free_ports(1)[0]  # other tests may use the launcher's default port
     run(tmp_path, *words[1:-1], "--start_port", str(port), words[-1])
     aucs = printed_aucs((tmp_path / "logs" / "workerlog.0").read_text())
     assert len(aucs) == 3

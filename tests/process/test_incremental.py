@@ -1,4 +1,4 @@
-"""Day after day: the example that resumes from what the day before has saved."""
+"""The example of daily training, which resumes from the previous day's save."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ pytestmark = [
 
 
 class Pod:
-    """A pod of the manifest, started by the constructor and again after it was killed."""
+    """A pod of the manifest, started by the constructor and again after it is killed."""
 
     def __init__(self, place: Path, job: Document, name: str, index: int) -> None:
         pod = job["template"]["spec"]["template"]["spec"]

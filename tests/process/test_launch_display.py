@@ -1,4 +1,4 @@
-"""What a person sees of `sparsefleet launch`: lines in place on a terminal."""
+"""What `sparsefleet launch` shows on a terminal: lines that are updated in place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ time.sleep(60)
 
 
 def read_until(terminal: int, text: str, seen: str) -> str:
-    """What has been shown so far, once `text` is in it."""
+    """Wait for `text`; return everything shown so far."""
     end = time.monotonic() + DEADLINE_S
     while text not in seen:
         assert time.monotonic() < end, seen
@@ -53,7 +53,9 @@ def test_terminal_shows_state_and_last_line_of_each_process(tmp_path: Path) -> N
         assert "running" in seen
         (tmp_path / "go").touch()
         seen = read_until(terminal, "| no more data", seen)
-        with contextlib.suppress(OSError):  # the terminal's end, when nobody writes to it
+        with contextlib.suppress(
+            OSError
+        ):  # the end of the terminal's output, once all writers have closed it
             while shown := os.read(terminal, 65536):
                 seen += shown.decode("utf-8", "replace")
         assert launcher.wait(DEADLINE_S) == 1

@@ -29,7 +29,7 @@ sys.exit(int(pathlib.Path(f"end-{index}").read_text()))
 
 @pytest.fixture
 def start_port() -> int:
-    """A port that is free with the three following it."""
+    """Return a port that is free, together with the three that follow it."""
     return free_ports(4)[0]
 
 
@@ -184,7 +184,7 @@ def test_job_without_servers_on_several_machines_warns(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warning = "neither encrypts nor authenticates"
-    # The second node is never reached, as it is the one that connects.
+    # The second node is never contacted: it is the one that connects.
     words = ("--nodes", "127.0.0.1,192.0.2.1", "--servers", "0", "--workers", "2")
     exposed = start_node(0, *words, "--join-seconds", "1")
     assert exposed.wait() == 1

@@ -1,4 +1,4 @@
-"""`sparsefleet launch --durability replica`: servers have a process that holds their logs."""
+"""`sparsefleet launch --durability replica`: another process keeps a copy of the servers' logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real job, seen by Prometheus' text, the dashboard in a browser, and `sparsefleet top`."""
+"""A real job as Prometheus, the dashboard in a browser, and `sparsefleet top` show it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def test_the_launcher_gathers_the_metrics_of_all_processes(job: MonitoredJob) ->
     buckets = reading.buckets("sparsefleet_server_request_seconds", type="pull", role="server")
     assert buckets[float("inf")] > 0
     assert reading.sum("sparsefleet_log_bytes_total") > 0
-    for name in ("received", "sent"):  # workers on this host greet over a socket, then share memory
+    for name in (
+        "received",
+        "sent",
+    ):  # workers on this host say hello over a socket, then use shared memory
         moved = reading.by(f"sparsefleet_server_{name}_bytes_total", "transport")
         assert moved["shared_memory"] > moved["socket"] > 0
 

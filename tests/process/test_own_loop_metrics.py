@@ -1,4 +1,4 @@
-"""A worker that trains in a loop of its own is watched like any other."""
+"""A worker with a custom training loop is monitored like any other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_steps_of_a_script_are_seen(loop: str, tmp_path: Path) -> None:
         assert spent["other"] > 0
         assert reading.sum("sparsefleet_worker_pushes_total") > 0
         assert reading.sum("sparsefleet_worker_unique_lookups_total") > 0
-        if loop == "fleet":  # it tells the step its loss
+        if loop == "fleet":  # it passes its loss to the step
             assert job.view()["totals"]["loss"] is not None
         else:
             assert "sparsefleet_worker_loss_total" not in reading

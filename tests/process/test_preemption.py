@@ -1,4 +1,4 @@
-"""A job that is told to end hands over, and continues where it was when it is started again."""
+"""A job that is asked to end saves its state, and resumes where it was when it is restarted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def preempt(launcher: LaunchProcess, directory: Path) -> None:
-    """Tell the job to end once all workers train, and expect that it can continue elsewhere."""
+    """End the job once all workers train, and expect that it can resume elsewhere."""
     begun = [directory / f"begun-{rank}" for rank in range(2)]
     wait_until(lambda: all(path.exists() for path in begun), "all workers train")
     launcher.send(signal.SIGTERM)

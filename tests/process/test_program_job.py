@@ -21,7 +21,7 @@ DEADLINE_S = 240.0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With the files of two workers: examples of three ids, of which the low ones are clicked."""
+    """Write the files of two workers: examples with three ids; low ids are clicked."""
     draw = random.Random(1)
     for name in ("part-0-0", "part-0-1", "part-1-0", "part-1-1", "part-test"):
         lines = []
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 class Job:
-    """Two servers and two workers, told who they are by Paddle's variables alone."""
+    """Two servers and two workers that get their roles from Paddle's variables alone."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         ports = free_ports(2)

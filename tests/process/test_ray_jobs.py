@@ -52,7 +52,7 @@ def _wait_until_training(job: RayJob) -> None:
 
 
 def _kill(job: RayJob, name: str) -> int:
-    """Kill a process and wait until another has its place; return the killed pid."""
+    """Kill a process and wait until another has replaced it; return the killed pid."""
     pid = int(job.processes()[name].pid)
     os.kill(pid, signal.SIGKILL)
 
@@ -102,7 +102,7 @@ def test_a_failing_script_ends_the_job_with_its_code(cluster: RayCluster, tmp_pa
 def test_a_function_trains_on_shards_of_ray_data_and_reports(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    """Worker 1 kills itself once; the one in its place gets the same records."""
+    """Worker 1 kills itself once; its replacement gets the same records."""
     import ray.data
     import ray.train
 

@@ -14,7 +14,7 @@ from tests.support.launch_process import LaunchProcess, wait_until
 
 Start = Callable[..., LaunchProcess]
 
-# Worker 0 pushes until it is told to end, then checks that each push has added exactly 1.
+# Worker 0 pushes until it is asked to stop, then checks that each push has added exactly 1.
 LEDGER = """\
 import os, pathlib, sys
 import numpy as np
@@ -37,7 +37,7 @@ with RemoteStore(fleet.server_endpoints(), name="worker-0") as store:
     assert (rows == pushes).all(), (rows, pushes)
 """
 
-# Servers wait for their end; workers do what `do-<index>-<incarnation>` says.
+# Servers wait until they are stopped; workers do what `do-<index>-<incarnation>` says.
 OBEDIENT = """\
 import os, pathlib, signal, sys, time
 role, index = os.environ["SPARSEFLEET_ROLE"], os.environ["SPARSEFLEET_INDEX"]
@@ -54,7 +54,7 @@ sys.exit(int(word))
 """
 
 
-# Takes longer to come back than others wait for it.
+# Takes longer to return than the others wait for it.
 SLOW_TO_RETURN = """\
 import os, pathlib, signal, sys, time
 if os.environ["SPARSEFLEET_INCARNATION"] != "0":
@@ -99,7 +99,7 @@ def await_in(launcher: LaunchProcess, condition: Callable[[], bool], what: str) 
 
 
 def pids_of(launcher: LaunchProcess, name: str) -> list[int]:
-    """Of all incarnations so far, as the launcher reports them."""
+    """Return the pids of all incarnations so far, as reported by the launcher."""
     pattern = rf"{name} (?:started.*?, pid (\d+)|\(pid.*restarted alone, pid (\d+))"
     return [int(a or b) for a, b in re.findall(pattern, launcher.output())]
 

@@ -22,7 +22,8 @@ ROW_BYTES = 8 + 4 * (64 + 64)  # key, values and Adagrad's state
 def run_worker(action: str, servers: list[ServerProcess], num_rows: int, *folders: Path) -> Any:
     """What the limited worker reports."""
     endpoints = ",".join(server.wait_ready() for server in servers)
-    # Threads of numeric libraries and heaps of their own would fill the address space unused.
+    # Threads of numeric libraries, each with its own heap, would reserve address space that nothing
+    # uses.
     settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     ended = subprocess.run(
         [sys.executable, SCRIPT, action, endpoints, str(num_rows), str(HEADROOM_BYTES), *folders],

@@ -1,4 +1,4 @@
-"""A job in a real Slurm: what is killed is restarted, and every record is trained exactly once."""
+"""A job in a real Slurm: killed processes are restarted, and every record is trained once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of torchrun are workers of servers that run already, and train every record once."""
+"""Processes started by torchrun act as workers of running servers, and train every record once."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def script() -> ModuleType:
 
 
 @pytest.mark.job
-@pytest.mark.filterwarnings("ignore")  # of Jupyter's packages
+@pytest.mark.filterwarnings("ignore")  # from Jupyter's packages
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_tutorial_runs(path: Path) -> None:
     pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")

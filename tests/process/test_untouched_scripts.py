@@ -1,4 +1,4 @@
-"""Scripts in the style of public Fluid programs, without a byte about sparsefleet."""
+"""Scripts in the style of public Fluid programs, which do not mention sparsefleet."""
 
 from __future__ import annotations
 

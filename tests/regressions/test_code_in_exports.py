@@ -93,7 +93,7 @@ def serve(directory: Path) -> Any:
 def check_with_the_gate(directory: Path) -> Any:
     report = verify(directory)
     assert not report.passed
-    raise CorruptFileError(report.to_json())  # the gate tells what is wrong, and raises nothing
+    raise CorruptFileError(report.to_json())  # the check reports what is wrong, and raises nothing
 
 
 @pytest.mark.parametrize("attack", ["two directories", "input spec imports", "output spec imports"])
@@ -121,7 +121,7 @@ def test_graphs_are_read_in_one_place_only() -> None:
 def test_notes_of_a_graph_that_torch_would_look_up_do_not_reach_it(
     tmp_path: Path, marker: Path
 ) -> None:
-    """Guards, source positions and hooks are left out, so that they cannot do harm."""
+    """Guards, source positions and hooks are dropped, so they can do no harm."""
     contents = entries_of(graph_in(exported_shop()[0]))
     content = json.loads(contents["archive/models/model.json"])
     content["guards_code"] = [f"__import__('pathlib').Path({str(marker)!r}).touch()"]

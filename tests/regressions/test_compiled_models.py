@@ -7,7 +7,7 @@ import torch
 from tests.unit.train.click_model import Clicks, clicks, trainer_of
 
 
-@pytest.mark.filterwarnings("ignore")  # those of torch's own tracing
+@pytest.mark.filterwarnings("ignore")  # warnings from torch's own tracing
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_compiled_model_trains(threads: int) -> None:
     torch.manual_seed(0)

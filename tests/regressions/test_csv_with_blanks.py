@@ -1,4 +1,4 @@
-"""Separated text with spaces around its fields, as many public data sets have it."""
+"""Separated text with spaces around its fields, as in many public data sets."""
 
 from __future__ import annotations
 

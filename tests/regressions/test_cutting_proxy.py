@@ -1,4 +1,4 @@
-"""The proxy of the fault tests ends in order; it once failed the tests it served."""
+"""The proxy of the fault tests shuts down cleanly; it used to fail the tests that use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_thread_that_stops_before_it_is_woken_does_not_fail_the_close() -> Non
 
 
 class _EndsThreadFirst(threading.Event):
-    """Lies between the word to stop and the waking: gives the thread something else to see."""
+    """Runs between the stop request and the wake-up: gives the thread another event."""
 
     def __init__(self, proxy: CuttingProxy) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-"""After an error nothing keeps reading, even while somebody holds the error; empty passes are
-reported.
-"""
+"""Reading stops after an error, even if the exception is kept; empty passes are reported."""
 
 from __future__ import annotations
 

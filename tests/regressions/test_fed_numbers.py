@@ -1,4 +1,4 @@
-"""Numbers that the type of a variable cannot hold as they are."""
+"""Fed numbers that the type of a variable cannot represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files whose tensors are in other files, which could be any file of the machine."""
+"""ONNX files whose tensors are in other files, which could be any file on the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsefleet.serving.export.onnx_file import BadOnnxError, OnnxFile, require
 
 
 def outside(name: str = "stolen") -> TensorProto:
-    """A tensor whose values are in a file of someone else."""
+    """Return a tensor whose values are in another file."""
     tensor = TensorProto(
         name=name, data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL
     )

@@ -1,4 +1,4 @@
-"""Kinds of failures that public Fluid programs met here and not on the original."""
+"""Failures of public Fluid programs that run on the original."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Threads of one pass update the same dense parameters: an update in the midst of another threw
-weights so far away that a program with Adam on two threads learned in some runs only.
+"""Threads of one pass update the same dense parameters: interleaved updates moved weights so far
+that a program with Adam on two threads learned only in some runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def in_turn(kind: str, *gradients: tuple[float, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_update_interrupted_by_another_is_as_if_one_came_after_the_other(kind: str) -> None:
-    first, second = (0.0, 1.0), (1.0, 0.0)  # as of units that are off for all examples of a batch
+    first, second = (
+        (0.0, 1.0),
+        (1.0, 0.0),
+    )  # as for units that are inactive for all examples of a batch
     allowed = [in_turn(kind, first, second), in_turn(kind, second, first)]
     number, was_reached = 0, True
     while was_reached:
@@ -78,4 +81,4 @@ def test_an_update_interrupted_by_another_is_as_if_one_came_after_the_other(kind
             found = shared.value
             assert any(torch.allclose(found, one, atol=1e-6) for one in allowed), (number, found)
         number += 1
-    assert number > 5  # interrupted within the update, too
+    assert number > 5  # also interrupted within the update

@@ -1,4 +1,4 @@
-"""Kinds of programs that the original runs and that failed here."""
+"""Programs that run on the original and used to fail here."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_mask_is_drawn_for_each_box_with_an_object() -> None:
 def test_a_module_that_only_has_names_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import runpy
 
-    # Another test may have imported it, which runpy warns of.
+    # Another test may have imported it; runpy warns about that.
     monkeypatch.delitem(sys.modules, "sparsefleet.fluid.reader", raising=False)
     assert "PyReader" not in runpy.run_module("sparsefleet.fluid.reader")
 

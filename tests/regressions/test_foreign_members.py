@@ -61,7 +61,7 @@ def test_other_clients_cannot_act_for_a_live_worker(act: Callable[[Store], None]
             wanted = r"'train'.* rank 1 belongs to client 'worker-1' \(session \d+\).* alive"
             with pytest.raises(NotOwnerError, match=wanted):
                 act(stale)
-        # The stale one has gone, which is no loss to the group.
+        # The stale client has left, which does not affect the group.
         together(lambda: push(first, ZERO, 2, -1.0), lambda: push(second, ONE, 2, -3.0))
         assert first.pull("sum", KEY, train=False).item() == 4.0
 
@@ -142,7 +142,7 @@ def test_files_of_a_live_worker_cannot_be_handed_back_by_its_namesake() -> None:
 
 
 def test_files_of_a_lost_worker_are_not_kept_by_its_namesake() -> None:
-    """Whether a worker is lost is asked of the session that took the files, not of its name."""
+    """A worker counts as lost by the session that took the files, not by its name."""
     with NativeServers(1) as servers, servers.connect(name="worker-0") as first:
         files = [FileToRead("a"), FileToRead("b")]
         shard = FleetShard(first, "files", 1, keep_going=False)

@@ -1,4 +1,4 @@
-"""What the fuzz targets in tests/fuzz have found, and that the targets run."""
+"""Inputs that the fuzz targets in tests/fuzz have found; also checks that the targets run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A global shuffle in each epoch of a Trainer, in the function that returns its data."""
+"""A Trainer whose data function does a global shuffle in each epoch."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _save_sync_training(directory: Path) -> None:
 
 
 def test_tables_hand_out_rows_in_an_order_of_their_own() -> None:
-    """Otherwise the tests below would compare nothing."""
+    """Salts differ; otherwise the tests below would compare nothing."""
     orders = []
     for _ in range(2):
         with LocalStore() as store:

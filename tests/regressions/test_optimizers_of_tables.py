@@ -1,4 +1,4 @@
-"""Tables use the optimizer that was given, or it is refused by name; they never use another."""
+"""Tables use the given optimizer, or refuse it by name; they never use another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of files in jobs whose numbers of servers, workers and files do not match."""
+"""Splitting files in jobs whose numbers of servers, workers and files do not match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user is told when a job starts before its servers, and when nothing is left to train."""
+"""Messages when a job starts before its servers, and when nothing is left to train."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_server_that_is_still_starting_alarms_nobody(caplog: pytest.LogCapture
 def test_a_fit_that_was_finished_before_is_told_as_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It said that the data had no batches."""
+    """It used to report that the data had no batches."""
 
     def run() -> str:
         checkpoints = CheckpointConfig(directory=tmp_path)

@@ -49,7 +49,7 @@ class Counting(nn.Module):
 def run_workers(
     num_workers: int, work: Callable[[Trainer, int], Any], num_servers: int = 2, **options: Any
 ) -> list[BaseException | None]:
-    """What each worker raised."""
+    """Run the workers; return what each raised."""
 
     def run(endpoints: list[str], index: int) -> None:
         trainer = make_trainer(
@@ -73,7 +73,7 @@ SLOTS = MultiSlot(Slot("ids", "uint64", (1,)), Slot("click", "float", ()))
 
 
 def write_logs(directory: Path) -> list[Path]:
-    """Files of LINES records; every record has a key of its own."""
+    """Write files of LINES records, each with a unique key."""
     key = 0
     files = []
     for number, lines in enumerate(LINES):
@@ -145,7 +145,9 @@ def test_every_record_is_trained_on_once_whatever_the_number_of_workers(
             config=TrainerConfig(quiet=True, prefetch=mode != "sync"),
         )
         assert raised == [None] * workers
-        place = Path(list_checkpoints(str(series))[0].path)  # the first: the rest is done again
+        place = Path(
+            list_checkpoints(str(series))[0].path
+        )  # the first checkpoint: the rest is repeated
         newest = latest(str(series))
         assert newest is not None
         found = contents(newest.path)

@@ -42,7 +42,7 @@ def connected(url: str, source: str = "127.0.0.1") -> socket.socket:
 
 
 def idle(url: str, source: str = "127.0.0.1") -> socket.socket:
-    """A connection that has asked something and now waits."""
+    """Return a connection that has sent a request and now waits."""
     connection = connected(url, source)
     connection.sendall(HEAD)
     answer = b""
@@ -131,18 +131,18 @@ def test_requests_that_are_never_sent_whole_take_nobodys_place(service: ServiceP
         "Content-Length: 4000000\r\n\r\n{"
     )
     with contextlib.ExitStack() as stack:
-        for _ in range(140):  # more than there are places, and more bytes than there is room
+        for _ in range(140):  # more requests than slots, and more bytes than fit
             stack.enter_context(connected(service.url)).sendall(head.encode())
         wait_until(lambda: number(service, "requests_under_way") == 140, "all to be under way")
         require_prompt_answer(service.url)
-        # Even they make room for one who wants to be served.
+        # Even these are closed to make room for a client with a request.
         for _ in range(20):
             stack.enter_context(idle(service.url))
         require_prompt_answer(service.url)
 
 
 class Bag(nn.Module):
-    """Any number of ids an example."""
+    """Accepts any number of ids per example."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,13 +164,13 @@ def exported_bag() -> Path:
 
 
 def memory_mib(service: ServiceProcess, kind: str = "VmHWM") -> int:
-    """The most it has had so far."""
+    """Return the peak memory so far."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if kind in line) >> 10
 
 
 def ask_for(service: ServiceProcess, num_ids: int, requests: int) -> list[httpx.Response]:
-    """Answers of that many requests at once."""
+    """Send this many requests at once; return their answers."""
     body = b'{"examples": [{"tags": [' + b",".join([b"7"] * num_ids) + b"]}]}"
     answers: list[httpx.Response] = []
 
@@ -199,7 +199,7 @@ def bag() -> Iterator[ServiceProcess]:
 
 
 def test_memory_of_a_request_is_bounded_before_it_is_taken(bag: ServiceProcess) -> None:
-    """Of 4 MB as 2 million ids; rows of all of them would be 512 MB."""
+    """A request of 4 MB has 2 million ids, whose rows would take 512 MB."""
     before = memory_mib(bag)
     for answer in ask_for(bag, 2_000_000, 1) + ask_for(bag, 2_000_000, 4):
         assert answer.status_code == 413
@@ -208,7 +208,9 @@ def test_memory_of_a_request_is_bounded_before_it_is_taken(bag: ServiceProcess) 
 
 
 def test_memory_of_requests_at_once_is_bounded_in_total(bag: ServiceProcess) -> None:
-    """Each looks up 15 MiB of rows, and may; of sixteen at once those that fit are answered."""
+    """Each request looks up 15 MiB of rows, within its limit; of sixteen at once, those that fit
+    are answered.
+    """
     before = memory_mib(bag)
     statuses = [answer.status_code for answer in ask_for(bag, 60_000, 16)]
     assert set(statuses) <= {200, 429}

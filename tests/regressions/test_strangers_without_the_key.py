@@ -45,7 +45,7 @@ def test_a_worker_trains_and_saves_among_silent_strangers(
     config = RemoteStoreConfig(connect_timeout_s=CONNECT_S)
     count = num_strangers(1_400)
     with Strangers(endpoint, count) as strangers:
-        # By now the server has had to close more connections than it may have open.
+        # By now the server has closed more connections than it may keep open.
         wait_until(lambda: strangers.opened > 2 * count, "closing strangers")
         with RemoteStore([endpoint], transport=transport, config=config) as store:  # type: ignore[arg-type]
             store.define(TableSpec(name="first", dim=2))

@@ -27,7 +27,7 @@ def test_the_second_job_warns_of_the_rows_that_it_finds(
     caplog.set_level(logging.WARNING)
     with NativeServers(2) as servers:
         train(servers)
-        train(servers)  # of the same process, and so of the same job
+        train(servers)  # from the same process, and so from the same job
         assert "earlier job" not in caplog.text
         monkeypatch.setattr(placement, "_THIS_JOB", "another")
         train(servers)

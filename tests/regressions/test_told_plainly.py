@@ -1,4 +1,4 @@
-"""Errors and advice that say what to do."""
+"""Errors and warnings that say what to do."""
 
 from __future__ import annotations
 

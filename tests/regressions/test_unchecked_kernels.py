@@ -47,7 +47,7 @@ def test_kernels_that_trust_their_arguments_are_refused(name: str) -> None:
 
 
 def traced(model: nn.Module, *inputs: Any) -> fx.GraphModule:
-    """The model as `read_graph` makes it."""
+    """Return the model as `read_graph` builds it."""
     module = torch.export.export(model, inputs).module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     plain = fx.GraphModule(module, module.graph)

@@ -16,7 +16,7 @@ WAIT_S = 120  # for a loaded machine
 
 @contextmanager
 def open_browser(profile: Path, size: str = "1000,1100", *flags: str) -> Iterator[Any]:
-    """Yields a WebDriver, which is ended with the block; skips the test where there is none."""
+    """Yield a WebDriver, closed at the end of the block; skip the test where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
@@ -43,7 +43,7 @@ def open_browser(profile: Path, size: str = "1000,1100", *flags: str) -> Iterato
 
 
 def wait_for(browser: Any, place: str, text: str) -> None:
-    """Waits until an element contains a text."""
+    """Wait until an element contains a text."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     def is_there(_: Any) -> bool:
@@ -53,6 +53,6 @@ def wait_for(browser: Any, place: str, text: str) -> None:
 
 
 def keep_picture(browser: Any, name: str) -> None:
-    """Saves a screenshot in build/screenshots."""
+    """Save a screenshot in build/screenshots."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     assert browser.save_screenshot(str(SCREENSHOTS / name))

@@ -1,4 +1,4 @@
-"""Limits on running processes, by Linux' control groups (version 1): a slow disk, scarce memory."""
+"""Limits on running processes by Linux control groups (version 1): a slow disk, scarce memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(controller: str) -> Iterator[Path]:
-    """Yields the folder of a new group; skips the test where none can be made."""
+    """Yield the folder of a new group; skip the test where none can be created."""
     path = ROOT / controller / f"sparsefleet-{uuid.uuid4().hex[:12]}"
     try:
         path.mkdir()
@@ -32,7 +32,7 @@ def control_group(controller: str) -> Iterator[Path]:
 
 
 def set_limit(group: Path, name: str, value: str) -> None:
-    """Skips the test where the kernel has no such limit."""
+    """Set a limit; skip the test where the kernel does not have it."""
     try:
         (group / name).write_text(value)
     except OSError as error:
@@ -44,9 +44,9 @@ def add_process(group: Path, pid: int) -> None:
 
 
 def limit_writes(group: Path, directory: Path, per_second: int) -> None:
-    """Let the group write to the disk of a directory only so often a second."""
+    """Limit the group's writes per second to the disk of a directory."""
     device = os.stat(directory).st_dev
-    # A partition has the limits of its disk.
+    # Limits of the disk apply to its partitions.
     place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not place.exists():
         pytest.skip(f"{directory} is not on a block device whose writes can be limited")
@@ -57,7 +57,7 @@ def limit_writes(group: Path, directory: Path, per_second: int) -> None:
 
 @contextlib.contextmanager
 def swap_file(directory: Path, size_bytes: int) -> Iterator[None]:
-    """Give the system a swap file for the block; skips the test where that is not allowed."""
+    """Add a swap file to the system inside the block; skip the test where that is not allowed."""
     path = directory / "swap"
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)

@@ -28,7 +28,7 @@ Table = dict[int, tuple[bytes, bytes, bytes]]
 
 
 def synthetic_rows(table: TableEntry, keys: Iterable[int], seed: int = 0) -> RowChunk:
-    """A row for each key, from a seed."""
+    """Return a row for each key, from a seed."""
     array = np.array(list(keys), np.uint64)
     layout = RowLayout.of(table)
     draw = np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def synthetic_rows(table: TableEntry, keys: Iterable[int], seed: int = 0) -> Row
 
 
 def as_table(chunks: Iterable[RowChunk]) -> Table:
-    """Rows by key, to be compared bit for bit; a key that is there twice is an error."""
+    """Return rows by key, for bitwise comparison; a duplicate key is an error."""
     table: Table = {}
     for chunk in chunks:
         for place, key in enumerate(chunk.keys.tolist()):
@@ -66,7 +66,7 @@ def save(
     workers: Sequence[Mapping[str, Any]] = ({"rank": 0, "position": 5},),
     storage_options: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Saves tables dealt over shards, dense tensors and positions, as a fleet would."""
+    """Save tables split into shards, dense tensors and positions, as a fleet would."""
     items = rows.items() if isinstance(rows, Mapping) else rows
     with PendingCheckpoint.begin(path, storage_options) as pending:
         tables = []
@@ -87,7 +87,7 @@ def save(
 
 
 def two_tables(seed: int = 0, count: int = 200) -> list[tuple[TableEntry, RowChunk]]:
-    """Rows of both tables."""
+    """Return rows of both tables."""
     return [
         (ADS, synthetic_rows(ADS, range(count), seed)),
         (WORDS, synthetic_rows(WORDS, range(2**63, 2**63 + count // 2), seed + 1)),
@@ -95,7 +95,7 @@ def two_tables(seed: int = 0, count: int = 200) -> list[tuple[TableEntry, RowChu
 
 
 def contents(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything in a checkpoint, to be compared."""
+    """Return everything in a checkpoint, for comparison."""
     return {
         "step": checkpoint.manifest.step,
         "rows": {

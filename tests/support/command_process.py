@@ -1,4 +1,4 @@
-"""A `sparsefleet` command in a separate process, which says in a line when it is ready."""
+"""A `sparsefleet` command in a separate process that prints a line when it is ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-DEADLINE_S = 240.0  # allows for a loaded machine
+DEADLINE_S = 240.0  # generous, for a loaded machine
 
 
 class CommandProcess:
@@ -41,7 +41,7 @@ class CommandProcess:
         self.ready_line = ""
 
     def read_ready_line(self) -> re.Match[str]:
-        """The line, once it is there."""
+        """Return the line, once it is printed."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
@@ -54,7 +54,7 @@ class CommandProcess:
         return found
 
     def errors(self) -> str:
-        """What it wrote to stderr so far."""
+        """Return what it has written to stderr so far."""
         self._errors.seek(0)
         return self._errors.read()
 
@@ -62,11 +62,11 @@ class CommandProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Return its exit code."""
         return self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
-        """Ends it if it still runs; frees everything."""
+        """End it if it still runs; free everything."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(DEADLINE_S)

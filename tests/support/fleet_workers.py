@@ -17,14 +17,14 @@ ENDED_WITHIN_S = 120.0
 
 
 class HasEndpoints(Protocol):
-    """The servers, or proxies in front of them."""
+    """Servers, or proxies in front of them."""
 
     @property
     def endpoints(self) -> list[str]: ...
 
 
 def fleet_of(servers: HasEndpoints, index: int, num_workers: int) -> Fleet:
-    """A fleet that knows its role and has no model yet."""
+    """Return a fleet with a role and without a model."""
     fleet = Fleet()
     fleet.init(
         RoleInfo(
@@ -39,7 +39,7 @@ def fleet_of(servers: HasEndpoints, index: int, num_workers: int) -> Fleet:
 
 @contextmanager
 def begun(fleet: Fleet) -> Iterator[Fleet]:
-    """A started fleet with a small model."""
+    """Yield the fleet, started with a small model."""
     fleet.distribute(nn.Linear(1, 1), optim.SGD(lr=0.1), "async")
     fleet.init_worker()
     try:

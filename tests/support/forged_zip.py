@@ -14,7 +14,7 @@ Contents = dict[str, bytes]
 
 
 def entries_of(path: Path) -> Contents:
-    """The contents of an archive by name."""
+    """Return the contents of an archive by name."""
     with zipfile.ZipFile(path) as archive:
         return {entry.filename: archive.read(entry) for entry in archive.infolist()}
 
@@ -39,7 +39,7 @@ class Entry:
 def zip_of(
     entries: list[Entry], *, prefix: bytes = b"", end: dict[str, Any] | None = None
 ) -> bytes:
-    """A zip file; `end` has other values for its end record: start, size, count, comment."""
+    """Return a zip file; `end` overrides fields of its end record: start, size, count, comment."""
     body, offsets = bytearray(prefix), []
     for entry in entries:
         offsets.append(len(body))

@@ -1,4 +1,5 @@
-"""A corpus of hostile `.pt2` archives: each would run code, read files or eat memory if trusted.
+"""A corpus of hostile `.pt2` archives: each would run code, read files or exhaust memory if
+trusted.
 
 A case changes the archive of a real export. Those that run code touch `marker`, directly or by
 importing `planted`, a module that a test puts on the path.
@@ -26,7 +27,7 @@ Build = Callable[[Contents, Path], bytes]
 
 
 def command(marker: Path) -> str:
-    """Python that touches the marker, without the help of any name."""
+    """Return Python code that touches the marker without using any name."""
     return f"__import__('os').system('touch {marker}')"
 
 
@@ -38,14 +39,14 @@ def first(entries: list[Entry], ending: str) -> Entry:
 
 
 def two_directories(contents: Contents, marker: Path) -> bytes:
-    """Readers that measure from the end find a harmless graph, those that trust offsets another."""
+    """Readers that count from the end find a harmless graph, those that trust offsets another."""
     hostile = zip_of(plain(_with_graph(contents, size_is_code, marker)))
     harmless = zip_of(plain(contents))
     size, start = struct.unpack("<2L", hostile[-10:-2])
     size_b, start_b = struct.unpack("<2L", harmless[-10:-2])
     assert size == size_b
     body = hostile[: start + size]
-    shift = len(body) + start_b - start  # by which the first kind moves all offsets
+    shift = len(body) + start_b - start  # the shift that the first kind applies to all offsets
     directory = bytearray(harmless[start_b : start_b + size])
     at = 0
     while at < size:
@@ -95,7 +96,7 @@ def renamed_within(contents: Contents, marker: Path) -> bytes:
 
 
 def deflated(contents: Contents, marker: Path) -> bytes:
-    """A small file that would become a large one."""
+    """A small file that decompresses to a large one."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     bomb = packer.compress(b" " * 50_000_000) + packer.flush()
     return zip_of([Entry(MODEL, bomb, method=8), *plain(_without(contents, MODEL))])
@@ -176,7 +177,7 @@ def size_is(text: str) -> Build:
 
 
 def spec_is(which: str, kind: str | None, context: Any) -> Build:
-    """Inputs or outputs nested in something else than a tuple."""
+    """Inputs or outputs nested in something other than a tuple."""
 
     def change(content: dict[str, Any], marker: Path) -> None:
         spec = json.loads(_signature(content)[which])
@@ -221,7 +222,7 @@ _FACTORY = {
 
 
 def argument_name_is_code(content: dict[str, Any], marker: Path) -> None:
-    """Two names that, put into the source of a function, end it and run something else."""
+    """Two names that, inserted into the source of a function, end it and run other code."""
     names = _signature(content)["forward_arg_names"]
     names[-2] = f'x, y={command(marker)}): return 0\n"""'
     names[-1] = "\"\"\"\n'''\ndef g():\n    0 #"
@@ -251,7 +252,7 @@ def calls(target: str, *arguments: dict[str, Any]) -> Build:
 
 
 def file_by_way_of_another(content: dict[str, Any], marker: Path) -> None:
-    """An operator that calls the one it is given, which reads any file."""
+    """An operator that calls the operator passed to it, which reads any file."""
     node = _relu(content)
     node["target"] = "torch.ops.higher_order.wrap_with_set_grad_enabled"
     node["inputs"] = [
@@ -299,7 +300,7 @@ def tensor_is(change: Callable[[dict[str, Any]], Any]) -> Build:
 
 
 def empty_file_of_a_large_tensor(contents: Contents, marker: Path) -> bytes:
-    """Torch fills in what an empty file lacks: a terabyte of zeros."""
+    """Torch fills up an empty file: a terabyte of zeros."""
     config = json.loads(contents[WEIGHTS])
     meta = config["config"]["model.score.bias"]["tensor_meta"]
     meta["sizes"] = [{"as_int": 1 << 38}]
@@ -346,7 +347,7 @@ def python_writes(contents: Contents, marker: Path) -> bytes:
 
 
 class Case(NamedTuple):
-    """How to build an archive, and what must be said of it."""
+    """How to build an archive, and the expected error."""
 
     build: Build
     message: str

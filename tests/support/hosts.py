@@ -1,7 +1,7 @@
-"""Several "machines" on this one: network namespaces that a test makes and removes.
+"""Several "machines" on this one: network namespaces that a test creates and removes.
 
-Each host has an address in 10.77.0.0/24 on a bridge in a namespace of its own, so nothing outside
-is touched or reached. Needs root and iproute2.
+Each host has an address in 10.77.0.0/24 on a bridge in a separate namespace, so nothing outside is
+touched or reached. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Hosts"]
 
 
 class Hosts:
-    """`count` hosts, made by the constructor; use as a context manager."""
+    """`count` hosts, created by the constructor; use as a context manager."""
 
     def __init__(self, count: int) -> None:
         for tool in ("ip", "tc"):
@@ -57,7 +57,7 @@ class Hosts:
         return f"10.77.0.{number + 1}"
 
     def prefix(self, number: int) -> tuple[str, ...]:
-        """The words before a command that make it run on the host."""
+        """Return the prefix that makes a command run on the host."""
         return ("ip", "netns", "exec", self._names[number])
 
     def give_address(self, number: int, of: int) -> None:
@@ -65,14 +65,14 @@ class Hosts:
         self._in(self._names[number], f"ip address add {self.address(of)}/24 dev eth0")
 
     def cut_off(self, number: int) -> None:
-        """Pull the host's cable."""
+        """Disconnect the host."""
         self._in(self._bridge, f"ip link set port{number} down")
 
     def plug_in(self, number: int) -> None:
         self._in(self._bridge, f"ip link set port{number} up")
 
     def lose_packets(self, sender: int, receiver: int) -> None:
-        """What one host sends to the other does not arrive; the other direction works."""
+        """Drop what one host sends to the other; the other direction works."""
         nobody = f"{self.address(receiver)} lladdr 02:00:00:00:00:99 dev eth0 nud permanent"
         self._in(self._names[sender], f"ip neigh replace {nobody}")
 
@@ -80,8 +80,8 @@ class Hosts:
         self._in(self._names[sender], f"ip neigh del {self.address(receiver)} dev eth0")
 
     def shape(self, number: int, discipline: str) -> None:
-        """Everything that the host sends goes through this discipline of `tc`, such as
-        "netem delay 50ms"; skips the test if the kernel does not have it.
+        """Send all the host's traffic through this `tc` discipline, such as
+        "netem delay 50ms"; skip the test if the kernel does not have it.
         """
         try:
             self._in(self._names[number], f"tc qdisc replace dev eth0 root {discipline}")

@@ -1,4 +1,4 @@
-"""Workers that are killed and started again under their rank, as a launcher does it.
+"""Workers that are killed and restarted with the same rank, as by a launcher.
 
 They are forked from a process that has imported everything, so that a restart takes milliseconds.
 """
@@ -65,8 +65,8 @@ class KillableWorkers:
     """Runs `work(rank, *arguments)` in `count` processes, and restarts each that is killed.
 
     work: finds its role in the environment, and calls `pace()` in each step.
-    restarts: False: who is killed stays away, and the others continue.
-    restarts_failed: also restart who ends with an error, as `--restart failed`.
+    restarts: False: killed workers stay away, and the others continue.
+    restarts_failed: also restart workers that end with an error, like `--restart failed`.
     variables_of: by rank, what its environment has besides that of all.
     """
 
@@ -115,7 +115,7 @@ class KillableWorkers:
 
     @property
     def are_done(self) -> bool:
-        """Restarts what was killed; whether all have ended. Raises if one has failed."""
+        """Restart killed workers; return whether all have ended. Raises if one has failed."""
         done = True
         for rank, process in enumerate(self._processes):
             if process.is_alive():
@@ -135,7 +135,7 @@ class KillableWorkers:
         self._processes[rank].join()
 
     def run(self, kills: int = 0, seed: int = 0) -> None:
-        """Returns when all have ended; kills one at random, `kills` times, some steps apart."""
+        """Return when all have ended; kill one at random, `kills` times, some steps apart."""
         chance = random.Random(seed)
         kill_at = self._plan_kill(chance, kills)
         end = time.monotonic() + DEADLINE_S

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 
 
 def checked_documents(text: str) -> dict[str, Document]:
-    """Return the documents of a YAML text by kind; raise if one does not fit its schema."""
+    """Return the documents of a YAML text by kind; raise if one does not match its schema."""
     found = {document["kind"]: document for document in yaml.safe_load_all(text)}
     for document in found.values():
         check(document)
@@ -27,7 +27,7 @@ def checked_documents(text: str) -> dict[str, Document]:
 
 
 def check(document: Document) -> None:
-    """Raise ValidationError, of either library, if the document does not fit its schema."""
+    """Raise ValidationError, of either library, if the document does not match its schema."""
     kind = _KIND_OF_SCHEMA.get(document["kind"], document["kind"])
     if kind not in _CRDS["$defs"]:
         kubernetes_validate.validate(document, _CORE_VERSION, strict=True)
@@ -38,7 +38,7 @@ def check(document: Document) -> None:
 
 
 def _inner_documents(document: Document) -> Iterator[Document]:
-    """Yield the jobs and pods that the controller of a custom resource makes of its templates."""
+    """Yield the jobs and pods that a custom resource's controller creates from its templates."""
     spec = document["spec"]
     if document["kind"].endswith("TrainingRuntime"):
         spec = spec["template"]["spec"]

@@ -1,4 +1,4 @@
-"""A `sparsefleet launch` in a separate process, and what it leaves behind."""
+"""Runs `sparsefleet launch` in a separate process, and reads what it leaves behind."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 240.0  # allows for a loaded machine
+DEADLINE_S = 240.0  # generous, for a loaded machine
 _LOOK_S = 0.02
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Raises TimeoutError with `what` if the condition does not come true."""
+    """Wait for the condition; raise TimeoutError with `what` if it does not become true."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > end:
@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """False for one that has ended, reaped by its parent or not."""
+    """Return whether the process runs; False for one that has ended, reaped or not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -38,7 +38,7 @@ def is_alive(pid: int) -> bool:
 
 
 class LaunchProcess:
-    """Started by the constructor in `directory`. Children say who they are by a file there.
+    """Started by the constructor in `directory`. Children report themselves in files there.
 
     A script of a test writes its pid to `pids/<anything>`; so the test knows what must be gone.
     """
@@ -67,7 +67,7 @@ class LaunchProcess:
         )
 
     def output(self) -> str:
-        """stdout and stderr so far."""
+        """Return stdout and stderr so far."""
         self._out.seek(0)
         return self._out.read().decode()
 
@@ -78,14 +78,14 @@ class LaunchProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """The launcher's exit code."""
+        """Return the launcher's exit code."""
         try:
             return self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"launcher still runs: {self.output()}") from None
 
     def pids(self) -> dict[str, int]:
-        """The pids of all processes that have reported in."""
+        """Return the pids of all processes that have reported in."""
         found = {}
         for path in (self.directory / "pids").iterdir():
             text = path.read_text()

@@ -1,4 +1,6 @@
-"""A whole training in the test process: real servers, workers as threads, each with its store."""
+"""A complete training in the test process: real servers, and workers as threads with their own
+stores.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ ENDED_WITHIN_S = 60.0
 def gradients(
     dense: float | None = None, rows: Mapping[int, float] | None = None, *, width: int = 1
 ) -> StepGradients:
-    """A dense gradient of that value everywhere, and one of width 1 for each key."""
+    """Return a dense gradient filled with a value, and one of width 1 for each key."""
     made = StepGradients()
     if dense is not None:
         made.dense[NET] = np.full(width, dense, np.float32)

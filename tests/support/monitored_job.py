@@ -1,4 +1,4 @@
-"""A job of real processes that is being watched: by metrics, dashboard and `sparsefleet top`."""
+"""A job of real processes that is monitored by metrics, dashboard and `sparsefleet top`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class MonitoredJob:
-    """Servers and workers that train until a file `stop` appears, watched by all there is.
+    """Servers and workers that train until a file `stop` appears, with all monitoring enabled.
 
     script: run by every worker, with `words` as its arguments.
     """
@@ -67,7 +67,7 @@ class MonitoredJob:
         return ""
 
     def reading(self) -> Reading:
-        """What the launcher has gathered; nothing before it listens."""
+        """Return what the launcher has gathered; nothing before it listens."""
         assert self.launcher.process.poll() is None, self.launcher.output()
         if not self.address():
             return Reading([])
@@ -82,13 +82,13 @@ class MonitoredJob:
         return (self.directory / "logs" / "metrics" / "dashboard.url").read_text().strip()
 
     def view(self) -> dict[str, Any]:
-        """What the dashboard shows."""
+        """Return what the dashboard shows."""
         with urllib.request.urlopen(self.page().replace("/?", "/job.json?"), timeout=60) as answer:
             shown: dict[str, Any] = json.load(answer)
         return shown
 
     def diagnoses(self) -> set[tuple[str, str]]:
-        """Rule and subject of what is wrong, by the launcher's metrics."""
+        """Return rule and subject of each finding in the launcher's metrics."""
         found = [
             dict(each.labels)
             for each in self.reading().samples()
@@ -119,7 +119,7 @@ class MonitoredJob:
 
 
 class LiveTop:
-    """`sparsefleet top` in a terminal of its own, as a person on ssh has it."""
+    """Runs `sparsefleet top` in a separate terminal, as over ssh."""
 
     def __init__(self, directory: Path) -> None:
         self._terminal, inside = pty.openpty()
@@ -143,7 +143,7 @@ class LiveTop:
                 self._text = (self._text + piece.decode(errors="replace"))[-400_000:]
 
     def shows(self, words: str) -> bool:
-        """Whether any picture so far has these words; lines may be broken between them."""
+        """Return whether any screen so far has these words; lines may break between them."""
         assert self._process.poll() is None, self._text[-2000:]
         return words in " ".join(_CONTROL.sub(" ", self._text).split())
 

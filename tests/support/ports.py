@@ -1,4 +1,4 @@
-"""Ports for processes that must be told theirs before they start."""
+"""Ports for processes that need theirs before they start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PORTS = range(15_000, 32_000)
 
 
 def free_ports(count: int = 1) -> list[int]:
-    """Ports of 127.0.0.1 that are free now, one after another."""
+    """Return consecutive ports of 127.0.0.1 that are free now."""
     choice = random.SystemRandom()
     while True:
         first = choice.randrange(_PORTS.start, _PORTS.stop - count)

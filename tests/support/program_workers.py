@@ -38,7 +38,7 @@ class Network:
 
 @dataclass
 class ProgramWorker:
-    """One worker with its own scope."""
+    """A worker with its own scope."""
 
     fleet: ProgramFleet
     network: Network
@@ -57,7 +57,7 @@ class ProgramWorker:
 
 
 def ids_and_numbers() -> fluid.Variable:
-    """A table, two layers, a squared error."""
+    """Build a table, two layers and a squared error."""
     ids = fluid.layers.data("ids", [1], dtype="int64")
     x = fluid.layers.data("x", [3])
     y = fluid.layers.data("y", [1])
@@ -67,7 +67,7 @@ def ids_and_numbers() -> fluid.Variable:
 
 
 def feeds_of(rank: int, steps: int, batch: int = 8) -> list[Feed]:
-    """Batches of one worker."""
+    """Return the batches of one worker."""
     rng = np.random.default_rng(rank)
     made = []
     for _ in range(steps):
@@ -79,7 +79,7 @@ def feeds_of(rank: int, steps: int, batch: int = 8) -> list[Feed]:
 
 
 def joined(feeds: list[Feed]) -> Feed:
-    """One batch of all of them."""
+    """Join the batches of all workers into one."""
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 

@@ -1,7 +1,7 @@
-"""Rank processes for tests: forked from one that has imported torch, so that they cost little.
+"""Rank processes for tests, forked from one that has imported torch, so that they start quickly.
 
 A test module names functions ``work(world, *arguments)``; every call of ``RankProcesses.run`` runs
-one of them in fresh processes and a fresh process group. The fixture ``ranks`` is there for all::
+one of them in fresh processes and a fresh process group. All tests can use the fixture ``ranks``::
 
     def scaled_rank(world: World, scale: float) -> float:
         return world.rank * scale
@@ -79,14 +79,14 @@ class RankProcesses:
         bare: bool = False,
         timeout_s: float = 60.0,
     ) -> list[Any]:
-        """What ``work(world, *arguments)`` returned, by rank.
+        """Return what ``work(world, *arguments)`` returned, by rank.
 
-        Ranks in ``lost`` may end without a result (None then), as killed ones do. With ``bare``,
+        Ranks in ``lost`` may end without a result (None), like killed ones. With ``bare``,
         the function is called as ``work(rank, size, path, *arguments)`` without a World; the path
         is that of a fresh file for a FileStore.
 
         Raises:
-            AssertionError: with the tracebacks of all ranks that failed or had to be ended.
+            AssertionError: with the tracebacks of all ranks that failed or had to be killed.
         """
         self._runs += 1
         folder = Path(self._folder.name) / str(self._runs)
@@ -127,10 +127,10 @@ def _read_result(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def _fork_ranks() -> None:
-    """Carries out one order a line until stdin ends."""
+    """Execute one command per line until stdin ends."""
     for line in sys.stdin:
         order = json.loads(line)
-        with contextlib.suppress(Exception):  # each rank would say it again
+        with contextlib.suppress(Exception):  # each rank would repeat it
             importlib.import_module(order["module"])
         pids = {}
         for rank in range(order["size"]):
@@ -145,11 +145,11 @@ def _fork_ranks() -> None:
 def _be_rank(rank: int, order: dict[str, Any]) -> None:
     """Never returns: the process ends with the work."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # stdout belongs to the answers
+    os.dup2(2, 1)  # stdout is for the answers
     os.environ.update(order["environment"])
     try:
         result = {"value": _work(rank, order)}
-    except BaseException:  # the edge of the process: told to the test
+    except BaseException:  # the edge of the process: reported to the test
         result = {"error": traceback.format_exc()}
     path = Path(order["folder"]) / f"{rank}.json"
     path.with_suffix(".tmp").write_text(json.dumps(result), encoding="utf-8")
@@ -183,8 +183,9 @@ def _work(rank: int, order: dict[str, Any]) -> Any:
 
 
 def _wait_for(pids: dict[int, int], lost: list[int], timeout_s: float) -> None:
-    """Until all have ended; those that take too long, or outlive a failed one, are ended. Who is to
-    be lost is not waited for, and does not count as failed."""
+    """Wait until all have ended; kill those that take too long, or outlive a failed one. Ranks that
+    are to be lost are not waited for, and do not count as failed.
+    """
     deadline = time.monotonic() + timeout_s
     may_fail = {pids[rank] for rank in lost}
     left = set(pids.values())

@@ -14,7 +14,7 @@ from sparsefleet.fluid.collective.ranks import Ranks, set_ranks, worker_role
 from sparsefleet.fluid.incubate.fleet.collective import Collective, DistributedStrategy
 
 PRELOAD = (
-    "torch._dynamo",  # what building a program asks of torch, and takes seconds to load
+    "torch._dynamo",  # what building a program loads from torch, which takes seconds
     "sparsefleet.fluid.executor",
     "sparsefleet.fluid.operators.collective",
     "sparsefleet.fluid.incubate.fleet.collective",
@@ -26,14 +26,14 @@ ROWS = 4
 
 
 def endpoints_of(world: World) -> list[str]:
-    """Of ranks that may be on several nodes."""
+    """Return endpoints of ranks that may be on several nodes."""
     return [
         f"127.0.0.{1 + rank // world.ranks_per_node}:{9000 + rank}" for rank in range(world.size)
     ]
 
 
 def fleet_of(world: World) -> Collective:
-    """The fleet of a rank that has met the others."""
+    """Return the fleet of a rank that has joined the others."""
     from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
 
     endpoints = endpoints_of(world)

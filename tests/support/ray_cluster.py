@@ -1,6 +1,6 @@
 """A Ray cluster of several raylets on this machine, and jobs that run on it.
 
-Ray is imported where it is used: that takes seconds, also where its tests are not run.
+Ray is imported where it is used: that takes seconds, even if its tests do not run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 _OBJECT_STORE_BYTES = 80 << 20
 _CONFIG = {
-    "worker_niceness": 0,  # at Ray's 15, processes starve beside other tests
+    "worker_niceness": 0,  # at Ray's 15, processes starve next to other tests
     "enable_worker_prestart": False,
     "prestart_worker_first_driver": False,
     "health_check_period_ms": 1000,
@@ -32,7 +32,7 @@ _CONFIG = {
 
 
 class RayCluster:
-    """A head and other nodes; CPUs are only numbers to Ray."""
+    """A head and other nodes; to Ray, CPUs are only numbers."""
 
     def __init__(self, nodes: int, cpus: int) -> None:
         import ray
@@ -57,7 +57,7 @@ class RayCluster:
         )
 
     def kill_raylet(self, node_id: str) -> None:
-        """`kill -9` of the raylet of a node that is not the head; its processes follow it."""
+        """`kill -9` the raylet of a node other than the head; its processes end with it."""
         node = next(node for node in self.nodes if node.node_id == node_id)
         self.nodes.remove(node)
         raylet = node.all_processes["raylet"][0].process.pid
@@ -84,7 +84,7 @@ def alive_nodes() -> set[str]:
 
 @contextlib.contextmanager
 def ray_cluster(nodes: int, cpus: int) -> Iterator[RayCluster]:
-    """Start a cluster; end it with the block."""
+    """Start a cluster; end it at the end of the block."""
     cluster = RayCluster(nodes, cpus)
     try:
         yield cluster
@@ -93,7 +93,7 @@ def ray_cluster(nodes: int, cpus: int) -> Iterator[RayCluster]:
 
 
 class RayJob:
-    """`sparsefleet launch --on ray` in a process of its own, started by the constructor."""
+    """Runs `sparsefleet launch --on ray` in a separate process, started by the constructor."""
 
     def __init__(self, cluster: RayCluster, directory: Path, *words: str, name: str = "") -> None:
         self.directory = directory
@@ -127,7 +127,7 @@ class RayJob:
         return self._out.read().decode(errors="replace")
 
     def processes(self) -> dict[str, Any]:
-        """All servers, replicas and workers that the job knows now, by name."""
+        """Return all servers, replicas and workers that the job knows now, by name."""
         import ray
 
         coordinator = self._coordinator()
@@ -164,12 +164,12 @@ class RayJob:
             raise TimeoutError(f"the job still runs: {self.output()}") from None
 
     def wait_for_no_process(self) -> None:
-        """All processes that were seen have ended."""
+        """Wait until all processes seen so far have ended."""
         for (name, _), pid in self._seen.items():
             wait_until(lambda pid=pid: not is_alive(pid), f"ended: {name}, pid {pid}")
 
     def leftovers(self) -> list[Path]:
-        """The directories that this job has left on nodes."""
+        """Return the directories that this job has left on nodes."""
         base = Path(tempfile.gettempdir(), f"sparsefleet-ray-{os.getuid()}")
         return [path for job_id in self._job_ids for path in base.glob(f"{job_id}*/*")]
 
@@ -191,7 +191,7 @@ class RayJob:
 
 
 def ledger_words(directory: Path, mode: str, *, batches: int = 150, pace_ms: int = 20) -> list[str]:
-    """The words with which a job trains the ledger."""
+    """Return the arguments with which a job trains the ledger."""
     out = directory / "out"
     out.mkdir(exist_ok=True)
     return [

@@ -35,7 +35,7 @@ class RedisProcess:
         return f"redis://127.0.0.1:{self.port}/0?model=shop"
 
     def start(self) -> None:
-        """Start it empty, or again after `kill`; return when it answers."""
+        """Start it, empty, at first or after `kill`; return when it answers."""
         assert self.program is not None
         self._process = subprocess.Popen(
             [

@@ -55,7 +55,7 @@ def make_trainer(
     time.
     """
     model = options.pop("model", None)
-    with _SEEDING:  # workers that are threads share torch's generator
+    with _SEEDING:  # workers in threads share torch's generator
         torch.manual_seed(0)
         model = model or DropoutClicks()
     optimizer = options.pop("optimizer", None) or torch.optim.Adam(model.parameters(), lr=0.01)
@@ -90,7 +90,7 @@ class BreakingData:
 
 
 def contents(path: Path | str) -> dict[str, Any]:
-    """Everything in a checkpoint as arrays by name, rows in order of their keys."""
+    """Return everything in a checkpoint as arrays by name, rows in key order."""
     checkpoint = Checkpoint.open(str(path))
     checkpoint.verify()
     found: dict[str, Any] = dict(checkpoint.dense())

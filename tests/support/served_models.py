@@ -55,13 +55,13 @@ def _telling(number: float) -> Path:
 
 
 def telling(directory: Path, number: float) -> Path:
-    """An export in which ads 0..99 have rows; its predictions show the version."""
+    """Write an export in which ads 0..99 have rows; its predictions show the version."""
     shutil.copytree(_telling(number), directory, dirs_exist_ok=True)
     return directory
 
 
 def replace_telling(directory: Path, number: float) -> None:
-    """Replace the version that is there as an export does: the manifest last."""
+    """Replace the existing version as an export does: the manifest last."""
     source = _telling(number)
     for path in source.iterdir():
         if path.name != "manifest.json":
@@ -71,7 +71,7 @@ def replace_telling(directory: Path, number: float) -> None:
 
 
 def shop_rows(size: int = 3, seed: int = 1) -> list[dict[str, Any]]:
-    """Examples for the export of the shop, as a request has them."""
+    """Return examples for the shop's export, in the form of a request."""
     given = batch(size, seed)
     tags, starts = given["tags"]
     shops, ends = given["shops"]
@@ -109,7 +109,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(models: Path, **settings: Any) -> AsyncIterator[Served]:
-    """The application in this event loop, without a socket."""
+    """Run the application in this event loop, without a socket."""
     app = make_app(ServeConfig(models=models, **settings))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (

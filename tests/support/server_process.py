@@ -26,5 +26,5 @@ class ServerProcess(CommandProcess):
         super().__init__(_READY, "server", *port, *flags, open_files=open_files, prefix=prefix)
 
     def wait_ready(self) -> str:
-        """The endpoint it listens on, once it says so."""
+        """Return the endpoint it listens on, once it is printed."""
         return self.read_ready_line()["endpoint"]

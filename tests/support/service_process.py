@@ -22,7 +22,7 @@ class ServiceProcess(CommandProcess):
         self.url = ""
 
     def wait_ready(self) -> str:
-        """Its URL, once it says so."""
+        """Return its URL, once it is printed."""
         self.url = self.read_ready_line()["url"]
         return self.url
 

@@ -94,7 +94,7 @@ class _Gpu(TorchFunctionMode):
 
 
 class _Copy(torch.autograd.Function):
-    """Copy to the other side; gradients come back."""
+    """Copies to the other device; gradients are copied back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ _draws = recompute._drawing_from
 
 @contextmanager
 def _drawing_from(*given: Any) -> Iterator[None]:
-    """That of segments that are run again by autograd, where the simulation is off."""
+    """`_drawing_from` for segments that autograd recomputes, where the simulation is off."""
     with _Gpu(), _draws(*given):
         yield
 

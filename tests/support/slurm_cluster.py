@@ -52,7 +52,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing_programs() -> list[str]:
-    """Return what is not installed of what a cluster needs."""
+    """Return the commands that a cluster needs and that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
 
 
@@ -113,11 +113,11 @@ class SlurmCluster:
         return int(self.run("sbatch", "--parsable", script.name, directory=script.parent))
 
     def is_over(self, job: int) -> bool:
-        """Return whether the job has ended; see to it that a requeued one starts."""
+        """Return whether the job has ended; make sure that a requeued job starts."""
         shown = self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
         states = set(shown.split())
         if "PENDING" in states:
-            # The scheduler of heterogeneous jobs looks at the queue after a change only.
+            # The scheduler of heterogeneous jobs looks at the queue only after a change.
             self.run("scontrol", "update", f"JobId={job}", "Nice=0")
         ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
         return bool(states) and states <= ended

@@ -13,11 +13,13 @@ from sparsefleet.endpoint import parse_endpoint
 
 __all__ = ["Strangers", "num_strangers"]
 
-_SPARE_FILES = 512  # of this process, for everything else a test opens
+_SPARE_FILES = 512  # files reserved for everything else a test opens
 
 
 def num_strangers(wanted: int) -> int:
-    """Return `wanted`, or as many as this process may open; raise its soft limit if possible."""
+    """Return `wanted`, or the number of files this process may open; raise its soft limit if
+    possible.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _SPARE_FILES
     if soft < needed:

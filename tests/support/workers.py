@@ -21,7 +21,7 @@ def run_workers(
     num_servers: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Outcome]:
-    """What `work(role)` returned in each worker, by rank; the first exception is raised."""
+    """Return what `work(role)` returned in each worker, by rank; the first exception is raised."""
     monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
     with NativeServers(num_servers) as servers, ThreadPoolExecutor(num_workers) as pool:
         roles = [

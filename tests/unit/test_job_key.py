@@ -24,7 +24,7 @@ def private_file(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def make_owner(monkeypatch: pytest.MonkeyPatch, path: Path, *, owner: int, user: int) -> None:
-    """Has `find_job_key` see a file of one user while it runs as another."""
+    """Make `find_job_key` see a file of one user while it runs as another."""
     real = os.fstat
 
     def fstat(descriptor: int) -> os.stat_result:

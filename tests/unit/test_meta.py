@@ -75,7 +75,7 @@ AS_IN_TORCHREC = {
     "sparsefleet.torchrec_like.collections.EmbeddingConfig",
     "sparsefleet.torchrec_like.jagged.KeyedJaggedTensor",
 }
-MAX_SETTINGS = 14  # of an embedding, including those of its table
+MAX_SETTINGS = 14  # arguments of an embedding, including those of its table
 
 
 def python_files() -> list[Path]:

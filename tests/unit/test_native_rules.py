@@ -18,7 +18,7 @@ INCLUDE = re.compile(r'^#include "(?:(\w+)/)?[\w./]+"', re.MULTILINE)
 
 
 def included_folders(source: Path) -> set[str]:
-    """Return the folders that a file includes by name, "" standing for its own."""
+    """Return the folders that a file includes by name; "" is its own."""
     return {match[1] or "" for match in INCLUDE.finditer(source.read_text(encoding="utf-8"))}
 
 

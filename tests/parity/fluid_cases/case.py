@@ -14,7 +14,7 @@ class Case:
     """inputs: arrays by name, in the order in which `build(fluid, *variables)` takes them.
 
     lod: lengths of the sequences of an input, a list for each level. whole: inputs are declared
-    with all sizes, not with an open first one. forward_only: no gradients are asked for.
+    with all sizes, not with an unknown first one. forward_only: do not compute gradients.
     """
 
     def __init__(self, build, inputs, lod, whole, forward_only):

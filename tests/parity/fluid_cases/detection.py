@@ -8,7 +8,7 @@ from .case import add, floats, ints
 
 
 def boxes(*shape, size, seed=3):
-    """Boxes [..., 4] of positive size within a picture of that size."""
+    """Return boxes [..., 4] of positive size within an image of that size."""
     generator = np.random.RandomState(seed)
     first = generator.uniform(0, size * 0.6, (*shape, 2))
     return np.concatenate(

@@ -1,4 +1,4 @@
-"""Trains on several GPUs, or what stands for them; ranks have different numbers of batches."""
+"""Trains on several GPUs, or processes in their place; ranks have different numbers of batches."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Invented figures in the form that the parts of a run leave."""
+"""Made-up figures in the format of a benchmark run."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def test_no_checkpoint_there(tmp_path: Path) -> None:
 
 
 def test_a_circle_of_deltas_ends(tmp_path: Path) -> None:
-    """Somebody edited the manifests by hand."""
+    """The manifests were edited by hand."""
     save(str(tmp_path / "a"), two_tables())
     save(str(tmp_path / "b"), two_tables(1), base=str(tmp_path / "a"))
     first, second = (Checkpoint.open(str(tmp_path / name)).manifest for name in "ab")

@@ -14,7 +14,7 @@ from sparsefleet.cli.main import main
 
 @pytest.fixture
 def series(tmp_path: Path) -> Path:
-    """A full checkpoint and a delta upon it."""
+    """A full checkpoint and a delta based on it."""
     first = str(tmp_path / step_name(100))
     save(first, two_tables(), num_shards=2, step=100)
     second = str(tmp_path / step_name(200))

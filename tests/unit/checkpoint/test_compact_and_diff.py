@@ -13,7 +13,7 @@ from sparsefleet.errors import CorruptFileError
 
 @pytest.fixture
 def series(tmp_path: Path) -> Path:
-    """Three checkpoints, each building on the one before, of 2, 2 and 3 shards."""
+    """Three checkpoints, each based on the one before, with 2, 2 and 3 shards."""
     save(str(tmp_path / "a"), two_tables(), num_shards=2, step=1)
     save(
         str(tmp_path / "b"),

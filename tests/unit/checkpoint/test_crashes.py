@@ -1,4 +1,4 @@
-"""A save that dies, fails or runs beside another never costs a checkpoint."""
+"""A save that crashes, fails or runs concurrently with another never destroys a checkpoint."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_disk_that_refuses_gives_a_typed_error_and_harms_nothing(
         assert str(tmp_path) in message
         found = Checkpoint.open(str(tmp_path))
         found.verify()
-        if found.manifest.step == OLD:  # else only the last sync failed: the rename was done
+        if found.manifest.step == OLD:  # otherwise only the last sync failed, after the rename
             assert contents(found) == before
             assert names(tmp_path) == files, "nothing of the failed save is left"
     assert number > 20

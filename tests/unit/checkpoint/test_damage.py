@@ -1,4 +1,4 @@
-"""A corpus of damaged checkpoints: each is found, named and never loaded in part."""
+"""A corpus of damaged checkpoints: each is detected, named and never partly loaded."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def swap(one: str, other: str) -> Damage:
 
 
 def edit(change: Callable[[dict[str, Any]], object], *, seal: bool = True) -> Damage:
-    """Changes the manifest's JSON; with `seal` its own checksum is made right again."""
+    """Changes the manifest's JSON; with `seal`, also updates the manifest's own checksum."""
 
     def damage(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -124,7 +124,7 @@ def text(data: bytes) -> Damage:
 
 
 def rewritten(kind: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
-    """A file of rows that somebody wrote again, with its entry in the manifest made to fit."""
+    """A rewritten row file, with its manifest entry adjusted to match."""
 
     def damage(folder: Path) -> None:
         path = file_of(folder, kind)
@@ -338,7 +338,7 @@ CORPUS |= {
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A full checkpoint `a` and a delta `b` upon it with every kind of file."""
+    """A full checkpoint `a` and a delta `b` based on it, with every kind of file."""
     folder = tmp_path_factory.mktemp("series")
     save(str(folder / "a"), two_tables(), num_shards=2)
     save(
@@ -364,7 +364,7 @@ def test_damage_is_found_by_verify_and_by_reading(series: Path, tmp_path: Path, 
     with pytest.raises(kind, match=message) as caught:
         Checkpoint.open(str(folder)).verify()
     assert str(tmp_path / "series") in str(caught.value), "the message names the file"
-    if name != "a key twice":  # found by verify alone, as it takes memory for all keys
+    if name != "a key twice":  # found only by verify, because the check needs memory for all keys
         with pytest.raises(CheckpointError):
             contents(Checkpoint.open(str(folder)))
 

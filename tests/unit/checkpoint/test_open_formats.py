@@ -1,4 +1,4 @@
-"""Checkpoints as other programs see them: sparsefleet does not read them here."""
+"""Checkpoints read by other programs, without sparsefleet."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def written(columns: list[Column], chunks: list[list[NDArray[Any]]]) -> bytes:
 
 
 def bits(dtype: str, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
-    """Any bits at all: NaN with every payload, infinities, denormal numbers."""
+    """Return arbitrary bits: NaN with every payload, infinities, denormal numbers."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return np.frombuffer(np.random.default_rng(seed).bytes(size), dtype).reshape(shape)
 

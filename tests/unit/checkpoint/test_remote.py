@@ -47,7 +47,7 @@ def s3_options() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(params=["memory", "s3"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """A folder of its own, and the options to reach it."""
+    """A separate folder, and the options to access it."""
     name = uuid.uuid4().hex
     if request.param == "memory":
         return f"memory://{name}", {}

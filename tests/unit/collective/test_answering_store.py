@@ -1,4 +1,4 @@
-"""Calls of the store in which ranks meet."""
+"""Calls to the rendezvous store."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def mean_over(present: int, num_ranks: int, without: dict[int, tuple[str, ...]])
 
 
 def exchange_once(world: World, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Under each of several strategies."""
+    """Run under each of several strategies."""
     found = []
     for fields in settings:
         traffic = Traffic()
@@ -94,7 +94,7 @@ def test_any_buckets_and_rings_give_the_same_bits_on_all_ranks(
 
 def test_unfused_all_reduces_are_as_large_as_their_gradients(ranks: RankProcesses) -> None:
     unfused, fused = ranks.run(exchange_once, 2, [{"fuse_all_reduce": False}, BY_LAYER])[0]
-    notes = 2 + len(SHAPES)  # behind the last bucket: a number for each rank and parameter
+    notes = 2 + len(SHAPES)  # after the last bucket: a number for each rank and parameter
     assert unfused["sizes"] == [4 * n for n in (6, 4, 22, 8, 21 + notes)]  # even numbers of floats
     assert fused["sizes"] == [4 * n for n in (6, 24, 28 + notes + 1)]
 
@@ -184,7 +184,7 @@ def test_ranks_learn_that_another_gave_up_and_the_next_step_is_whole(
 
 
 class Backwards(torch.nn.Module):
-    """Its layers are used in another order than they are declared in."""
+    """Uses its layers in a different order than it declares them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""When ranks average, and the values they have then."""
+"""When ranks average their parameters, and the resulting values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_ranks_meet_every_so_many_steps_and_send_nothing_in_between(ranks: RankP
 
 def test_a_rank_without_data_counts_until_its_last_step(ranks: RankProcesses) -> None:
     for found in ranks.run(walk, 3, {"steps": 2}, [4, 1, 4]):
-        # Steps of 1, 2 and 3: first two of ranks 0 and 2 and one of rank 1, then of 0 and 2 only.
+        # Steps add 1, 2 and 3: first two steps of ranks 0 and 2 and one of rank 1, then ranks 0 and
+        # 2 only.
         assert found["values"] == pytest.approx([(2 + 2 + 6) / 3 + (2 + 6) / 2] * 5)
         assert found["meetings"] == 2
 
@@ -73,7 +74,7 @@ def test_the_interval_follows_the_loss_of_all_ranks(ranks: RankProcesses) -> Non
     losses = [3.0] * 4 + [0.75] * 4 + [0.1] * 2 + [30.0]
     first, second = ranks.run(adapt, 2, [losses, [loss / 3 for loss in losses]])
     assert first == second
-    # Mean 2 at first, then 0.5, 1/15 and 20: 4 * sqrt(loss / 2), but 8 at the most.
+    # Mean 2 at first, then 0.5, 1/15 and 20: 4 * sqrt(loss / 2), but at most 8.
     assert first["intervals"] == [4, 2, 1, 8]
     assert first["state"] == {"steps": 11, "interval": 8, "first_loss": 2.0}
 

@@ -1,4 +1,4 @@
-"""Rows of all ranks, on all ranks."""
+"""Gathering the rows of all ranks on all ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_rows_follow_each_other_in_the_order_of_ranks(ranks: RankProcesses) -> N
     for found in ranks.run(gather, 3, ranks_per_node=1):
         assert found["found"] == [[0, 1, 20], [[0.0, 0.0], [0.0, 0.0], [2.0, 2.0]]]
         assert found["nothing"] == [[0], [0, 2]]
-        # Two rows of 16 bytes, filled up if need be, to two others; all on nodes of their own.
+        # Two rows of 16 bytes, padded if necessary, to two other ranks; each rank is on its own
+        # node.
         assert found["sent"] == [64, 64]
 
 

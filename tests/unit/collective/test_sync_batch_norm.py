@@ -1,4 +1,4 @@
-"""Batch norm over all ranks is batch norm over their joined batch."""
+"""Batch norm over all ranks equals batch norm over their joined batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = [(0, 3), (3, 4), (4, 4)]
 
 
 def joined() -> tuple[torch.Tensor, torch.Tensor]:
-    """x, far from zero so that sums of squares would lose digits, and weights of the loss."""
+    """Return x, far from zero so that sums of squares lose digits, and weights of the loss."""
     random = torch.Generator().manual_seed(3)
     shape = (4, 2, 5)
     return 1000 + torch.randn(shape, generator=random), torch.randn(shape, generator=random)

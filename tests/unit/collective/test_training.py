@@ -103,8 +103,9 @@ def train_unevenly(world: World, counts: list[int], fields: dict[str, Any]) -> l
 
 
 def decline_of(world_size: int, counts: list[int], merged: int = 1) -> float:
-    """By how much the weight falls: lr times the sum over steps of the mean of x, over the ranks
-    that have one, each with the mean of what it merged."""
+    """Return the decrease of the weight: lr times the sum over steps of the mean of x over the
+    ranks that have data, where a rank contributes the mean of its merged batches.
+    """
     total = 0.0
     for first in range(0, max(counts), merged):
         means = []
@@ -162,11 +163,11 @@ def test_batch_norms_of_all_ranks_continue_without_those_that_have_no_data(
 ) -> None:
     first, second, third = ranks.run(normalize_unevenly, 3, merged)
     assert first[: len(second)] == second == third
-    assert first[-1] == 3  # batches that rank 0's norm has followed
+    assert first[-1] == 3  # batches that rank 0's batch norm has tracked
 
 
 class Failing(torch.autograd.Function):
-    """Raises in the backward pass, when those of parameters behind it are through."""
+    """Raises in the backward pass, after the gradients of later layers are done."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Ranks that meet, and their errors when one is gone."""
+"""Ranks that join, and their errors when one is lost."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def be_stopped_or_tell(rank: int, size: int, path: str) -> str:
     with pytest.raises(PeerLostError) as found, world.naming_lost("all-reduce of step 12"):
         dist.all_reduce(torch.ones(4), group=world.group)
     world.close(found.value)
-    os.kill(pids[1], signal.SIGKILL)  # so that nobody waits for it
+    os.kill(pids[1], signal.SIGKILL)  # so that no rank waits for it
     return str(found.value)
 
 
@@ -162,7 +162,7 @@ def test_stopped_rank_is_named_when_its_time_is_over(ranks: RankProcesses) -> No
 def fail_or_tell(world: World) -> str:
     world.all_gather_bytes(b"")  # nobody is still joining
     if world.rank == 1:
-        # Nobody answers it; the process must end all the same.
+        # Nobody answers it; the process must end anyway.
         dist.all_reduce(torch.ones(4), group=world.group, async_op=True)
         world.close(ValueError("bad batch"))
         return ""
@@ -194,7 +194,7 @@ def be_late(world: World) -> str:
         with pytest.raises(DeadlineError) as found:
             world.barrier("evaluate")
         told = str(found.value)
-    world.all_gather_bytes(b"here")  # what rank 1 has come to instead
+    world.all_gather_bytes(b"here")  # the collective that rank 1 reached instead
     return told
 
 

@@ -1,4 +1,4 @@
-"""Columnar files with a few bytes changed: an error or records, never anything else."""
+"""Columnar files with a few changed bytes give an error or records, never a crash."""
 
 from __future__ import annotations
 

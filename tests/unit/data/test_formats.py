@@ -1,4 +1,4 @@
-"""What formats are made of, and Criteo's records by the documented rules."""
+"""The parts of formats, and Criteo's records by the documented rules."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def no_preemption() -> Iterator[None]:
-    """A thread keeps the GIL until it releases it itself."""
+    """Make a thread keep the GIL until it releases it itself."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
     yield
@@ -63,7 +63,7 @@ def test_columns_of_a_batch_are_handed_over_not_copied() -> None:
     parser.parse(filled, 3)
     second = [values for values, _ in filled.take()]
     assert [values.shape for values in first] == [(3, 1), (3, 13), (3, 26)]
-    assert len({address_of(values) for values in first + second}) == 6  # later ones lie elsewhere
+    assert len({address_of(values) for values in first + second}) == 6  # later ones are elsewhere
     np.testing.assert_array_equal(first[0], 1.0)
 
 

@@ -49,7 +49,7 @@ def load(folder: Path, worker: WorkerOf) -> MemoryData:
 
 
 def keys_of(data: MemoryData) -> list[int]:
-    """The keys in order; all other values must be those of their key."""
+    """Return the keys in order; all other values must match their key."""
     found = []
     for batch in data:
         values, offsets = batch["ids"]

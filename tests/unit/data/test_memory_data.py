@@ -23,7 +23,7 @@ FORMAT = MultiSlot(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """1000 records whose values follow from their key."""
+    """Write 1000 records whose values are derived from their key."""
     lines = []
     for key in range(1000):
         rng = random.Random(key)
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def records_of(batches: Any) -> dict[int, tuple[Any, ...]]:
-    """Each record under its key."""
+    """Return the records by key."""
     found = {}
     for batch in batches:
         for row, key in enumerate(batch["key"].tolist()):

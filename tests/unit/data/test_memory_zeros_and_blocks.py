@@ -23,7 +23,7 @@ def column_of(data: MemoryData, name: str) -> list[list[float]]:
 
 
 def test_zeros_are_left_out_of_slots_without_shape(tmp_path: Path) -> None:
-    """The example of Fluid: `3 0 0 7` gives [7]; what is left with nothing gets one 0."""
+    """The example of Fluid: `3 0 0 7` gives [7]; an empty slot gets one 0."""
     path = tmp_path / "part"
     path.write_text("3 0 0 7 2 0.0000001 0.5 2 0 0\n2 0 0 1 -0.0000009 2 1 0\n1 5 1 0.25 2 0 3\n")
     slots = MultiSlot(Slot("ids"), Slot("weights", "float"), Slot("dense", "float", (2,)))

@@ -51,7 +51,7 @@ def unsigned(array: Any) -> list[int]:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row group is a part of its own, decoded in chunks of a few rows."""
+    """Each row group is a separate part, decoded in chunks of a few rows."""
     monkeypatch.setattr(parquet_format, "_PART_BYTES", 1)
     monkeypatch.setattr(parquet_format, "_CHUNK_ROWS", 3)
     monkeypatch.setattr(parquet_format, "_CHUNK_ROWS_OF_LISTS", 3)

@@ -138,7 +138,7 @@ def test_a_command_that_has_closed_its_pipes_and_stays_is_given_up(tmp_path: Pat
 
 
 def has_ended(process: int) -> bool:
-    """Whether it is gone, or only waits for its parent to look."""
+    """Return whether it has ended; a zombie counts."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

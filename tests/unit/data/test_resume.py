@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def saved(state: dict[str, Any]) -> dict[str, Any]:
-    """As a checkpoint would keep it."""
+    """Return the state as a checkpoint would store it."""
     copy: dict[str, Any] = json.loads(json.dumps(state))
     return copy
 

@@ -1,4 +1,4 @@
-"""The same records in every format: all come back equal, from wherever reading continues."""
+"""The same records in every format: all come back equal, wherever reading resumes."""
 
 from __future__ import annotations
 

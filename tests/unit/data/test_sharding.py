@@ -149,7 +149,7 @@ def test_epochs_are_forgotten_when_all_have_left_them() -> None:
 
 
 class SlowShard:
-    """Notes the order of calls; reports take until they are let go."""
+    """Records the order of calls; reports block until they are released."""
 
     def __init__(self, files: list[FileToRead]) -> None:
         self._files = iter(files)

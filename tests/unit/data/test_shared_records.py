@@ -27,7 +27,7 @@ from sparsefleet.errors import ConfigError
 ID = Slot("id", "uint64", ())
 SHARED = ReaderConfig(share="records", block_bytes=512)
 Make = Callable[[int, int], Reader]
-"""Makes the reader of worker `index` of `num`."""
+"""Returns the reader of worker `index` of `num`."""
 
 
 def numbers(path: str = "") -> Iterator[dict[str, int]]:

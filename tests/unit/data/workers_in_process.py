@@ -12,7 +12,7 @@ from sparsefleet.errors import PeerLostError
 
 Outcome = TypeVar("Outcome")
 ENDED_WITHIN_S = 60.0
-MAILBOX_BLOCKS = 2  # so few that senders wait
+MAILBOX_BLOCKS = 2  # small enough that senders have to wait
 
 
 class Hub:
@@ -95,7 +95,7 @@ class WorkerOf:
 
 
 def as_workers(size: int, work: Callable[[WorkerOf], Outcome]) -> list[Outcome]:
-    """What `work` returned in each worker, by rank; the first exception is raised."""
+    """Return what `work` returned in each worker, by rank; the first exception is raised."""
     hub = Hub(size)
     with ThreadPoolExecutor(size) as pool:
         running = [pool.submit(work, WorkerOf(hub, rank)) for rank in range(size)]

@@ -1,4 +1,4 @@
-"""Mode "collective" on a simulated GPU: what is placed there, and what comes back."""
+"""Mode "collective" on a simulated GPU: what is placed on it, and what is copied back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsefleet.train import Trainer
 
 
 class Clicks(nn.Module):
-    """Rows of tables, which are on the CPU, and layers, which are not; all inputs are moved."""
+    """Tables with rows on the CPU, and layers on the GPU; all inputs are moved."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def rest_of(feed: BatchFeed) -> list[list[int]]:
 
 
 def saved(feed: BatchFeed) -> DataPosition:
-    """As a checkpoint would keep it."""
+    """Return the state as a checkpoint would store it."""
     return DataPosition.from_json(json.loads(json.dumps(feed.position().to_json())))
 
 
@@ -88,7 +88,7 @@ def test_a_position_can_be_taken_twice_in_one_pass(files: list[Path]) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_reader_resumes_with_another_number_of_workers(workers: int, files: list[Path]) -> None:
     positions, seen = [], []
-    for index, taken in ((0, 2), (1, 9)):  # the second one is through
+    for index, taken in ((0, 2), (1, 9)):  # the second one has finished
         reader = Reader(files, FORMAT, 3, worker_index=index, worker_num=2)
         feed = BatchSource(reader, unlabelled).begin_pass()
         for _ in range(taken):
@@ -135,7 +135,7 @@ def test_workers_that_share_files_resume_from_where_all_of_them_were(files: list
     before = workers()
     feeds = [BatchSource(reader, unlabelled).begin_pass() for reader in before]
     seen = [i for _ in range(2) for i in ids_of(feeds[0].take())]
-    seen += [i for ids in rest_of(feeds[1]) for i in ids]  # it is through, the other one is not
+    seen += [i for ids in rest_of(feeds[1]) for i in ids]  # it has finished, the other one has not
     reports = [
         WorkerReport(fit=1, epoch=0, position=saved(feed), is_through=feed.is_through)
         for feed in feeds

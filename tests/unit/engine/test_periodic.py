@@ -1,4 +1,4 @@
-"""Calls that are made every so often while a pass runs."""
+"""Calls that are made periodically while a pass runs."""
 
 from __future__ import annotations
 

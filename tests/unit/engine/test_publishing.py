@@ -46,7 +46,7 @@ def run_workers(num_workers: int, work: Callable[[Trainer, int], Any], **options
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of a model that was trained on some other data."""
+    """Write an export of a model that was trained on other data."""
     directory = tmp_path_factory.mktemp("export")
     torch.manual_seed(3)
     with make_trainer([], 0, 1, model=DropoutClicks(), optimizer=optim.SGD(lr=0.1)) as trainer:

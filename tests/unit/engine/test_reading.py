@@ -1,4 +1,4 @@
-"""The summary of a training tells what its reader did, and whether training waited for it."""
+"""The training summary shows what the reader did, and whether training waited for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = MultiSlot(Slot("ids", "uint64", (3,)), Slot("click", "float", ()))
 
 
 class CountedBatches:
-    """Batches in memory that say they were read."""
+    """Batches in memory that report having been read."""
 
     def __init__(self, counts: ReaderStats) -> None:
         self._counts = counts

@@ -1,4 +1,4 @@
-"""Descriptions as optimizers of torch, against the tables that know them."""
+"""Optimizer descriptions as torch optimizers, compared with tables that use them."""
 
 from __future__ import annotations
 

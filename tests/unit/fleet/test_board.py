@@ -1,4 +1,4 @@
-"""Ranks that meet without servers."""
+"""Ranks that exchange notes without servers."""
 
 from __future__ import annotations
 

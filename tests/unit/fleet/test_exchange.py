@@ -86,7 +86,7 @@ def test_a_worker_that_fails_in_the_midst_ends_it_for_all(servers: NativeServers
 def test_letters_are_limited_and_senders_wait(
     servers: NativeServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More mail than a box holds goes from worker 0 to worker 1, while 1 takes it."""
+    """Worker 0 sends worker 1 more mail than a box holds, while worker 1 receives it."""
     letter = bytes(8 << 20)
     sizes = []
 

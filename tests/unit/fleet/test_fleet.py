@@ -1,4 +1,4 @@
-"""The fleet object in one process, and what it says when it is used wrongly."""
+"""The fleet object in one process, and its errors when it is misused."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_saved_model_resumes_exactly_where_it_was(mode: str, tmp_path: Path) -> 
     other = local_fleet()
     again, reloaded = trained(other, mode)
     with other.step():
-        again(ids).sum().backward()  # goes astray, to be put right by loading
+        again(ids).sum().backward()  # diverges, to be corrected by loading
     reloaded.load(tmp_path / "model")
     with reloaded.evaluating():
         assert torch.equal(again(ids), before)

@@ -1,4 +1,4 @@
-"""Workers that meet through a store."""
+"""Workers that synchronize through a store."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_gather_takes_bytes_only() -> None:
 
 
 def meet_without_the_last(servers: NativeServers, *, leaves: bool, go_on: bool) -> list[bytes]:
-    """What the first of three workers gathers when the last went away after the first meeting."""
+    """Return what the first of three workers gathers if the last left after the first meeting."""
 
     def meet(index: int) -> list[bytes]:
         with servers.connect(name=f"worker-{index}") as store:

@@ -11,7 +11,7 @@ from sparsefleet.fleet.fleet import Fleet
 from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.schedulers import expand_counts, expand_nodes, job_of_scheduler
 
-# As Slurm 22.05 sets them for three servers on two nodes and four workers on two others.
+# The variables that Slurm 22.05 sets for three servers on two nodes and four workers on two others.
 SLURM = {
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_ID": "18",

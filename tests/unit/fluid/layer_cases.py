@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005  both functions of a case take all inputs
-"""Layers beside what they compute: forward by torch, on the same inputs.
+"""Layers next to a torch function that computes the same forward pass.
 
 Each case is built with any `fluid` that has the API, so that the table can also be run against
 the original.

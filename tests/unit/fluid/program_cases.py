@@ -1,6 +1,6 @@
 """Programs for any `fluid` that has the API: here, and the original, which recorded its results.
 
-`scripts/record_fluid_values.py` runs them by the original.
+`scripts/record_fluid_values.py` runs them with the original.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def case(build):
 
 
 def run_case(fluid, name):
-    """What is fetched, as arrays; parameters are set to waves first."""
+    """Return the fetched values as arrays; parameters are set to waves first."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
     with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(scope):
         feed, fetches = CASES[name](fluid)
@@ -42,7 +42,7 @@ def run_case(fluid, name):
         }
         found = exe.run(main, feed=fed, fetch_list=fetches, return_numpy=False)
     names = [each if isinstance(each, str) else each.name for each in fetches]
-    # Whether a gradient has a LoD differs from operator to operator there.
+    # In the original, whether a gradient has a LoD depends on the operator.
     lods = [
         [] if name.endswith("@GRAD") else tensor.lod()
         for name, tensor in zip(names, found)  # noqa: B905  Python 3.7
@@ -58,7 +58,7 @@ def data(fluid, name, array, lod_level=0, stop_gradient=False, batch=False):
 
 
 def with_gradients(fluid, out, inputs):
-    """out, and the gradients of a weighted sum of it, by inputs and by all parameters."""
+    """Return out, and the gradients of its weighted sum by inputs and all parameters."""
     layers = fluid.layers
     flat = layers.reshape(out, [-1, 1])
     loss = layers.reduce_sum(layers.square(flat + 0.5))

@@ -12,7 +12,7 @@ HEIGHT, STEPS = 60, 200
 
 
 def moved(*, is_sparse: bool, lazy_mode: bool = False) -> np.ndarray:
-    """How far rows are from where they began, when each is in one batch of ten or so."""
+    """Return how far rows moved when each is in about one batch of ten."""
     draw = np.random.default_rng(7)
     wanted = draw.normal(size=(HEIGHT, 4))
     with (

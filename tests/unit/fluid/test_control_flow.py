@@ -47,7 +47,7 @@ def test_program_with_blocks_survives_json_and_pruning(program: Any) -> None:
         assert made.block(1).parent_idx == 0
         assert "while" in str(made)
         (found,) = fluid.Executor().run(made, FEED, [total.name])
-        # Dropout at rest, in the loop too: times 0.5, as 1.8.5 does at prediction.
+        # Dropout is off, also in the loop: values are scaled by 0.5, as in 1.8.5's predictions.
         np.testing.assert_allclose(found, np.ones((1, 2)))
 
 

@@ -24,7 +24,7 @@ def nest(depth: int) -> st.SearchStrategy[Any]:
 
 
 def unnest(values: list[int], levels: list[list[int]]) -> list[Any]:
-    """What lists of such lengths, outermost first, were made of."""
+    """Return the values in nested lists of these lengths, outermost first."""
     parts: list[Any] = values
     for lengths in reversed(levels):
         rest = iter(parts)

@@ -45,7 +45,7 @@ FORMAT = MultiSlot(Slot("click", "uint64", ()), Slot("price", "float", ()), Slot
 
 
 class Doubling(MultiSlotDataGenerator):
-    """A number a line becomes two samples; text is skipped."""
+    """Turns the number on a line into two samples; skips text."""
 
     def generate_sample(self, line: str | None) -> Callable[[], Iterator[Any]]:
         def samples() -> Iterator[Any]:
@@ -184,7 +184,7 @@ def test_what_a_generator_writes_the_parser_reads(
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A generator as a command; its process finds this package."""
+    """Write a generator as a command whose process finds this package."""
     package = Path(sparsefleet.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(package))
     path = tmp_path / "clicks.py"

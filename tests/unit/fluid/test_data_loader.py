@@ -18,7 +18,7 @@ ADS = fluid.data("ads", [None, 1], "int64", lod_level=1)
 
 
 class Squares:
-    """Sample n is (n, n squared); counts what was asked for."""
+    """Sample n is (n, n squared); counts the requests."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -204,7 +204,7 @@ def test_running_means_are_those_of_each_replica() -> None:
     feed = {"x": np.array([[2.0], [2.0], [8.0], [8.0]], "float32")}
     for _ in range(2):
         (normed, means) = exe.run(compiled, feed, [y, "mean"])
-    assert means.tolist() == [1.5, 6.0]  # of 2 and of 8, each from 0, twice half way
+    assert means.tolist() == [1.5, 6.0]  # from 0 halfway to 2 and to 8, twice
     assert value("mean") == 1.5
     assert normed.tolist() == [[0.0]] * 4
 
@@ -233,7 +233,7 @@ def test_a_test_program_shares_the_variables_of_the_training_one() -> None:
     with pytest.raises(ValueError, match="has not been run"):
         network.exe.run(sharing, batch(), [network.score])
     network.exe.run(training, batch(), [network.loss])
-    with fluid.scope_guard(fluid.Scope()):  # that of the shared program counts
+    with fluid.scope_guard(fluid.Scope()):  # the shared program's scope is used
         (found,) = network.exe.run(sharing, batch(), [network.score])
     (wanted,) = network.exe.run(network.test, batch(), [network.score])
     np.testing.assert_allclose(found, wanted, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Cells and decoders beyond what the original's numbers say."""
+"""Cells and decoders, beyond the recorded values of the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers for boxes in pictures, against what one computes by hand."""
+"""Layers for boxes in images, compared with results computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches are copied to their device beside the computation on the batch before."""
+"""Batches are copied to their device while the previous batch is computed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FarPlace(fluid.core.Place):
 
 
 class Copies:
-    """Notes copies to FarPlace, in order, and lets others wait for one."""
+    """Records copies to FarPlace in order, and lets others wait for one."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -74,7 +74,7 @@ def test_the_next_batch_is_copied_while_one_is_computed_on(
 
 
 class FakeStream:
-    """What is asked of a GPU's stream."""
+    """The part of a GPU stream that is used."""
 
     def __init__(self, log: list[Any], name: str) -> None:
         self.log, self.name = log, name
@@ -88,7 +88,7 @@ class FakeStream:
 
 
 class FakeCuda:
-    """torch.cuda as far as it is used."""
+    """The part of torch.cuda that is used."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []

@@ -1,4 +1,4 @@
-"""Runs: feeds, fetches, scopes, training beside plain torch."""
+"""Runs: feeds, fetches, scopes, training compared with plain torch."""
 
 from __future__ import annotations
 

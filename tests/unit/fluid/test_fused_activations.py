@@ -20,7 +20,7 @@ L = fluid.layers
 
 @pytest.fixture(autouse=True)
 def own_kernels() -> Iterator[None]:
-    """Made again for each test."""
+    """Clear the cache of compiled functions for each test."""
     for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
         made.cache_clear()
     yield
@@ -30,7 +30,7 @@ def own_kernels() -> Iterator[None]:
 
 @pytest.fixture
 def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record what torch.compile was asked for; return the function unchanged."""
+    """Record the calls of torch.compile; return the function unchanged."""
     asked: list[str] = []
 
     def compile_nothing(function: Callable[..., Any], *, dynamic: bool) -> Callable[..., Any]:

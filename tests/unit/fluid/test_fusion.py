@@ -41,7 +41,7 @@ def test_a_bag_is_a_lookup_and_a_pool(pool: str, pad_value: float, is_sparse: bo
     assert "lookup_bag" in fused_types([pooled.name])
     assert "lookup_bag" not in fused_types([pooled.name, rows.name])
     found = []
-    for fetches in ([pooled], [pooled, rows]):  # who fetches the rows has them computed apart
+    for fetches in ([pooled], [pooled, rows]):  # fetching the rows computes them separately
         exe = fluid.Executor(fluid.CPUPlace())
         with fluid.scope_guard(fluid.Scope()):
             exe.run(fluid.default_startup_program())

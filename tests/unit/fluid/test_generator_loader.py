@@ -314,7 +314,7 @@ def test_several_threads_share_the_feeds() -> None:
 
 
 class CountedBatches:
-    """Endless batches; says how many were asked for."""
+    """Yields endless batches; counts the requests."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -370,7 +370,7 @@ def test_one_iterator_over_an_endless_generator_serves_all_epochs() -> None:
 
 
 class FarPlace(fluid.core.Place):
-    """A device that does not exist: says where and by whom tensors were copied."""
+    """A device that does not exist; records where and by whom tensors were copied."""
 
 
 def test_double_buffering_copies_to_the_device_in_the_background(
@@ -391,7 +391,7 @@ def test_double_buffering_copies_to_the_device_in_the_background(
         assert (threading.current_thread().name in copied_by) != double
 
 
-# Going on after a stop
+# Continuing after a stop
 
 
 def resumed(make: Callable[[], GeneratorLoader], state: dict[str, Any]) -> GeneratorLoader:

@@ -19,7 +19,7 @@ def held(name: str) -> Any:
 
 
 def train(wrap: Any, batches: list[dict[str, Any]], is_sparse: bool = True) -> dict[str, Any]:
-    """What is kept after a run for each batch; `wrap` makes the optimizer."""
+    """Return the persistent values after a run per batch; `wrap` creates the optimizer."""
     main, startup = fluid.Program(), fluid.Program()
     startup.random_seed = 4
     with (
@@ -70,7 +70,7 @@ def test_nothing_changes_between_the_updates() -> None:
 
 
 def weight_after(optimizer: Any, numbers: list[float]) -> Any:
-    """Of mean(x * w), w of zeros."""
+    """Return w after training mean(x * w) from w = 0."""
     x = fluid.data("x", [None, 1])
     first = fluid.initializer.Constant(0.0)
     attr = fluid.ParamAttr("w", initializer=first)
@@ -94,7 +94,7 @@ def test_a_step_that_overflows_does_not_count(is_outside: bool) -> None:
     if is_outside:
         optimizer = decorate(GradientMergeOptimizer(optimizer, k_steps=2))
         assert weight_after(optimizer, [1.0, np.inf, 3.0]) == -2.0
-    else:  # the sum of two batches is looked at
+    else:  # the sum over two batches is checked
         optimizer = GradientMergeOptimizer(decorate(optimizer), k_steps=2)
         assert weight_after(optimizer, [1.0, np.inf, 3.0, 5.0]) == -4.0
 

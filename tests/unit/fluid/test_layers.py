@@ -1,4 +1,4 @@
-"""Each layer against torch: what it computes, its gradients, and the shape it promised."""
+"""Each layer compared with torch: values, gradients, and the inferred shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 
 def run_case(case: Case) -> tuple[Any, Any, dict[str, Any], Any]:
-    """The output variable, its value, gradients by input, and the weights of the sum."""
+    """Return the output variable, its value, gradients by input, and the weights of the sum."""
     main, startup = fluid.Program(), fluid.Program()
     scope = fluid.Scope()
     with fluid.program_guard(main, startup), fluid.scope_guard(scope):

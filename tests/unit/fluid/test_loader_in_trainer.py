@@ -19,7 +19,7 @@ CLICK = fluid.layers.data("click", [], dtype="float32")
 
 
 class Clicks(nn.Module):
-    """A sum of rows beside dense inputs; computes the loss itself if it gets the clicks."""
+    """A sum of rows next to dense inputs; computes the loss itself if it gets the clicks."""
 
     def __init__(self) -> None:
         super().__init__()

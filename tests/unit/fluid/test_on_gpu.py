@@ -126,7 +126,7 @@ def _feeds() -> Iterator[Feed]:
 
 
 def _trained(build: Callable[[], fluid.Variable], *, on_gpu: bool) -> Any:
-    """Losses, and what is kept after three steps: its values, and its devices."""
+    """Return the losses, and the values and devices of persistent variables after three steps."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = 3
     with (

@@ -136,11 +136,11 @@ KEPT = {
     ],
     "exp_decay": ["@LR_DECAY_COUNTER@", "w"],
 }
-"""Names that 1.8.5 gives to what is kept between runs."""
+"""Names that 1.8.5 gives to persistent variables."""
 
 
 def trained(kind: str) -> tuple[np.ndarray, set[str]]:
-    """The parameter after the steps, and the names of persistable variables."""
+    """Return the parameter after the steps, and the names of persistable variables."""
     main, startup, scope = fluid.Program(), fluid.Program(), fluid.Scope()
     with (
         fluid.program_guard(main, startup),
@@ -193,5 +193,5 @@ def test_rows_of_a_table_are_updated_as_plain_parameters_are(kind: str) -> None:
             for gradient in G:
                 exe.run(main, feed={"x": gradient[None], "ids": np.zeros(1, np.int64)})
             values[is_sparse] = np.array(scope.find_var("w").get_tensor())
-    tolerance = 2e-2 if kind == "adam" else 1e-6  # the table has epsilon where torch has it
+    tolerance = 2e-2 if kind == "adam" else 1e-6  # the table adds epsilon where torch does
     np.testing.assert_allclose(values[True], values[False], atol=tolerance)

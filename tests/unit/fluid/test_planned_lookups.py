@@ -112,7 +112,7 @@ def test_hashed_ids_are_computed_once_by_the_plan() -> None:
     "build", [from_feed, from_reshaped, from_slice, from_hash, from_bags, from_parameter]
 )
 def test_rows_that_are_given_are_looked_up_and_trained(build: Callable[[], Any]) -> None:
-    """A run takes its rows, or pulls them; either way it gives the same and learns the same."""
+    """A run gets its rows, or pulls them; the results and the training are the same."""
     rows = build()
     made, fed = lowered(rows)
     exe = fluid.Executor()

@@ -21,7 +21,7 @@ def test_a_profile_is_a_table_and_a_trace(
     exe.run(fluid.default_startup_program())
     path = tmp_path / "traces" / "profile"
     with fluid.profiler.profiler("CPU", "total", str(path)):
-        fluid.profiler.start_profiler("All")  # under way: nothing happens
+        fluid.profiler.start_profiler("All")  # already running: nothing happens
         fluid.profiler.reset_profiler()
         exe.run(feed={"x": np.ones((2, 2), "float32")}, fetch_list=[out])
     table = capsys.readouterr().out

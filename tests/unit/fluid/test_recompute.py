@@ -20,7 +20,7 @@ LAYERS, WIDTH, BATCH = 6, 32, 64
 
 @contextmanager
 def kept_bytes() -> Iterator[list[int]]:
-    """What autograd keeps for the backward pass, without what is recomputed."""
+    """Record what autograd keeps for the backward pass, except what is recomputed."""
     kept: list[int] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,7 @@ def test_operators_with_effects_and_rows_of_tables_are_run_once() -> None:
     feed = {"ids": np.arange(6).reshape(6, 1), "y": np.array([[0, 1, 0, 1, 0, 1]]).T}
     with OpTimes() as calls:
         exe.run(feed=feed)
-    assert calls.calls("auc") == 2  # that of all batches, and that of the last ones
+    assert calls.calls("auc") == 2  # the AUC of all batches, and of the last ones
     assert calls.calls("tanh") == 2
     assert (np.array(table) != before).any(1).tolist() == [True] * 6 + [False] * 3
 

@@ -1,4 +1,4 @@
-"""What a loop of runs can leave out: fetches, and giving memory back."""
+"""What a loop of runs can omit: fetches, and freeing memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with random numbers: what they draw, and what they make of it."""
+"""Layers with random numbers: what they draw, and what they compute from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHANCES = {
     "log_uniform": np.log((np.arange(6) + 2) / (np.arange(6) + 1)) / np.log(6),
     "custom_dist": np.array([0.1, 0.2, 0.3, 0.1, 0.1, 0.2]),
 }
-"""Of six classes, as 1.8.5 counts them."""
+"""The probabilities of six classes, as in 1.8.5."""
 
 
 @pytest.mark.parametrize("sampler", CHANCES)

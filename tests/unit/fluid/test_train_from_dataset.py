@@ -14,7 +14,7 @@ from sparsefleet import fluid
 from sparsefleet.errors import ConfigError
 
 L = fluid.layers
-SLOTS = 4  # of synthetic clicks: a sum of odd ids decides
+SLOTS = 4  # lines of synthetic clicks, decided by a sum of odd ids
 
 
 def synthetic_clicks(folder: Path, files: int = 2, lines: int = 600) -> list[str]:
@@ -169,7 +169,7 @@ def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
 
 
 def test_words_are_learned_from_their_neighbours() -> None:
-    """As word2vec: the centre against one true and some drawn words, all rows in tables."""
+    """Like word2vec: the centre word, one true and some sampled words, all rows in tables."""
     center, target = (fluid.data(name, [None, 1], "int64") for name in ("center", "target"))
     label = fluid.data("label", [None, 1])
     rows = [
@@ -197,7 +197,7 @@ def test_words_are_learned_from_their_neighbours() -> None:
 
 
 def test_digits_are_learned_by_layers_alone() -> None:
-    """As MNIST with fc: synthetic pictures with a bright quarter, four classes."""
+    """Like MNIST with fc layers: synthetic images with a bright quadrant, four classes."""
     image, label = fluid.data("image", [None, 1, 8, 8]), fluid.data("label", [None, 1], "int64")
     hidden = L.fc(image, 32, act="relu")
     predict = L.fc(hidden, 4, act="softmax")

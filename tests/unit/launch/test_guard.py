@@ -10,7 +10,7 @@ from sparsefleet.launch.guard import Guard
 
 
 def test_files_and_directories_are_removed_when_the_launcher_is_gone(tmp_path: Path) -> None:
-    """What workers leave in memory would otherwise occupy it until the next boot."""
+    """What workers leave in shared memory would otherwise stay until the next boot."""
     key, outboxes = tmp_path / "job.key", tmp_path / "outboxes"
     key.touch()
     outboxes.mkdir()

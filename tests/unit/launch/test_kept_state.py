@@ -1,4 +1,4 @@
-"""What a launcher finds in --state-dir decides whether the job of before is continued."""
+"""What a launcher finds in --state-dir decides whether it continues the previous job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state(place: Path, **fields: Any) -> KeptState:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
-    """A directory of a job that was interrupted."""
+    """Return the directory of an interrupted job."""
     with state(tmp_path).opened() as kept:
         kept.begin("3f")
     return tmp_path
@@ -35,7 +35,7 @@ def test_a_job_is_continued_until_its_state_is_removed(begun: Path) -> None:
 
 
 def test_a_loop_that_would_begin_again_is_not_continued(begun: Path) -> None:
-    """Its data would be trained twice: the servers keep what it had trained before."""
+    """Its data would be trained twice, since the servers keep the updates of the first time."""
     Path(own_loop_path(state(begun).logs, 1)).touch()
     for fields in ({}, {"restart": "all"}):
         with pytest.raises(ConfigError, match=r"worker 1 trained in a custom loop"):

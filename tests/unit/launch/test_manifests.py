@@ -1,4 +1,4 @@
-"""Manifests fit their schemas, and say what a job needs."""
+"""Manifests match their schemas, and contain what a job needs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ KEY = b"the key of the job, long enough"
 
 
 class Listener:
-    """A link together with the events it has given."""
+    """A link together with the events it has emitted."""
 
     def __init__(
         self, make: Callable[[LinkConfig, Callable[[], None]], NodeLink], config: LinkConfig
@@ -67,7 +67,7 @@ def open_link(job: LinkConfig) -> Iterator[Callable[..., Listener]]:
 
 @pytest.fixture
 def three(open_link: Callable[..., Listener]) -> list[Listener]:
-    """Hub and two leaves that have met."""
+    """Return a hub and two leaves that have joined."""
     links = [open_link(0), open_link(1), open_link(2)]
     for listener in (links[0], *links):
         assert isinstance(listener.next(), Joined)

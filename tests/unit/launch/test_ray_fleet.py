@@ -63,7 +63,7 @@ def test_users_of_one_machine_have_directories_of_their_own(
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     assert not own.name.endswith(str(other))
-    (tmp_path / f"sparsefleet-ray-{other}").mkdir()  # by somebody else than that user
+    (tmp_path / f"sparsefleet-ray-{other}").mkdir()  # by a different user
     with pytest.raises(ConfigError, match=f"is not a directory of user {other}"):
         log_base(Servers(1))
     assert log_base(Servers(1, log_dir="/scratch")) == "/scratch"
@@ -164,7 +164,7 @@ def test_the_state_of_a_job_is_written_when_all_servers_serve(tmp_path: Path) ->
 
 
 def test_a_loop_that_would_begin_again_is_not_continued(tmp_path: Path) -> None:
-    """Its data would be trained twice: the servers keep what it had trained before."""
+    """Its data would be trained twice, since the servers keep the updates of the first time."""
     path = tmp_path / "state.json"
     script = ScriptPlan(script="train.py", directory=".")
     plan = _plan(state_file=str(path), script=script)

@@ -35,7 +35,7 @@ class Actor:
 
 
 class FakeRay(SimpleNamespace):
-    """As much of Ray as the end of a job needs. `answers`: what `get` returns, or raises."""
+    """The part of Ray that the end of a job needs. `answers`: what `get` returns, or raises."""
 
     def __init__(self, answers: list[Any], nodes: list[str]) -> None:
         import ray

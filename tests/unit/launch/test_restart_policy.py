@@ -12,7 +12,7 @@ from sparsefleet.launch.restart_policy import START_ELSEWHERE, WINDOW_S, Restart
 
 
 class EndedProcess:
-    """What the policy looks at of a process that has ended."""
+    """The attributes of an ended process that the policy reads."""
 
     def __init__(
         self, exit_code: int, role: Literal["server", "worker"] = "worker", lived_s: float = 100.0

@@ -23,7 +23,7 @@ class Clock:
 
 
 class RestartedProcess:
-    """What the watch looks at of a process."""
+    """The attributes of a process that the watch reads."""
 
     pid = 4711
 
@@ -34,7 +34,7 @@ class RestartedProcess:
 
 
 class Reports:
-    """What servers would be told of workers."""
+    """What would be reported to servers about workers."""
 
     def __init__(self) -> None:
         self.expected = 0

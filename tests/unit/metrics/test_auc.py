@@ -10,7 +10,7 @@ from sparsefleet.metrics import AUC, auc_from_counts
 
 
 def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """By ranks, ties counted half."""
+    """Return the AUC by ranks; ties count half."""
     _, place, sizes = np.unique(scores, return_inverse=True, return_counts=True)
     mean_ranks = (np.cumsum(sizes) - (sizes - 1) / 2.0)[place]
     num_pos = int(labels.sum())
@@ -19,7 +19,7 @@ def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def fluid_auc(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """The walk of the spec, word for word, in floats."""
+    """Return the AUC by the specified loop, step by step, in floats."""
     area = true_positives = false_positives = 0.0
     for pos, neg in zip(positives[::-1], negatives[::-1], strict=True):
         area += neg * (true_positives + true_positives + pos) / 2.0

@@ -1,4 +1,4 @@
-"""Merging gives what one object would have seen, to the last bit; states survive as bytes."""
+"""Merged metrics equal one that saw all data, bit for bit; states survive as bytes."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_set_reads_as_a_mapping_and_resets_together() -> None:
 
 
 def frame(header: bytes, payload: bytes, magic: bytes = b"SFMT", version: int = 1) -> bytes:
-    """A state by hand, as docs/metrics.md has it."""
+    """Build a state by hand, as described in docs/metrics.md."""
     body = struct.pack("<4sIIQ", magic, version, len(header), len(payload)) + header + payload
     return body + struct.pack("<I", zlib.crc32(body))
 

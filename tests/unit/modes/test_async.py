@@ -12,7 +12,7 @@ from sparsefleet.modes.mode_setting import StepGradients
 from sparsefleet.optim import Adagrad
 
 LINGER = 30.0
-"""Longer than any test: the sender only proceeds with the number of mini-batches it needs."""
+"""Longer than any test, so the sender proceeds only with the number of mini-batches it needs."""
 
 
 def test_all_gradients_of_all_threads_add_up() -> None:

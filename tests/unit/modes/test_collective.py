@@ -1,4 +1,4 @@
-"""Mode "collective": what it refuses, how it steps alone, and what others hear of a failure."""
+"""Mode "collective": what it refuses, how it steps alone, and how others learn of a failure."""
 
 from __future__ import annotations
 

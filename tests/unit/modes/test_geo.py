@@ -142,7 +142,7 @@ def test_an_error_in_the_background_is_raised_by_a_later_call() -> None:
     with ModeWorkers(EACH_STEP) as job:
         mode = job.modes[0]
         mode.pull({ROWS: KEY})
-        mode._store = LocalStore()  # one that knows none of the tables
+        mode._store = LocalStore()  # one without any of the tables
         mode.hand_over(gradients(1.0, {7: 1.0}))
         with pytest.raises(UnknownTableError):
             mode.flush()

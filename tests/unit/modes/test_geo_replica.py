@@ -87,7 +87,7 @@ def test_training_between_survives_what_comes_from_the_servers(replica: GeoRepli
     replica.pull(
         {"rows": other}, lambda keys: fetched.extend(keys["rows"].tolist()) or served(keys)
     )
-    assert fetched == [1000]  # never touched here, so it was not kept
+    assert fetched == [1000]  # never used here, so it was not kept
 
 
 @pytest.mark.parametrize("room", [1, 3, 1000])

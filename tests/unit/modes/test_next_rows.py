@@ -55,5 +55,5 @@ def test_brought_rows_have_seen_the_step(mode: str, workers: int) -> None:
             assert seen == [pytest.approx([-0.15, 0.0])] * 2 * workers
         stats = job.stores[0].stats()
         assert sum(each[f"table.{ROWS}.rows"] for each in stats) == 2 + workers
-        # Of the dense values, at the start.
+        # Only the pull of the dense values, at the start.
         assert sum(each.get("server.requests.pull", 0) for each in stats) == workers

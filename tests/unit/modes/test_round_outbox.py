@@ -1,4 +1,4 @@
-"""What a worker keeps of the round it is sending, for the process that takes its place."""
+"""What a worker stores about the round it is sending, for its successor."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ except DiskFullError as error:
 
 
 def test_a_round_that_does_not_fit_in_memory_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
-    """As in a container, whose /dev/shm has 64 MB unless more is asked for."""
+    """As in a container, whose /dev/shm has 64 MB by default."""
     mount = f"mount -t tmpfs -o size=2m tmpfs {tmp_path} && cd {tmp_path} || exit 77"
     if shutil.which("unshare") is None:
         pytest.skip("needs the command unshare of util-linux")

@@ -12,7 +12,7 @@ from sparsefleet.modes.thread_round import ThreadRound
 
 
 def run_all(*calls: Callable[[], object]) -> list[object]:
-    """Each on its own thread; what they return or raise, in order."""
+    """Run each on its own thread; return what they return or raise, in order."""
     results: list[object] = [None] * len(calls)
 
     def play(index: int) -> None:

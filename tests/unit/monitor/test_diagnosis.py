@@ -1,4 +1,4 @@
-"""Each rule of the diagnosis holds for what it is about, and for nothing else."""
+"""Each diagnosis rule fires for its own problem, and for nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ ACTIVITY = "sparsefleet_worker_activity_seconds_total"
 
 
 def process(name: str, seconds: float = 5.0, **numbers: Any) -> Watched:
-    """A process whose counters grew so since the last look; a dict has values by one label."""
+    """Return a process whose counters grew by this much since the last reading; a dict has values
+    by one label.
+    """
     role, index = name.split()
     samples = []
     for metric, value in numbers.items():

@@ -176,7 +176,7 @@ def test_a_token_is_needed_and_exchanged_for_a_cookie(serve: list[HttpServer]) -
 
 
 def test_other_users_read_where_to_scrape_and_nothing_else(tmp_path: Path) -> None:
-    """Prometheus usually runs as a user of its own; addresses of dashboards have a token."""
+    """Prometheus usually runs as a separate user; dashboard addresses contain a token."""
     write_targets(tmp_path / "worker-0.json", [Target("worker", 0, "127.0.0.1:5")])
     write_atomically(tmp_path / "dashboard.url", "http://127.0.0.1:5/?token=3f")
     assert (tmp_path / "worker-0.json").stat().st_mode & 0o777 == 0o644
@@ -255,7 +255,7 @@ def test_a_training_reports_what_it_has_done() -> None:
         torch.optim.Adagrad(model.parameters(), lr=0.1),
         config=sparsefleet.TrainerConfig(quiet=True),
     )
-    before = Reading(WORKER.samples())  # of earlier tests in this process
+    before = Reading(WORKER.samples())  # from earlier tests in this process
     with trainer:
         trainer.fit([batch] * 20, epochs=2, validation=[batch])
         reading = Reading(WORKER.samples())

@@ -1,4 +1,4 @@
-"""Metrics reach an OpenTelemetry collector as what they are."""
+"""Metrics reach an OpenTelemetry collector with the right types and values."""
 
 from __future__ import annotations
 

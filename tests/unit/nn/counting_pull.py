@@ -10,7 +10,7 @@ from sparsefleet.store.arrays import Floats, Keys
 
 
 class CountingPull:
-    """Pulls from a store; ``calls`` has table -> keys, and ``how`` the keywords, of each call."""
+    """Pulls from a store; records each call in ``calls`` (table -> keys) and ``how`` (keywords)."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

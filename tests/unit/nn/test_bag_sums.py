@@ -58,7 +58,7 @@ def test_two_tables_are_summed_side_by_side_and_get_their_gradients() -> None:
 
 
 def test_gradients_do_not_need_the_very_tensors_of_the_forward_pass() -> None:
-    """As with activation checkpoints, or tensors that are saved elsewhere until then."""
+    """As with activation checkpoints, or saved tensors that are offloaded."""
     modules = [table(name, torch.ones(4, 2)) for name in ("a", "b")]
     with torch.autograd.graph.save_on_cpu():
         found = sum_rows_by_bag([Bags(*each) for each in zip(modules, IDS, LENGTHS, strict=True)])

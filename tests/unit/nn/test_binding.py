@@ -40,7 +40,7 @@ def test_tables_are_defined_with_the_default_optimizer_or_their_own() -> None:
         [
             SparseEmbedding("a", 2),
             SparseEmbedding("b", 3, optimizer=optim.Adam()),
-            SparseEmbeddingBag("b", 3),  # takes what the other module of the table names
+            SparseEmbeddingBag("b", 3),  # uses the settings of the table's other module
         ]
     )
     specs = bind(model, store, optim.SGD(lr=1.0))

@@ -75,7 +75,7 @@ def batch_of(seed: int, size: int = 9) -> tuple[Tensor, Tensor]:
 def step_of(
     net: Net, pull: CountingPull, batch: tuple[Tensor, Tensor], *, planned: bool
 ) -> tuple[Tensor, dict[str, dict[int, list[float]]]]:
-    """Scores, and gradients of a loss whose own are whole numbers: table -> key -> sums."""
+    """Return scores, and gradients by table and key of a loss with whole-number gradients."""
     pulled = None
     if planned:
         with StepRows(pull) as trial:

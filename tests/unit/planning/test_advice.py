@@ -1,4 +1,4 @@
-"""What is advised for a job."""
+"""The advice for a job."""
 
 from __future__ import annotations
 

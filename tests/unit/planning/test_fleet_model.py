@@ -1,4 +1,4 @@
-"""The model of a fleet: what it must say whatever the costs are."""
+"""The model of a fleet: properties that hold whatever the costs are."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_steps_that_vary_slow_down_those_who_wait_for_each_other() -> None:
 
 
 def test_many_workers_are_simulated_by_fewer_with_the_same_result() -> None:
-    """129 workers are the first that are not simulated one by one."""
+    """From 129 workers on, they are not simulated one by one."""
     one_by_one, grouped = (
         predict("half_async", JOB, cluster(count, 16), COSTS) for count in (128, 136)
     )

@@ -13,7 +13,7 @@ from sparsefleet.server.work_lists import work_list_handlers
 
 
 class RecordedCommand:
-    """A command that keeps its answer."""
+    """A command that records its answer."""
 
     def __init__(
         self, name: str, head: dict[str, Any], data: bytes = b"", client: str = "w0"

@@ -69,7 +69,7 @@ def test_who_takes_first_waits_for_a_letter() -> None:
 def test_a_letter_that_finds_room_when_the_one_before_is_too_late_is_answered_once() -> None:
     boxes = Mailboxes(capacity_bytes=10)
     put(boxes, b"123456")
-    with boxes.hold():  # so that both are too late at the same moment
+    with boxes.hold():  # so that both time out at the same moment
         large, small = put(boxes, b"12345678", wait_s=0), put(boxes, b"12", wait_s=0)
     assert large.answered.wait(LONG_S)
     assert small.answered.wait(LONG_S)

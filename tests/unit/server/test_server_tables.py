@@ -1,4 +1,4 @@
-"""The tables of a server as a store in its own process; a local store has the same calls."""
+"""A server's tables as a store in its process, with the calls of a local store."""
 
 from __future__ import annotations
 

@@ -156,12 +156,12 @@ def test_bodies_that_are_not_objects_are_refused(body: bytes, store: LocalStore)
 def test_rows_count_as_saved_once_the_checkpoint_is_committed(tmp_path: Path) -> None:
     store = LocalStore()
     store.define(TableSpec(name="ads", dim=2, track_dirty=True))
-    store.define(TableSpec(name="not saved", dim=2))  # nor does it track what changes
+    store.define(TableSpec(name="not saved", dim=2))  # nor does it track changes
     store.pull("ads", np.arange(10))
     files = TableFiles(store._native)
 
     def save(only_dirty: bool, **end: bool) -> tuple[int, int]:
-        """Rows and removed keys of a save that ends so."""
+        """Return rows and removed keys of a save that ends this way."""
         ask(files, "save_begin", **TABLES, only_dirty=only_dirty, clear_dirty=True)
         with PendingCheckpoint.begin(str(tmp_path)) as pending:
             place = {"path": pending.path, "checkpoint": pending.token, "storage_options": {}}
@@ -178,7 +178,7 @@ def test_rows_count_as_saved_once_the_checkpoint_is_committed(tmp_path: Path) ->
     assert save(False, in_force=True) == (10, 0)
     store.erase("ads", np.arange(2))
     store.push("ads", np.arange(2, 4), np.ones((2, 2), np.float32))
-    assert save(True) == (3, 2)  # 2 and 3, and what was pushed to after the save before was written
+    assert save(True) == (3, 2)  # 2 and 3, and what was pushed after the previous save was written
     assert save(True, in_force=True) == (3, 2)
     assert save(True, in_force=True) == (1, 0)
 

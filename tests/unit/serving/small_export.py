@@ -28,7 +28,7 @@ ROWS = 50
 
 
 class Pairs(nn.Module):
-    """ad, user int64[B] -> float32[B]; unknown users read as their rows would start."""
+    """ad, user int64[B] -> float32[B]; unknown users get the initial values of their rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,9 @@ class Pairs(nn.Module):
 
 @functools.cache
 def exported_pairs(rows: RowFormat = "float32", seed: int = 0) -> tuple[Path, ExportManifest]:
-    """Read-only. Another seed is another version of the model, with other values."""
+    """Return a read-only export. Another seed gives another version of the model, with other
+    values.
+    """
     directory = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     torch.manual_seed(seed)

@@ -20,7 +20,7 @@ Change = Callable[[Path, dict[str, Any]], None]
 
 
 def file_of(part: str, content: dict[str, Any]) -> str:
-    """The name of a file of the export by what it is."""
+    """Return the name of a file of the export by its role."""
     if part in ("graph", "parameters"):
         return content[part]
     if part == "golden":
@@ -53,7 +53,7 @@ def flipped(part: str) -> Change:
 
 
 def replaced(part: str, raw: bytes) -> Change:
-    """Another content, with a size and checksum that fit it."""
+    """Return a change that replaces the content of a file, with matching size and checksum."""
 
     def change(directory: Path, content: dict[str, Any]) -> None:
         path = directory / file_of(part, content)

@@ -24,7 +24,7 @@ SIZE = 7
 
 
 def rows_of(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """One object an example, with lists where there are several values."""
+    """Return one object per example, with lists for multiple values."""
     columns = {}
     for name, value in inputs.items():
         if isinstance(value, tuple):
@@ -38,7 +38,7 @@ def rows_of(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same examples in all forms."""
+    """Write the same examples in all formats."""
     folder = tmp_path_factory.mktemp("examples")
     rows = rows_of(needed(batch(SIZE, seed=3), "user", "label"))
     (folder / "e.json").write_text(json.dumps(rows), encoding="utf-8")

@@ -97,7 +97,7 @@ def test_a_version_is_not_there_before_it_is_whole(
     store = RedisRows(running.url, manifest=manifest)
     with pytest.raises(StoreUnavailableError, match="not among its versions"):
         store.check()
-    # The first table is whole, the second is not: a prediction needs both.
+    # The first table is complete, the second is not: a prediction needs both.
     with pytest.raises(StoreUnavailableError, match="rows of table 'users' are missing"):
         Predictor(directory, rows=store).predict(pairs([1], [1]))
     push_rows(directory, server)
@@ -191,7 +191,7 @@ def test_an_evicted_table_is_unavailable_and_never_zeros(
             Predictor(directory, rows=store).predict(pairs([1], [1]))
     with pytest.raises(StoreUnavailableError, match="sparsefleet push-rows"):
         store.check()
-    push_rows(directory, server)  # it notices that the listed version is not whole
+    push_rows(directory, server)  # it notices that the listed version is incomplete
     Predictor(directory, rows=store).check_golden()
     store.close()
 

@@ -19,7 +19,7 @@ ENGINES = ["torch", "onnx"]
 
 
 class CountingRows(FileRows):
-    """Rows of files, which notes what was asked for; `away` makes them unavailable."""
+    """Rows from files; records the requests. `away` makes them unavailable."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""A service that follows updates: every prediction is as of one moment."""
+"""A service that follows updates: every prediction is consistent with one moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ NOTHING = np.empty(0, np.uint64)
 
 
 def update(number: int, **dense: np.ndarray) -> Update:
-    """The row of ad 7 is `number`, and the model says how far its dense part is from it."""
+    """Return an update that sets the row of ad 7 to `number`; predictions show how far the dense
+    part differs.
+    """
     rows = EncodedRows(np.full((1, 4), number, np.float32), None)
     weight = np.zeros((1, 7), np.float32)
     weight[0, 0] = 1.0

@@ -31,7 +31,7 @@ def store() -> Iterator[LocalStore]:
 
 
 class Gate:
-    """Holds the sender's thread after a push until it is opened."""
+    """Blocks the sender's thread after a push until it is released."""
 
     def __init__(self) -> None:
         self.arrived = threading.Event()

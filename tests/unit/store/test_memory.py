@@ -1,4 +1,4 @@
-"""What five million rows cost."""
+"""The memory of five million rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables saved to folders of their own."""
+"""Tables saved to separate folders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store() -> Iterator[RemoteStore]:
 
 
 def push(store: RemoteStore) -> None:
-    """One step: all values go from n to n - 1."""
+    """Take one step: all values go from n to n - 1."""
     rows = np.ones((len(KEYS), 2), np.float32)
     store.push_many({"ads": (KEYS, rows), "users": (KEYS, rows)}, {"mlp": np.ones(7, np.float32)})
 

@@ -38,7 +38,7 @@ DEADLINE_S = 60.0
 
 
 class Recorder(Callback):
-    """Notes every call as (hook, first argument)."""
+    """Records every call as (hook, first argument)."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -69,12 +69,12 @@ class Recorder(Callback):
 
 
 def validated(epoch: Epoch, losses: list[float]) -> Epoch:
-    """The epoch with a validation loss that is given, epoch by epoch."""
+    """Return the epoch with its validation loss, taken from `losses`."""
     return replace(epoch, validation={"loss": losses[epoch.number - 1]})
 
 
 class Scripted(EarlyStopping):
-    """Early stopping on losses that are given."""
+    """Early stopping that sees the given losses."""
 
     def __init__(self, losses: list[float], **options: Any) -> None:
         super().__init__("loss", **options)
@@ -85,7 +85,7 @@ class Scripted(EarlyStopping):
 
 
 class BestOf(SaveBest):
-    """Saves the best of losses that are given."""
+    """A best-model checkpoint that sees the given losses."""
 
     def __init__(self, directory: Path, losses: list[float]) -> None:
         super().__init__(directory)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-# By what loads it for whoever needs it: columnar files, remote paths, a shown summary, an
-# optimizer of torch (which brings the compiler, and that sympy), exports, servers of Redis.
+# Each is loaded only by what needs it: columnar files, remote paths, a displayed summary, a torch
+# optimizer (which imports the compiler, which imports sympy), exports, Redis.
 NOT_FOR_TRAINING = [
     "fsspec",
     "matplotlib",

@@ -23,7 +23,9 @@ FEATURES = Features(
 
 @pytest.fixture(scope="module")
 def report() -> SlotReport:
-    """Of a model on data where only the ad, the price and the first tag matter, in this order."""
+    """Return the report of a model on data where only the ad, the price and the first tag matter,
+    in this order.
+    """
     rng = np.random.default_rng(0)
     size = 3000
     columns = {

@@ -228,7 +228,7 @@ def test_schedule_reaches_the_optimizers() -> None:
 
 
 class ServerFleet(Fleet):
-    """A fleet whose process is a server; its serving ends at once."""
+    """A fleet whose process is a server that stops serving at once."""
 
     served = 0
 

@@ -54,7 +54,7 @@ def worker(
 
 
 def as_workers(servers: NativeServers, job: Callable[[Trainer, int], Any], **options: Any) -> list:
-    """What two workers, each with two threads, return of the job."""
+    """Run a job in two workers with two threads each; return what each returns."""
 
     def run(index: int) -> Any:
         with worker(servers, index, 2, threads=2, **options) as trainer:
@@ -66,7 +66,9 @@ def as_workers(servers: NativeServers, job: Callable[[Trainer, int], Any], **opt
 
 
 def uneven(index: int, seed: int = 0) -> list[Any]:
-    """Worker 1 has more batches than worker 0, and a number that its threads cannot halve."""
+    """Return the batches of a worker: worker 1 has more than worker 0, and an odd number for its
+    threads.
+    """
     batches = clicks(20, seed=seed)
     return batches[:7] if index == 0 else batches[7:]
 
@@ -259,7 +261,7 @@ def test_lookups_of_training_are_one_pull_though_evaluation_came_first(
             mode, "pull", lambda keys, **how: pulls.append(keys) or pull(keys, **how)
         )
         trainer.fit(clicks(5))
-    # Of the first batch; those of the others come with the gradients of the one before.
+    # Only the first batch pulls rows; those of the others come with the previous batch's gradients.
     assert [sorted(keys) for keys in pulls] == [["ads", "more"]]
 
 

@@ -39,7 +39,7 @@ def every(steps: int) -> TrainerConfig:
 
 
 class Calls(Callback):
-    """Notes validations and the ends of epochs."""
+    """Records validations and the ends of epochs."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, Any]] = []
@@ -222,7 +222,7 @@ def test_all_workers_validate_and_stop_together(
             fleet=fleet,
             callbacks=[best, stopping],
         ) as trainer:
-            # One worker has far less data: it takes part in validations until all are through.
+            # One worker has far less data: it takes part in validations until all have finished.
             data = clicks(40 if index == 0 else 6, seed=index)
             history = trainer.fit(data, epochs=3, validation=clicks(2, seed=7 + index))
             return history.validations, history.was_stopped, best.best

@@ -31,14 +31,14 @@ RETRIEVAL = Features(*HISTORY, Numeric("log_share"))
 
 
 class Case(NamedTuple):
-    """A model, how its output becomes something to differentiate, and the same in plain torch."""
+    """A model, how to get a differentiable scalar from its output, and its plain torch twin."""
 
     make: Callable[[], nn.Module]
     reference: Callable[..., Any]
     loss: Callable[[Any, Tensor], Tensor] = nn.functional.binary_cross_entropy_with_logits
     tasks: int = 0
     finish: Callable[[Any], Any] | None = None
-    """What is compared, of the model's output; None: the output."""
+    """Selects the part of the model's output to compare; None: all of it."""
     without: tuple[str, ...] = ("next", "unseen")
     """Inputs that the batch lacks."""
 

@@ -1,4 +1,5 @@
-"""The zoo's models again, in plain torch on dense tables: example by example where that is clear.
+"""The zoo's models reimplemented in plain torch on dense tables, example by example where that is
+clearer.
 
 Nothing of the zoo is imported. `p` holds the parameters by name, `t` a tensor [V, D] per table,
 `batch` the inputs. Letters: B examples, F fields, D row width.

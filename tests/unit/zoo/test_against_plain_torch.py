@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 
 
 def dense_tables(model: nn.Module) -> dict[str, Tensor]:
-    """Fills all tables with random rows, and returns the same as tensors with gradients."""
+    """Fill all tables with random rows; return the same values as tensors with gradients."""
     bind(model, LocalStore())
     tables: dict[str, Tensor] = {}
     for module in sparse_modules(model):
@@ -41,7 +41,7 @@ def parts(output: Any) -> list[Tensor]:
 
 
 def weighted(outputs: list[Tensor]) -> Tensor:
-    """A scalar in which every value of the outputs counts differently."""
+    """Return a scalar in which every output value has a different weight."""
     return sum(
         ((one * torch.linspace(0.5, 2.0, one.numel()).view(one.shape)).sum() for one in outputs),
         torch.zeros(()),

@@ -17,7 +17,7 @@ BESIDE_JOBS = ("deepfm", "dien", "two_tower", "sasrec_training")
 
 
 def cases(*, in_every_run: tuple[str, ...] = ()) -> list[Any]:
-    """A few run beside the jobs, most are slow: recording a graph takes seconds."""
+    """A few run with the job tests, most are slow: recording a graph takes seconds."""
     marks = dict.fromkeys(BESIDE_JOBS, pytest.mark.job) | dict.fromkeys(in_every_run, ())
     return [
         pytest.param(case, id=name, marks=marks.get(name, pytest.mark.slow))

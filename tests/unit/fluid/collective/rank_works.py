@@ -1,4 +1,4 @@
-"""What ranks of `test_ranks_together` do: functions that `RankProcesses` runs in each of them."""
+"""The work of the ranks in `test_ranks_together`: functions that `RankProcesses` runs in each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Job:
 
 
 def count_all_reduces(world: World, kinds: list[dict[str, Any]]) -> list[Any]:
-    """All-reduces of a step, and the bytes in them, for each strategy."""
+    """Return the all-reduces of a step, and their bytes, for each strategy."""
     found = []
     for settings in kinds:
         with rank_programs.own_programs():
@@ -120,7 +120,7 @@ def train_as_one(
 
 
 def train_alone_and_meet(world: World) -> dict[str, Any]:
-    """Two steps together, then meetings after every second one."""
+    """Train two steps together, then average after every second one."""
     with rank_programs.own_programs():
         job = Job(
             world, {"use_local_sgd": True, "local_sgd_is_warm_steps": 2, "local_sgd_steps": 2}
@@ -148,7 +148,7 @@ def train_alone_and_meet(world: World) -> dict[str, Any]:
 
 
 def loop_of_the_script(world: World) -> dict[str, Any]:
-    """The script itself runs what averages, or what does not."""
+    """The script itself runs the program that averages, or the one that does not."""
     with rank_programs.own_programs():
         job = Job(world, {"use_local_sgd": True})
         equal = []
@@ -307,7 +307,7 @@ def train_with_rate(world: World, rate: float) -> dict[str, Any]:
 
 
 def run_guide_block(world: World, text: str) -> dict[str, Any]:
-    """What a block of the guide about collective training leaves behind in a rank."""
+    """Return the variables that a block of the guide on collective training leaves in a rank."""
     from sparsefleet import fluid
 
     with rank_programs.own_programs():

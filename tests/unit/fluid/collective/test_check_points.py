@@ -12,7 +12,7 @@ from sparsefleet.fluid.io.file_systems import LocalFS
 
 
 class FarFolder(LocalFS):
-    """A folder that is reached by upload and download only."""
+    """A folder that can be accessed only by upload and download."""
 
     def need_upload_download(self) -> bool:
         return True

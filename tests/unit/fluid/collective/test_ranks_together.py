@@ -1,4 +1,4 @@
-"""What ranks do together, seen from one program."""
+"""What ranks do together, as one program sees it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_the_block_of_the_guide_trains_on_ranks(ranks: RankProcesses) -> None:
         ("params = model.params", "params = None"),
         ("for pass_id", "exe.run(startup_prog)\nmain_prog = fleet.main_program\nfor pass_id"),
         ("while True:", "while batch_id < 41:\n        batch_id += 1"),
-        # the second place of run is the feed's, and [] is no program
+        # the second argument of run is the feed, and [] is not a program
         ("exe.run(main_prog, fetch_list)", "exe.run(main_prog, feed, fetch_list)"),
         ("exe.run([])", "exe.run(main_prog, feed)"),
     ]

@@ -1,4 +1,4 @@
-"""What ranks of `test_whole_trainings` do: functions that `RankProcesses` runs in each of them."""
+"""The work of the ranks in `test_whole_trainings`: functions that `RankProcesses` runs in each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def train_from_files(world: World, folder: str) -> dict[str, Any]:
 
 
 def train_in_half_with_recompute(world: World) -> dict[str, Any]:
-    """Gradients of rank 1 overflow in steps 1 to 3: who changed, and the scale after each step."""
+    """Gradients of rank 1 overflow in steps 1 to 3; return who changed, and the scale after each
+    step.
+    """
     from sparsefleet import fluid
 
     with rank_programs.own_programs():
@@ -145,7 +147,7 @@ def lose_one_in_a_norm(world: World) -> str:
 
 
 def end_twice(world: World) -> list[int]:
-    """Rank 1 closes its Executor, too; both say at the end of the script that it is the end."""
+    """Rank 1 also closes its Executor; both report the end of the script."""
     with rank_programs.own_programs():
         job = Job(world, {})
         for number in range(2 + world.rank):
@@ -157,7 +159,7 @@ def end_twice(world: World) -> list[int]:
 
 
 def evaluate_alone(world: World, settings: dict[str, Any]) -> dict[str, Any]:
-    """Rank 0 runs programs that test, made in each way, between steps of both."""
+    """Rank 0 runs test programs, created in every way, between steps of both ranks."""
     from sparsefleet import fluid
 
     with rank_programs.own_programs():

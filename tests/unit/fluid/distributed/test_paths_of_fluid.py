@@ -23,7 +23,7 @@ from sparsefleet.fluid.incubate.fleet.parameter_server.pslib import PSLib, fleet
 from sparsefleet.fluid.incubate.fleet.utils.fleet_util import FleetUtil
 from sparsefleet.fluid.incubate.fleet.utils.hdfs import HDFSClient
 
-# Stands for hadoop, on local folders.
+# A replacement for hadoop, on local folders.
 HADOOP = """#!/bin/sh
 shift
 while case "$1" in -D*) true;; *) false;; esac; do shift; done

@@ -311,7 +311,7 @@ def test_a_folder_that_does_not_fit_is_reported_by_the_workers(
 
 @contextmanager
 def served_from(folder: Path) -> Iterator[tuple[NativeServers, FolderLoad]]:
-    """Servers of which the first has a folder to load."""
+    """Start servers, the first of which has a folder to load."""
     probe = make_worker(fleet_in(Role.SERVER), lambda: fluid.optimizer.Adam(0.05))
     assert probe.fleet._server is not None
     source = probe.fleet._server._source

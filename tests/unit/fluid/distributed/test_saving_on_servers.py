@@ -215,7 +215,9 @@ def test_a_missing_file_is_named_and_changes_nothing(
 
 
 def with_frozen_and_normed() -> fluid.Variable:
-    """What no server updates: statistics, a frozen layer and a frozen table."""
+    """Build a loss with values that no server updates: statistics, a frozen layer and a frozen
+    table.
+    """
     ids = fluid.layers.data("ids", [1], dtype="int64")
     x = fluid.layers.data("x", [3])
     y = fluid.layers.data("y", [1])

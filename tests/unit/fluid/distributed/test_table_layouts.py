@@ -50,7 +50,7 @@ def only_worker(
     optimizer: Callable[[], Any] = adagrad,
     layers: Callable[[], fluid.Variable] = ids_and_numbers,
 ) -> ProgramWorker:
-    """Started, with the global scope, and trained for some steps."""
+    """Return a worker, started with the global scope and trained for some steps."""
     strategy = StrategyFactory.create_sync_strategy
     worker = make_worker(fleet_of(servers, 0, 1), optimizer, strategy, layers)
     worker.scope = fluid.global_scope()
@@ -230,7 +230,7 @@ def test_an_inference_model_is_saved_whole_or_not_at_all(
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Servers cannot write rows any more."""
+    """Make writing rows fail on the servers."""
     create = LocalFolder.create
 
     def full(folder: LocalFolder, path: str) -> Any:
@@ -290,7 +290,7 @@ def test_all_workers_may_save_and_worker_0_writes(
 
 
 def run_in_turns(servers: NativeServers, work: Callable[[ProgramWorker], int]) -> list[int]:
-    """One worker after the other: all threads of a process share the global scope."""
+    """Run one worker after another: all threads of a process share the global scope."""
     turn = threading.Lock()
 
     def one_by_one(worker: ProgramWorker) -> int:

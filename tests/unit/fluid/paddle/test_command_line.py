@@ -13,7 +13,7 @@ MODULE = "sparsefleet.fluid.paddle"
 
 
 class ReplacedError(Exception):
-    """Instead of a process that is replaced."""
+    """Raised in place of replacing the process."""
 
 
 @pytest.mark.parametrize(

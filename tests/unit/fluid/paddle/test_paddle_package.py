@@ -12,7 +12,7 @@ from sparsefleet.fluid.paddle.paddle_package import AliasFinder, provide
 
 @pytest.fixture
 def finder() -> Iterator[AliasFinder]:
-    """`json` as `old_json.json`, for as long as the test runs."""
+    """Provide `json` as `old_json.json` for the duration of the test."""
     made = AliasFinder("old_json", {"json": "json", "loads": "json"})
     before = set(sys.modules)
     sys.meta_path.insert(0, made)

@@ -19,7 +19,7 @@ from sparsefleet.serving.export import ExportManifest, save_inference_model
 from sparsefleet.store import LocalStore, Normal
 
 OFFSET = 1000
-"""What the model adds to item ids before it looks them up."""
+"""The offset that the model adds to item ids before it looks them up."""
 
 
 class Shop(nn.Module):
@@ -56,7 +56,7 @@ class Shop(nn.Module):
 
 
 def batch(size: int = 4, seed: int = 0) -> dict[str, Any]:
-    """A batch of NumPy arrays for `Shop`; one in a few ids was not trained."""
+    """Return a batch of NumPy arrays for `Shop`; some ids were not trained."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 4, (2, size))
     starts = np.concatenate([np.zeros((2, 1), np.int64), lengths.cumsum(1)], 1)
@@ -97,7 +97,7 @@ def trained_shop() -> tuple[Shop, LocalStore]:
 
 
 def chances(inputs: dict[str, Any]) -> np.ndarray:
-    """What the trained model itself says."""
+    """Return the predictions of the trained model itself."""
     model, _ = trained_shop()
     model.eval()
     with torch.no_grad():
@@ -108,7 +108,7 @@ def chances(inputs: dict[str, Any]) -> np.ndarray:
 
 @functools.cache
 def exported_shop() -> tuple[Path, ExportManifest]:
-    """The export of its "chance", with ONNX; not to be changed."""
+    """Return the export of its "chance", with ONNX; do not modify it."""
     directory = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     model, _ = trained_shop()

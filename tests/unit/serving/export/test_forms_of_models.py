@@ -22,7 +22,7 @@ class Ragged(NamedTuple):
 
 
 class Nested(nn.Module):
-    """A list of slots, a ragged input as a named tuple, and an argument that is no tensor."""
+    """A list of slots, a ragged input as a named tuple, and an argument that is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Graphs that are read, and what torch gets of them."""
+"""Graphs that are read, and what is passed to torch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_operators_of_other_libraries_need_permission(
 
 
 class Odd(nn.Module):
-    """Names that are no identifiers, sizes that are computed, branches, and views of one tensor."""
+    """Names that are not identifiers, computed sizes, branches, and views of one tensor."""
 
     def __init__(self) -> None:
         super().__init__()

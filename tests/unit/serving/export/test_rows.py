@@ -66,7 +66,7 @@ def test_file_is_sorted_and_every_key_finds_its_row(
         table = pa.ipc.open_file(source).read_all()
     np.testing.assert_array_equal(table["key"].to_numpy(), np.sort(keys))
     assert table.schema.types == [pa.uint64(), pa.list_(pa.field("item", pa.float32(), False), DIM)]
-    assert [path.name for path in tmp_path.iterdir()] == ["kept.arrow"]  # no scratch files stay
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.arrow"]  # no scratch files are left
 
 
 def test_ids_may_repeat_and_have_any_shape_and_padding_is_zeros(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def on_shop(test: Callable[[Served], Awaitable[None]], **settings: Any) -> None:
 
 
 class HeldRows(FileRows):
-    """Rows that wait until told to continue; `away` makes them unavailable."""
+    """Rows that block until released; `away` makes them unavailable."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

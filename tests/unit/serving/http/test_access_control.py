@@ -45,7 +45,7 @@ def test_pages_take_the_token_as_the_password_that_a_browser_asks_for() -> None:
             for header in ("Bearer right-token", "Basic !", "Basic cmlnaHQtdG9rZW4"):
                 answer = await served.client.get(path, headers={"authorization": header})
                 assert answer.status_code == (200 if header.startswith("Bearer") else 401)
-        # What a browser sends along by itself, also for other sites' pages, opens nothing else.
+        # A browser sends the password of a page by itself, even for other sites; it opens no API.
         for path in ("/v1/model", "/metrics", "/readyz"):
             answer = await served.client.get(path, auth=("", "right-token"))
             assert error_of(answer) == (401, "unauthorized")
@@ -80,7 +80,7 @@ def test_open_readyz_tells_strangers_no_more_than_its_status(
         ("LOCALHOST.", 200),
         ("127.0.0.1", 200),
         ("[::1]:8000", 200),
-        ("192.168.3.4:8000", 200),  # a number is no name that someone else could point here
+        ("192.168.3.4:8000", 200),  # an IP address is not a name that someone else could point here
         ("model.example.com", 200),
         ("below.in.example.org:80", 200),
         ("in.example.org", 200),
@@ -116,7 +116,8 @@ def test_pages_of_other_sites_may_not_ask() -> None:
         for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
             headers = {"sec-fetch-site": site}
             assert (await served.predict([], headers=headers)).status_code == status
-        # Browsers say so to https and loopback only; to others they name the page's origin.
+        # Browsers send this header only to https and loopback; to others they send the page's
+        # origin.
         for origin, status in (
             ("http://localhost", 200),
             ("https://model.example.com", 200),

@@ -192,7 +192,7 @@ def test_model_is_described() -> None:
         assert found["version"] == manifest.digest
         assert found["manifest"] == json.loads(manifest.to_json())
         assert found["settings"]["engine"] == "onnx"
-        # What is shown to start from can be sent as it is.
+        # The example shown on the page can be sent as it is.
         assert (await served.predict(list(map(json.loads, found["golden"])))).status_code == 200
 
     on_shop(test)
@@ -238,7 +238,8 @@ def test_prediction_that_is_not_finite_is_not_given() -> None:
 
     async def test(served: Served) -> None:
         answer = await served.predict(rows)
-        # The sigmoid makes even infinity finite: either a number or a refusal, never NaN.
+        # The sigmoid maps even infinity to a finite number: the answer is a number or a refusal,
+        # never NaN.
         assert answer.status_code == 200 or error_of(answer) == (422, "prediction_not_finite")
 
     on_shop(test)

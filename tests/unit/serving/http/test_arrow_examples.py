@@ -1,4 +1,4 @@
-"""Examples in Arrow streams, whole, broken and hostile."""
+"""Examples in Arrow streams: complete, broken and hostile."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WAIT_S = 30.0
 
 
 class Counting:
-    """Sums each example; holds the first batch until told to continue."""
+    """Sums each example; blocks the first batch until released."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []

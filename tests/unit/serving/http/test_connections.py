@@ -32,8 +32,8 @@ def test_the_one_that_was_idle_for_longest_makes_room() -> None:
     connections = Connections(3, 3)
     first, second, third = opened(connections, 3)
     connections.set_idle(first, False)
-    connections.set_idle(first, True)  # it has asked something since
-    connections.set_idle(second, True)  # half a head changes nothing
+    connections.set_idle(first, True)  # it has sent a request since
+    connections.set_idle(second, True)  # an incomplete header changes nothing
     opened(connections, 1)
     assert [one.is_dropped for one in (first, second, third)] == [False, True, False]
     assert len(connections) == 3

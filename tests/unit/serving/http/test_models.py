@@ -136,7 +136,7 @@ def test_export_written_over_is_picked_up_and_can_be_left_again(tmp_path: Path) 
         assert await score(served) == score_of(1)
         for _ in range(5):
             await asyncio.sleep(0.02)
-            assert await score(served) == score_of(1)  # what is in the directory is old news
+            assert await score(served) == score_of(1)  # the directory has nothing new
         replace_telling(directory, 3)
         await until_score(served, score_of(3))
 

@@ -1,4 +1,4 @@
-"""A service whose rows are in a real Redis: gone, slow, empty, half-loaded, switched, updated."""
+"""A service with rows in a real Redis that is down, slow, empty, switched or updated."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_version_without_its_rows_is_not_switched_to(folder: Path, redis: RedisP
     push(redis, folder / "one")
     digest = read_manifest(folder / "two").digest
     server = RedisServer(redis.url)
-    # As a push leaves it that was killed halfway.
+    # The state left by a push that was killed halfway.
     server.client.hset(RedisVersions(server).rows_key(digest, "ads"), b"\0" * 8, b"\0" * 4)
 
     async def test(served: Served) -> None:

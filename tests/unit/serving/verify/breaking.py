@@ -1,4 +1,4 @@
-"""Ways to change a copy of an export, resealed as if it had been written that way."""
+"""Ways to change a copy of an export, with checksums as if it had been written that way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def edit_manifest(directory: Path, edit: Callable[[dict[str, Any]], Any]) -> Non
 
 
 def seal(directory: Path, name: str) -> None:
-    """The manifest has the size and checksum that the file now has."""
+    """Update the manifest with the file's new size and checksum."""
 
     def edit(content: dict[str, Any]) -> None:
         entry = next(entry for entry in content["files"] if entry["name"] == name)
@@ -49,7 +49,7 @@ def seal(directory: Path, name: str) -> None:
 def change_rows(
     directory: Path, table: str, change: Callable[[np.ndarray, np.ndarray], Rows], **entry: Any
 ) -> None:
-    """Other rows of a table; `entry`: fields of its entry in the manifest, too."""
+    """Replace rows of a table, and `entry`: fields of its manifest entry."""
     old = read_manifest(directory).table(table)
     keys, values = change(*rows_of(directory, table))
     order = np.argsort(keys)
@@ -65,7 +65,7 @@ def change_rows(
 
 
 def rows_of(directory: Path, table: str) -> Rows:
-    """Keys, rising, and values, as they read."""
+    """Return ascending keys, and values as they are read."""
     entry = read_manifest(directory).table(table)
     file = RowFile(directory / entry.file, entry)
     return file.keys.copy(), decode_rows(file.rows).copy()
@@ -86,7 +86,7 @@ def _write(path: Path, keys: np.ndarray, values: np.ndarray, entry: ExportedTabl
 
 
 def take_file(directory: Path, part: str, source: Path) -> None:
-    """A file of another export in place of the own one."""
+    """Replace a file with that of another export."""
     name, other = (_file(where, part) for where in (directory, source))
     shutil.copyfile(source / other, directory / name)
     seal(directory, name)

@@ -20,7 +20,7 @@ from tests.unit.serving.verify.served_model import days
 
 
 def _deployed(change: Callable[[Path], Any], **settings: Any) -> Callable[[Path], Setup]:
-    """A copy is online, with the version of the original and something wrong with it."""
+    """A defective copy is online, with the version of the original."""
 
     def make(folder: Path) -> Setup:
         copy = copy_of(days().export, folder)
@@ -31,7 +31,7 @@ def _deployed(change: Callable[[Path], Any], **settings: Any) -> Callable[[Path]
 
 
 def _stale(copy: Path) -> None:
-    """Some rows are those of the day before."""
+    """Some rows are from the day before."""
     old_keys, old_values = rows_of(days().old_export, "ids")
 
     def change(keys: np.ndarray, values: np.ndarray) -> Rows:
@@ -69,7 +69,7 @@ def _older(folder: Path) -> Setup:
 
 
 def _meant(folder: Path) -> Setup:
-    """The export itself is in int8, and nobody said so."""
+    """The export itself is in int8, without declaring it."""
     copy = copy_of(days().export, folder)
     change_rows(copy, "ids", lambda keys, values: (keys, values), format="int8")
     return Setup(copy, (), {"expect": {"rows": "float32"}})
@@ -125,4 +125,4 @@ SAME_VERSION_DEFECTS = [
         _deployed(lambda copy: edit_manifest(copy, _unknown_as_initial)),
     ),
 ]
-"""The store of a company's own need not have versions: here every copy says it is the original."""
+"""A custom store need not have versions: here every copy claims to be the original."""

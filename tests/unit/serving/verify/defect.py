@@ -19,10 +19,10 @@ class Setup(NamedTuple):
 
 
 class Defect(NamedTuple):
-    """What is wrong, and how the gate must call it."""
+    """A defect, and the finding that the check must report."""
 
     name: str
     check: CheckName
     finding: str
     make: Callable[[Path], Setup]
-    """Makes it in a folder of its own."""
+    """Creates the defect in a separate folder."""

@@ -54,7 +54,7 @@ def gateway(
     examples: Callable[[Rows], Rows] = lambda rows: rows,
     scores: Callable[[list[float]], list[float]] = lambda scores: scores,
 ) -> Iterator[str]:
-    """A server before another: changes examples on their way in, and scores on their way out."""
+    """A server in front of another: changes examples on the way in, and scores on the way out."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -85,7 +85,7 @@ def gateway(
             self.wfile.write(answer)
 
         def log_message(self, *_: Any) -> None:
-            """Says nothing."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

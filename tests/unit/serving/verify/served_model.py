@@ -56,7 +56,7 @@ def batch(size: int, seed: int) -> tuple[dict[str, Any], np.ndarray]:
 
 
 class Days(NamedTuple):
-    """Everything that two days of training leave behind; not to be changed."""
+    """Everything that two days of training produce; do not modify it."""
 
     folder: Path
     checkpoint: Path
@@ -100,7 +100,7 @@ def trainer_of(model: nn.Module, **options: Any) -> Trainer:
 
 
 def write_examples(path: Path, inputs: dict[str, Any], labels: np.ndarray | None = None) -> None:
-    """Inputs as a file has them: lists where an example has several values."""
+    """Write inputs to a file, with lists where an example has several values."""
     values, starts = inputs["tags"]
     ends = [*starts[1:], len(values)]
     columns: dict[str, Any] = {name: list(inputs[name]) for name in inputs if name != "tags"}

@@ -1,4 +1,4 @@
-"""How two forms of the same examples are compared, and the guess at what happened."""
+"""Comparing two forms of the same examples, and guessing what happened."""
 
 from __future__ import annotations
 

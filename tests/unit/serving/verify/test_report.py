@@ -18,7 +18,7 @@ from sparsefleet.serving.verify.row_comparison import RowTally
 
 
 class Tags(HTMLParser):
-    """Counts tags, and notes what a page would fetch."""
+    """Counts tags, and records what a page would fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the export whose rows are not those that were trained."""
+    """Return a copy of the export with rows that were not trained."""
 
     def change(keys: np.ndarray, values: np.ndarray) -> Rows:
         values[:20] += 0.25

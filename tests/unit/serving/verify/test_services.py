@@ -29,7 +29,7 @@ def cause_of(report: Report) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """The URL of a service that is as it should be."""
+    """Yield the URL of a correct service."""
     with service(days().export, engine="torch") as url:
         yield url
 

@@ -33,7 +33,7 @@ class FakeOutput:
 
 
 class FakePipeline:
-    """Numbers samples from `first` on; writes over its output in each run, as DALI does."""
+    """Numbers samples from `first` on; overwrites its output in each run, as DALI does."""
 
     def __init__(self, batch_size: int = 3, first: int = 0, is_dense: bool = True) -> None:
         self.max_batch_size = batch_size

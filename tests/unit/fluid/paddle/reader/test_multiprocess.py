@@ -125,7 +125,7 @@ def test_children_end_when_the_loop_is_left_early(use_pipe: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_children_end_when_their_parent_is_killed() -> None:
-    """Without siblings that hold its pipe open, a child's next item meets a broken one."""
+    """If no sibling holds its pipe open, a child's next item fails with a broken pipe."""
     reading, writing = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -153,7 +153,7 @@ def test_children_end_when_their_parent_is_killed() -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Also a zombie that whoever has adopted it has not collected yet."""
+    """Return whether it has ended; a zombie that was not reaped yet counts."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] == "Z"

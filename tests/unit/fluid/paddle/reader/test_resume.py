@@ -21,7 +21,7 @@ def numbers(count: int, first: int = 0) -> Callable[[], Iterator[int]]:
 
 
 def saved(state: dict[str, Any]) -> dict[str, Any]:
-    """As a checkpoint would keep it."""
+    """Return the state as a checkpoint would store it."""
     copy: dict[str, Any] = json.loads(json.dumps(state))
     return copy
 
@@ -144,7 +144,7 @@ def test_any_number_of_stops_changes_nothing(
 
 
 def test_unordered_results_that_overtook_are_not_given_again() -> None:
-    """The first item is slow: what the others gave before it was had must not come back."""
+    """The first item is slow: items that others delivered before it must not be repeated."""
     overtaken = threading.Event()
 
     def slow_first(number: int) -> int:
