@@ -1,4 +1,4 @@
-"""CTR-DNN in plain torch, and its matrix products alone. Imports nothing of sparsefleet."""
+"""CTR-DNN in plain torch, and its matrix products alone. Does not import sparsefleet."""
 
 from __future__ import annotations
 

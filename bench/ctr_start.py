@@ -40,7 +40,7 @@ class SideSpec:
     transport: str | None = None
     """Between workers and servers; None: our default."""
     durability: str | None = None
-    """Of the servers; None: their default."""
+    """Durability of the servers; None: their default."""
     is_proxied: bool = False
     """Pass all traffic to and from servers through a proxy that can delay it."""
 

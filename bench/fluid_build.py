@@ -2,7 +2,7 @@
 
     python bench/fluid_build.py [--quick] [--repeats 5] [--json FILE]
 
-CPU seconds of a process of its own for each repeat, which imports `paddle.fluid` as a script does
+CPU seconds of a separate process for each repeat, which imports `paddle.fluid` as a script does
 under `python -m sparsefleet.as_paddle`.
 """
 

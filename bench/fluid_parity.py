@@ -1,4 +1,4 @@
-"""Layers of this package beside those of PaddlePaddle 1.8.5, forward and gradient.
+"""Compares layers of this package with those of PaddlePaddle 1.8.5, forward and gradient.
 
     <python with paddlepaddle 1.8.5> bench/fluid_parity.py original found.json
     python bench/fluid_parity.py compare found.json [part of a case's name ...]

@@ -1,4 +1,4 @@
-"""How well each mode learns: recipes on real data, beside local training and beside plain torch.
+"""How well each mode learns: recipes on real data, compared with local training and plain torch.
 
     python bench/quality.py --data ../shared/data [--only NAME] [--modes local,async] [--seeds 5]
 
@@ -61,7 +61,7 @@ def command_of(
 
 
 def figures_of(recipe: str, side: str, seed: int, options: argparse.Namespace) -> dict[str, float]:
-    """Run one side in processes of its own; raises RuntimeError if it fails."""
+    """Run one side in separate processes; raise RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = command_of(recipe, side, seed, Path(folder), options)
         done = subprocess.run(

@@ -3,8 +3,8 @@
     python bench/quality_torch.py census_wide_deep --data ../shared/data --out build/torch
 
 The model is the recipe's; each of its tables becomes an nn.Embedding with a row for every id of
-the data, which starts with values of the same distribution. Nothing of the engine, the stores or
-their optimizers is used.
+the data, which starts with values of the same distribution. The engine, the stores and their
+optimizers are not used.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def criteo_sides(files: list[Path], lines_per_file: int) -> dict[str, Side]:
 
 
 def parquet_sides(path: Path, num_rows: int) -> dict[str, Side]:
-    """Plain pyarrow returns record batches of the same columns, in sizes of its own."""
+    """Plain pyarrow returns record batches of the same columns, in its own sizes."""
     names = [slot.name for slot in PARQUET_SLOTS]
     format_ = Parquet(*PARQUET_SLOTS)
 

@@ -45,14 +45,14 @@ LEFT_OUT = ((2, 2), (1, 4))
 QUIET = 0.15
 """Cores that others may use during a measurement; a noisier one is repeated, by `--tries`."""
 FEWEST_STEPS = 4
-"""Of each worker: with fewer, a measurement says nothing."""
+"""Steps of each worker; with fewer, a measurement says nothing."""
 NETWORKS = (10, 25, 100)
 FLEETS = ((1, 1), (4, 1), (10, 1), (32, 4), (100, 10), (320, 32), (1000, 100))
 """Workers and servers of the predictions: one server for ten workers."""
 CORES = 8
-"""Workers on a machine, and cores of a server's."""
+"""Workers per machine, and cores of a server's machine."""
 NODES = (4, 32)
-"""Of the published figure: Paddle kept 84 % of its rate per node."""
+"""Nodes of the published figure: Paddle kept 84 % of its rate per node."""
 VARIATION = 0.05
 """How much steps of dedicated machines differ; here it cannot be told from what others run."""
 

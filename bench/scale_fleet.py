@@ -71,7 +71,7 @@ class Task:
         return PairTurns(argparse.Namespace(rank=rank)).turn(self.batch, NUM_BATCHES)
 
     def ids(self, batch: Any) -> np.ndarray:
-        """Return the keys that a batch looks up; those of several tables are told apart."""
+        """Return the keys that a batch looks up; keys of different tables are distinct."""
         if self.name == "CTR-DNN":
             return batch[1].numpy().reshape(-1)
         words, contexts = (part.numpy().reshape(-1) for part in batch)
@@ -99,8 +99,9 @@ class Task:
 
 CTR = Task("CTR-DNN", 500, 10, 432_402, NUM_IDS)
 WORDS = Task("word2vec", 500, 200.3, 0, 3 * NUM_WORDS)
-"""Of the distinct keys of a batch, two in three are words and contexts of 300 floats, one is a bias
-of 1 float."""
+"""Two in three distinct keys of a batch are words and contexts of 300 floats, one is a bias of 1
+float.
+"""
 TASKS = (CTR, WORDS)
 
 
@@ -113,14 +114,14 @@ class Measured:
     servers: int
     examples_per_s: float
     worker_cpu_s: float
-    """Of one step, in the workers."""
+    """CPU time of one step, in the workers."""
     server_cpu_s: float
-    """Of one step, in the servers."""
+    """CPU time of one step, in the servers."""
     bytes_per_example: float
     others: float
-    """Cores that processes of others used meanwhile."""
+    """Cores that other processes used meanwhile."""
     steps: int
-    """Of all workers within the measured time."""
+    """Steps of all workers within the measured time."""
 
 
 def cpu_s(pid: int) -> float:

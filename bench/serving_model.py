@@ -84,7 +84,7 @@ def as_arrow(inputs: dict[str, np.ndarray]) -> bytes:
 
 
 class Bare:
-    """ONNX Runtime on the same graph, with rows from a NumPy array: no service, no keys."""
+    """ONNX Runtime on the same graph, with rows from a NumPy array: without service or keys."""
 
     def __init__(self, directory: Path, num_rows: int) -> None:
         import onnxruntime

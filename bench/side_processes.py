@@ -31,9 +31,9 @@ class Section:
 
     examples_per_s: float
     cpu_us_per_example: float
-    """Of all processes of the side, including its servers."""
+    """CPU time of all processes of the side, including its servers."""
     server_cpu_us_per_example: float
-    """Of its servers alone."""
+    """CPU time of its servers alone."""
 
 
 def portable(text: str) -> str:
@@ -149,7 +149,7 @@ class Side:
     """Run a side: `with Side(workers, servers) as side: side.run()`. Workers know what a section
     is.
 
-    others: processes that belong to it, do no work of their own and end last.
+    others: processes that belong to it, do no work and end last.
     is_restless: its processes are busy even when idle, and linger at the end. They are suspended
     between sections, so that they disturb nobody, and killed at the end.
     endpoints: those of its servers.

@@ -1,4 +1,4 @@
-"""DLRM by our Trainer beside TorchRec with FBGEMM's fused CPU tables: examples per second.
+"""DLRM trained by our Trainer and by TorchRec with FBGEMM's fused CPU tables: examples per second.
 
     python bench/torchrec_dlrm.py [--quick] [--json FILE]
 
@@ -35,7 +35,7 @@ NUM_FEATURES, NUM_IDS, DIM, NUM_DENSE = 26, 100_000, 16, 13
 DENSE_LAYERS, OVER_LAYERS = [512, 256, DIM], [512, 512, 256, 1]
 LR = 0.05
 NUM_BATCHES = 40
-"""Different ones; they are trained on again and again."""
+"""The number of different batches, which are reused."""
 NAMES = [f"C{at}" for at in range(NUM_FEATURES)]
 
 

@@ -43,7 +43,7 @@ class Corpus:
         np.savez(path, vocabulary=self.vocabulary, counts=self.counts, text=self.text)
 
     def sentences(self) -> list[np.ndarray]:
-        """Of equal length, except the last."""
+        """Return sentences of equal length, except the last."""
         return np.split(self.text, range(SENTENCE_LENGTH, len(self.text), SENTENCE_LENGTH))
 
 

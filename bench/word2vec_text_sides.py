@@ -76,7 +76,7 @@ class OursSide:
 
 
 def skip_gram() -> nn.Module:
-    """Created here, so that gensim's process imports nothing of sparsefleet."""
+    """Created here, so that gensim's process does not import sparsefleet."""
     from sparsefleet.nn import SparseEmbedding, embedding_dots
     from sparsefleet.store import Constant, Uniform
     from word2vec_network import loss_of_logits

@@ -43,7 +43,7 @@ Status CheckSide(const Rows& rows, const Places& inverse) {
           "inverse names row " + std::to_string(*beyond) + " of " + std::to_string(count)};
 }
 
-// The two sides of a call and its values per pair, as many as the right side has places.
+// The two sides of a call and its values per pair, one for each place of the right side.
 struct Pairs {
   const Matrix<const float>& left;
   const Places& left_inverse;

@@ -117,7 +117,7 @@ void Sum(const Matrix<const float>& rows, const Array<const std::uint32_t>& inve
 
 using PartArrays = std::vector<Array<const float>>;
 
-// Calls use(parts) without the GIL if they have as many elements as `whole`.
+// Calls use(parts) without the GIL if they have the same number of elements as `whole`.
 template <typename Use>
 auto WithParts(const PartArrays& arrays, const Array<float>& whole, Use use) {
   std::vector<std::span<const float>> parts;

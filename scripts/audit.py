@@ -31,7 +31,7 @@ def canonical(name: str) -> str:
 
 
 def problems_of_pins(constraints: str, pyproject: str) -> list[str]:
-    """Return lines that are no exact pins, names pinned twice, and requirements without a pin."""
+    """Return lines that are not exact pins, names pinned twice, and requirements without a pin."""
     problems, pinned = [], set()
     for number, line in enumerate(constraints.splitlines(), 1):
         text = line.partition("#")[0].strip()
@@ -85,7 +85,7 @@ def main(flags: list[str]) -> int:
             file=sys.stderr,
         )
         return 1 if problems else 2
-    # --strict: a package that cannot be looked up is a failure, too.
+    # --strict: a package that cannot be looked up is also a failure.
     command = ["--strict", "--disable-pip", "--no-deps", "-r", str(ROOT / "constraints.txt")]
     done = subprocess.run([sys.executable, "-m", "pip_audit", *command, *flags])
     return 1 if problems or done.returncode else 0

@@ -1,7 +1,7 @@
 """Hooks of MkDocs: the site has the README as its first page, and files outside docs/ that pages
 link to.
 
-Pages stay as they are read in the repository, with links such as `../examples/deepfm.py`.
+Pages stay readable in the repository, with links such as `../examples/deepfm.py`.
 """
 
 from __future__ import annotations

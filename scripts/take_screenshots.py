@@ -56,7 +56,7 @@ def main() -> None:
             begun = time.monotonic()
             while time.monotonic() < begun + CURVES_S / 2:
                 time.sleep(1)
-            (Path(folder) / "fault").touch()  # so that there is a warning to be seen
+            (Path(folder) / "fault").touch()  # so that a warning is visible
             while time.monotonic() < begun + CURVES_S:
                 time.sleep(1)
             with open_browser(Path(folder) / "profile", "1100,1250") as browser:

@@ -32,8 +32,8 @@ class Log {
   // is_broken(). If the disk is full, the record is held in memory, and so is every later one:
   // num_held() says how many do not survive the process yet.
   Result<std::uint64_t> Append(std::uint32_t type, std::span<const iovec> payload);
-  // The same for whole records that begin with the next number, as another log has them; returns
-  // the number after the last. REQUIRES: `next_lsn` is that number.
+  // The same for complete records from another log, starting with the next number; returns the
+  // number after the last. REQUIRES: `next_lsn` is that number.
   Status AppendWhole(std::span<const std::byte> records, std::uint64_t next_lsn);
   // Writes the held records. kDiskFull if some are left.
   Status WriteHeld();

@@ -25,8 +25,8 @@ class LogCursor {
     std::span<const std::byte> records;  // whole ones; valid until the next call
   };
   // Records from number `lsn` on, up to `max_bytes` but at least one; none at the end of the log.
-  // kNotFound if the log no longer has them: a snapshot stands for them. REQUIRES: `tail` is the
-  // log's, asked for after the last record that is wanted.
+  // kNotFound if the log no longer has them because a snapshot has replaced them. REQUIRES: `tail`
+  // is the log's, asked for after the last record that is wanted.
   Result<Batch> Read(std::uint64_t lsn, const Log::Tail& tail, std::size_t max_bytes);
 
  private:

@@ -40,7 +40,7 @@ std::optional<std::uint64_t> LsnIn(const std::string& name, std::string_view pre
   return number;
 }
 
-// The process that has locked the file, by what it wrote there; 0 if it did not yet.
+// The process that has locked the file, read from the file; 0 if it has not written its id yet.
 pid_t HolderOf(int lock) {
   char text[32] = {};
   const ssize_t bytes = ::pread(lock, text, sizeof(text) - 1, 0);
@@ -49,8 +49,8 @@ pid_t HolderOf(int lock) {
   return holder;
 }
 
-// Kills the process that has locked the file. What is written there may be of one that has ended,
-// whose number another process has got since: the kernel's list of locks must say the same.
+// Kills the process that has locked the file. The id in the file may belong to a process that has
+// ended, and may have been reused since: the kernel's list of locks must agree.
 void KillHolder(int lock) {
   const pid_t holder = HolderOf(lock);
   struct stat found{};
@@ -102,14 +102,14 @@ Result<std::unique_ptr<LogDirectory>> LogDirectory::Open(const std::string& path
     std::this_thread::sleep_for(kLockRetry);
   }
   const std::string pid = std::to_string(::getpid());
-  // Not truncated first: on a full disk the block would be gone.
+  // Not truncated first: on a full disk the block would be lost.
   if (::pwrite(lock, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()) ||
       ::ftruncate(lock, static_cast<off_t>(pid.size())) != 0) {
     return FileError("cannot write", lock_path, errno);
   }
   auto listing = directory->List();
   if (!listing.ok()) return listing.status();
-  // Spares too: only in the process that made them are their records known to be old.
+  // Spares as well: only the process that made them knows that their records are old.
   for (const auto* names : {&listing.value().unfinished, &listing.value().spares}) {
     for (const std::string& name : *names) calls.Remove((path + "/" + name).c_str());
   }
@@ -246,7 +246,7 @@ Result<Recovered> LogDirectory::Recover(std::uint32_t end_of_snapshot, const Vis
     Status s = ReadSnapshot(snapshots.back(), end_of_snapshot, visit, after_snapshot, found);
     if (!s.ok()) return s;
   }
-  // Of the segments that start at or below the snapshot, only the last can extend past it.
+  // Among the segments that start at or below the snapshot, only the last can extend past it.
   auto first = std::ranges::upper_bound(segments, found.next_lsn);
   if (first != segments.begin()) --first;
   for (auto it = first; it != segments.end(); ++it) {
@@ -265,7 +265,7 @@ Status LogDirectory::RemoveFile(const std::string& path) const {
 Status LogDirectory::RemoveAll() const {
   auto listing = List();
   if (!listing.ok()) return listing.status();
-  // First what says that the rest is whole.
+  // First the file that marks the rest as complete.
   if (Status s = RemoveFile(path_ + "/EPOCH"); !s.ok()) return s;
   for (const std::uint64_t lsn : listing.value().snapshots) {
     if (Status s = RemoveFile(SnapshotPath(lsn)); !s.ok()) return s;

@@ -29,9 +29,9 @@ struct Recovered {
 // Thread-safe.
 class LogDirectory {
  public:
-  // Makes the directory if need be, and locks it: kIo, naming the process that has it, if that does
-  // not release it within `wait_s`. Removes snapshots that were not finished. With `take_over` the
-  // process that has it is killed: also one that is stopped, and would go on later.
+  // Creates the directory if necessary, and locks it: kIo, naming the owning process, if that does
+  // not release it within `wait_s`. Removes unfinished snapshots. With `take_over` the owner is
+  // killed, even if it is suspended and would resume later.
   static Result<std::unique_ptr<LogDirectory>> Open(const std::string& path, double wait_s,
                                                     FileCalls& calls = FileCalls::System(),
                                                     bool take_over = false);
@@ -60,20 +60,20 @@ class LogDirectory {
   };
   Result<Listing> List() const;
 
-  // Which process, in the order in which they took over, wrote what is here; 0: not known. Only
+  // The number of the process that wrote this directory, in order of take-over; 0: unknown. Only
   // directories that have a replica, or are one, keep it.
   Result<std::uint64_t> ReadEpoch() const;
   Status WriteEpoch(std::uint64_t epoch) const;  // lasts when it returns
   // Removes all segments, snapshots and the epoch.
   Status RemoveAll() const;
 
-  // Makes renames and new files last.
+  // Makes renames and new files durable.
   Status SyncNames() const;
   // Removes snapshots and segments that a snapshot at `lsn` makes obsolete. With `keeps_spares`
   // segments are kept for TakeSpare().
   Status RemoveBefore(std::uint64_t lsn, bool keeps_spares = false) const;
   // Gives a spare segment, if there is one, the name `path`. Its records have lower numbers than
-  // any to come, so they are not taken for new ones.
+  // any to come, so they cannot be mistaken for new ones.
   bool TakeSpare(const std::string& path) const;
 
  private:

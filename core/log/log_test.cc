@@ -200,8 +200,8 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
               Code::kCorrupt);
 });
 
-// Writes records, a snapshot in between now and then; what a recovery sees at any moment is all of
-// them since the snapshot.
+// Writes records with occasional snapshots in between; at any moment a recovery sees all records
+// since the last snapshot.
 const Test kReused("segments are reused after snapshots, and their old records are not read", [] {
   const TemporaryDirectory place;
   Recovery start = Recover(place.path());
@@ -231,7 +231,7 @@ const Test kReused("segments are reused after snapshots, and their old records a
     ExpectEqual(found.seen.size(), static_cast<std::size_t>(number + 1) - cut);
     Expect(found.seen.empty() ||
            found.seen.back().text.starts_with(static_cast<char>('a' + number % 26)));
-    // And again: the torn end is gone.
+    // Once more: the torn end is gone.
     ExpectEqual(RequireOk(found.directory->List()).spares.size(), std::size_t{0});
   }
   Expect(RequireOk(start.directory->List()).spares.size() < num_spares, "none was used again");

@@ -47,7 +47,7 @@ class RecordReader {
  public:
   // REQUIRES: `file` is aligned to 8 and outlives the reader.
   explicit RecordReader(std::span<const std::byte> file) : file_(file) {}
-  // The same for records without a file around them, of which the first has this number.
+  // The same for records outside a file, the first of which has this number.
   RecordReader(std::span<const std::byte> records, std::uint64_t first_lsn)
       : file_(records), next_lsn_(first_lsn) {}
 
@@ -94,7 +94,7 @@ class RecordWriter {
   // Writes a record. After an error nothing is added: a partial write is cut off again. If even
   // that fails, the writer is broken.
   Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
-  // The same for whole records, as they are in another file.
+  // The same for complete records from another file.
   Status AppendWhole(std::span<const std::byte> records);
   // Cuts off the old bytes of a reused file after the last record.
   Status End();
@@ -118,7 +118,8 @@ class RecordWriter {
   std::vector<iovec> pieces_;
 };
 
-// "cannot write /x/y: No space left on device"; kDiskFull for this and its likes, otherwise kIo.
+// "cannot write /x/y: No space left on device"; kDiskFull for this and similar errors, otherwise
+// kIo.
 Status FileError(const std::string& what, const std::string& path, int error);
 
 }  // namespace sparsefleet

@@ -45,7 +45,7 @@ const Test kRandom("random batches agree with a plain map", [] {
 const Test kSums("rows are summed in order of occurrence", [] {
   UniqueKeys unique;
   unique.Build(std::vector<Key>{4, 5, 4, 4});
-  // In another order the small ones would not be lost beside the large one.
+  // In another order the small ones would not be lost next to the large one.
   const std::vector<float> rows = {1, 1e8F, 7, 8, 2, 1, 3, -1e8F};
   std::vector<float> out(4, 99.0F);
   SumRows(rows, unique.inverse(), 2, out);

@@ -98,7 +98,7 @@ std::string Parsed(const std::shared_ptr<const RecordFormat>& format, std::strin
   };
   parser.BeginFile();
   while (!file.empty()) {
-    // A block of its own, so that reading past its end is seen.
+    // A separate allocation, so that a read past its end is detected.
     const std::vector<char> block(file.begin(), file.begin() + std::min(block_bytes, file.size()));
     file.remove_prefix(block.size());
     parser.Feed({block.data(), block.size()});

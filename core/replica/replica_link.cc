@@ -87,7 +87,7 @@ Status ReplicaLink::Connect(double timeout_s) {
   return Status::Ok();
 }
 
-// After an error of the connection the next try begins with a new one.
+// After a connection error the next try opens a new connection.
 Result<Body> ReplicaLink::Ask(MessageType type, GatheredBody body, std::uint64_t more_bytes) {
   const double bytes = static_cast<double>(body.bytes + more_bytes);
   auto reply = client_->Ask(type, std::move(body), kAskS + bytes / kBytesPerS);
@@ -96,7 +96,7 @@ Result<Body> ReplicaLink::Ask(MessageType type, GatheredBody body, std::uint64_t
 }
 
 Result<ReplicaState> ReplicaLink::Enter(bool claims) {
-  // At the start the replica may have to read all that it holds.
+  // At first the replica may have to read everything it holds.
   const std::uint64_t read_bytes = claims ? kReadAtStart : 0;
   auto reply =
       Ask(MessageType::kReplicaOpen, Whole(Encode(ReplicaOpen{Head(), claims})), read_bytes);
@@ -302,7 +302,7 @@ Status ReplicaLink::AwaitSnapshot(std::uint64_t lsn) {
     }
     if (outcome.ok()) continue;
     offset = 0;
-    // Out of turn: the records that the replica lacked were shipped as a snapshot meanwhile.
+    // Out of order: the records that the replica lacked have since been shipped as a snapshot.
     if (outcome.code() == Code::kShapeMismatch) continue;
     if (auto over = Judge(outcome)) return *over;
     Pause();

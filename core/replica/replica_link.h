@@ -2,7 +2,7 @@
 // ships log and snapshots.
 //
 // The replica decides who may write: it knows the epoch of the last process that took over, and
-// turns earlier ones away. So a server begins only when its replica answers, and acknowledges only
+// rejects earlier ones. So a server begins only when its replica answers, and acknowledges only
 // what the replica holds, unless the replica is lost for longer than `wait_s`.
 #pragma once
 
@@ -59,7 +59,7 @@ class ReplicaLink {
   // Blocks until the replica holds all records below `end`, or the server continues without it.
   // kNotOwner after a successor has taken over.
   Status AwaitRecords(std::uint64_t end);
-  // The same for a snapshot that stands in the directory.
+  // The same for a snapshot that is in the directory.
   Status AwaitSnapshot(std::uint64_t lsn);
 
   void AddStats(StatMap& stats) const;
@@ -71,7 +71,7 @@ class ReplicaLink {
   ReplicaHead Head() const REQUIRES(io_);
   Status Connect(double timeout_s) REQUIRES(io_);
   Result<ReplicaState> Enter(bool claims) REQUIRES(io_);
-  // `more_bytes`: that the replica must read or write before it answers.
+  // `more_bytes`: bytes that the replica must read or write before it answers.
   Result<Body> Ask(MessageType type, GatheredBody body, std::uint64_t more_bytes = 0) REQUIRES(io_);
   Status TakeOver() REQUIRES(io_);
   Status Fetch(const ReplicaState& state) REQUIRES(io_);
@@ -84,7 +84,7 @@ class ReplicaLink {
       REQUIRES(io_);
   Status EnsureConnected() REQUIRES(io_);
 
-  // What follows from the outcome of a try: whether to go on trying, and if not, with which result.
+  // Decides after a try whether to retry and, if not, with which result to end.
   std::optional<Status> Judge(const Status& outcome);
   void Pause();
   void NoteLost(const Status& why);

@@ -1,4 +1,4 @@
-// Requests to a replica: what a durable server asks of the process that holds a copy of its log.
+// Requests of a durable server to the process that holds a copy of its log.
 // Format: docs/wire_format.md. Views point into the body given.
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace sparsefleet {
 
-// Whose log it is, and which of the processes that had it asks.
+// Identifies the log, and which of its successive owners is asking.
 struct ReplicaHead {
   std::uint32_t server = 0;  // index of the server
   std::uint64_t epoch = 0;
   std::uint64_t owner = 0;  // of the log, see FileHead; 0: the server has none yet
 };
 
-// With `claims` the sender becomes the only one that may write: it gets an epoch above all before,
-// at least one more than its own. Without it, the server keeps its epoch.
+// With `claims` the sender becomes the only one that may write: it gets an epoch above all earlier
+// ones, at least one more than its own. Without it, the server keeps its epoch.
 struct ReplicaOpen {
   ReplicaHead head;
   bool claims = false;
@@ -36,7 +36,7 @@ struct ReplicaState {
 };
 
 // Whole records from number `first_lsn` on; may be empty. The reply is a number: the next record
-// that the replica lacks, 0 if it holds nothing. Records that do not follow on are not taken.
+// that the replica lacks, 0 if it holds nothing. Records that leave a gap are not accepted.
 struct ReplicaAppend {
   ReplicaHead head;
   std::uint64_t first_lsn = 0;
@@ -44,7 +44,7 @@ struct ReplicaAppend {
 };
 
 // A part of snapshot `lsn`, from byte `offset` on, which must be where the last one ended; 0 begins
-// again. With the last part the snapshot takes the place of the log before it. The reply is as for
+// again. With the last part, the snapshot replaces the log before it. The reply is as for
 // ReplicaAppend.
 struct ReplicaSnapshot {
   ReplicaHead head;

@@ -23,7 +23,7 @@ FileCalls& CallsOf(const ReplicaStoreOptions& options) {
   return options.calls == nullptr ? FileCalls::System() : *options.calls;
 }
 
-// Ok if the file is a whole snapshot of this log.
+// Ok if the file is a complete snapshot of this log.
 Status CheckSnapshot(const std::string& path, std::uint64_t lsn, std::uint64_t owner,
                      std::uint32_t end_type) {
   auto file = MappedFile::Open(path);
@@ -215,7 +215,8 @@ Status ReplicaStore::Held::FinishSnapshot(std::uint64_t lsn) {
     if (Status s = directory->SyncNames(); !s.ok()) return s;
   }
   if (next_lsn < lsn) {
-    // The records up to the snapshot never came: what is held ends before it. The log begins again.
+    // The records up to the snapshot never arrived: the log held here ends before it, and starts
+    // over.
     log.reset();
     auto listing = directory->List();
     if (!listing.ok()) return listing.status();

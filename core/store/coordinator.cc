@@ -155,8 +155,8 @@ Status Coordinator::PutNote(std::string_view key, std::string_view value) {
       note_waits_.erase(waiting);
     }
   }
-  // Not shared: a server puts notes behind the gate of its log, where this thread must not help
-  // with the tasks of others, which may enter the gate themselves.
+  // Not shared: a server writes notes while holding the gate of its log, where this thread must not
+  // run other tasks, which may enter the gate themselves.
   for (auto& wait : waits) wait.done(std::string(value));
   return Status::Ok();
 }

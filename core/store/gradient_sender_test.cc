@@ -111,7 +111,7 @@ std::vector<float> NetOf(Store& store) {
   return net;
 }
 
-// Holds the sender's thread after a push until it is opened.
+// Blocks the sender's thread after a push until it is opened.
 class Gate {
  public:
   std::function<Status(std::size_t)> Hook() {

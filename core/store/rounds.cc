@@ -291,7 +291,7 @@ bool Rounds::IsComplete(const Group& group) const {
   std::size_t accounted = group.deliveries.size() + group.num_left;
   if (accounted < group.size || group.num_left == 0) return accounted == group.size;
   for (const auto& [rank, delivery] : group.deliveries) {
-    // Those that have left after they sent their gradients count once.
+    // Members that left after sending their gradients count once.
     if (group.members.at(rank).presence == Member::Presence::kLeft) --accounted;
   }
   return accounted == group.size;
@@ -305,7 +305,7 @@ void Rounds::SettleClocks(Groups::value_type& entry, After& after) {
     after.calls.push_back([done = std::move(wait->second.done), result] { done(result); });
     return group.clock_waits.erase(wait);
   };
-  // The lowest clock; those that have left count no more, and those not heard from are at 0.
+  // The lowest clock; members that have left no longer count, and those not heard from are at 0.
   std::uint64_t reached = 0;
   if (group.members.size() == group.size) {
     reached = group.clocks.empty() ? UINT64_MAX : *group.clocks.begin();

@@ -27,7 +27,7 @@ Result<PushResult> ApplyNothing(std::span<const PushSection>, std::uint64_t) {
   return PushResult{};
 }
 
-// What clocks promise, computed from scratch at every question.
+// The specification of clocks, computed from scratch on every query.
 struct PlainClocks {
   struct Member {
     std::uint64_t clock = 0;

@@ -114,7 +114,7 @@ class Store {
   virtual Status PutNote(std::string_view key, std::string_view value, double timeout_s) = 0;
   // `wait`: until the note exists or the deadline passes; otherwise kNotFound immediately.
   virtual Result<std::string> GetNote(std::string_view key, bool wait, double timeout_s) = 0;
-  // Those of these notes that exist, with one request.
+  // Returns the notes among these that exist, with one request.
   virtual Result<std::vector<std::optional<std::string>>> GetNotes(
       std::span<const std::string_view> keys, double timeout_s) = 0;
   virtual Status DeleteNote(std::string_view key, double timeout_s) = 0;
@@ -149,9 +149,9 @@ class Store {
     return std::vector<std::vector<DataMark>>{};
   }
 
-  // Makes the session of this client account for data that was applied in sessions of others, by
-  // server: a push of the same data is then applied only where it is missing. REQUIRES: nothing of
-  // it is in the session's own account.
+  // Records data that was applied in sessions of others as applied in this client's session, by
+  // server: a push of the same data is then applied only where it is missing. REQUIRES: the session
+  // has none of it recorded.
   virtual Status AdoptData(std::span<const std::vector<DataMark>> /*by_server*/,
                            double /*timeout_s*/) {
     return {Code::kInvalidArgument, "a store without servers keeps no account of data"};

@@ -75,7 +75,7 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
             self.records = nn.Parameter(torch.zeros(len(role.server_endpoints)))
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            # Not where batches are read: a restarted worker reads those again that are done.
+            # Not where batches are read: a restarted worker reads finished batches again.
             time.sleep(options.pace_ms / 1e3)
             loss: torch.Tensor = -(self.rows(ids).sum() + self.records.sum() * len(ids) * weight)
             return loss

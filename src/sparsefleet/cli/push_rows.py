@@ -63,7 +63,7 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_push_rows_command(options: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
-    # Imported where used: other commands, such as a server that restarts, need none of it.
+    # Imported where used: other commands, such as a server that restarts, do not need it.
     from sparsefleet.serving.row_stores.redis_versions import RedisVersions
     from sparsefleet.serving.updates import RedisServer, is_redis
 

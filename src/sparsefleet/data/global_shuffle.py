@@ -106,7 +106,8 @@ class RandomDealer:
 
     def __init__(self, num_records: int, num_workers: int, seed: tuple[int, ...]) -> None:
         rng = np.random.default_rng(seed)
-        # Who gets one more is random as well, so that many workers with few records stay even.
+        # Which workers get one more is also random, so that many workers with few records stay
+        # balanced.
         turn = np.roll(np.arange(num_workers, dtype=np.uint16), rng.integers(num_workers))
         self._ranks: Ranks = np.resize(turn, num_records)
         rng.shuffle(self._ranks)

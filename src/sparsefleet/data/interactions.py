@@ -17,7 +17,7 @@ __all__ = ["Interactions"]
 
 Ids = NDArray[np.int64]
 Ragged = tuple[Ids, Ids]
-_MOST_ROUNDS = 100  # of drawing negatives again that were positives
+_MOST_ROUNDS = 100  # of redrawing negatives that turned out to be positives
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Producer:
         self._context = context
         self._cursor = cursor
         self._queue = queue
-        self._parts: list[ColumnPart] = []  # of the batch that is being filled
+        self._parts: list[ColumnPart] = []  # for the batch being filled
         self._num_records = 0
         self._marks: list[FileMark] = []
 

@@ -379,7 +379,7 @@ class WorkLists:
         with self._lock:
             epoch = epoch or self._epochs.get(name, {}).get(worker, 0)
             work = self._lists.get((name, epoch))
-            if work is None:  # it is over, or has never begun
+            if work is None:  # it has ended, or never started
                 return epoch, True, []
             return epoch, work.is_finished(worker), work.given_to(worker)
 

@@ -133,7 +133,7 @@ class CheckpointSeries:
 
     def _join(self) -> None:
         if self._writer is not None:
-            self._writer.join()  # it ends: every call in it has a deadline
+            self._writer.join()  # ends: every call in it has a deadline
             self._writer = None
 
     def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:

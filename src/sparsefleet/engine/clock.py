@@ -238,7 +238,7 @@ def stats_of(data: object) -> ReaderStats | None:
         return None
     try:
         told = stats()
-    except TypeError:  # an unrelated `stats` that wants arguments
+    except TypeError:  # an unrelated `stats` that requires arguments
         return None
     return told if isinstance(told, ReaderStats) else None
 

@@ -321,7 +321,7 @@ class DistributedModel:
         mode = self.mode
         source = None
         is_planned = False
-        if pulled is not None and pulled.wanted():  # planned, but no step brought the rows
+        if pulled is not None and pulled.wanted():  # planned, but no step has fetched the rows
             pulled = None
         if batch is not None:
             source = lookups or self.plans
@@ -493,7 +493,7 @@ class DistributedModel:
         if not self.role.server_endpoints:
             return LocalStore()
         self._incarnation = self.placement.incarnation()
-        if self._starts:  # this process has been here before
+        if self._starts:  # this process has already started once
             self._incarnation = replace(self._incarnation, number=0)
         store = RemoteStore(
             self.role.server_endpoints,

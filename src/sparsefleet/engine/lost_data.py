@@ -96,7 +96,7 @@ class LostData:
             left_out = {rank: done for each in reported for rank, done in each["left_out"].items()}
             lost = sorted(set(range(role.worker_num)) - set(present))
             left = [rank for rank in lost if self._note(epoch, rank, "done") is None]
-            takes = dict(zip(left, present, strict=False))  # one each; the rest next time
+            takes = dict(zip(left, present, strict=False))  # one per worker; the rest next time
             return json.dumps({"present": present, "takes": takes, "left_out": left_out}).encode()
 
         mine = {"rank": role.index, "left_out": self.left_out}
@@ -117,8 +117,8 @@ class LostData:
         base = self._base(rank)
         lost = [self._marks_of(rank, epoch, base=0)]
         lost += [self._marks_of(taker, epoch, base=base) for taker in takers if taker != mine]
-        # A push that only some servers have applied is made whole: each server accounts for what it
-        # has of it in the session of this worker, which pushes the same data again.
+        # A push that only some servers have applied is completed: each server records its part in
+        # the session of this worker, which pushes the same data again.
         own = self._marks_of(mine, epoch, base=base)
         found = [[mark for marks in each for mark in marks] for each in zip(*lost, strict=True)]
         both = list(zip(found, own, strict=True))

@@ -28,7 +28,7 @@ __all__ = ["HandedOver", "HandoverPauses", "Notice", "is_state_kept"]
 
 _log = logging.getLogger("sparsefleet.engine")
 _LOOK_S = 0.5
-_STEP_S = 3.0  # a launcher gives 10 s in all by default
+_STEP_S = 3.0  # a launcher allows 10 s in total by default
 
 
 class HandedOver(SystemExit):
@@ -79,7 +79,7 @@ class Notice:
 
     def __enter__(self) -> Self:
         in_main = threading.current_thread() is threading.main_thread()
-        # A handler of the script decides itself.
+        # If the script has a handler, that decides.
         if self.is_heeded and in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._receive)
             self._handles = True

@@ -120,7 +120,7 @@ class KeptRandom:
 
     def _keep(self, batch: int) -> None:
         at = batch % 2 * self._size
-        self._memory[at : at + _HEAD.size] = _EMPTY  # what follows is whole, or it is not there
+        self._memory[at : at + _HEAD.size] = _EMPTY  # what follows is complete or absent
         self._memory[at + _HEAD.size : at + self._size] = torch.get_rng_state().numpy().tobytes()
         self._memory[at : at + _HEAD.size] = _HEAD.pack(self._epoch, batch)
 

@@ -164,7 +164,7 @@ class SaveCoordinator:
             self._schedule.continue_from(self._taken.saves)
         self._is_last_pass = False
         self._in_pass = True
-        self._is_over = False  # the first worker is lost: nobody can write any more
+        self._is_over = False  # the first worker is lost: nobody else can write
         self.was_stopped = False
         """Whether a validation ended the pass, on all workers."""
         self.is_validated = False
@@ -296,7 +296,7 @@ class SaveCoordinator:
         found = {name for each in reports for name in each["found"]}
         done = self._due(found, continues=continues)
         if HANDOVER in done or (not continues and self._is_last_pass):
-            self._writers.wait()  # so that the last save is not skipped for the one before
+            self._writers.wait()  # a save still in progress would make it skip the last one
         if self._writers.checkpoints is not None:
             self._checkpoint(reports, begins=_CHECKPOINT in done, continues=continues)
         if _PUBLISH in done:

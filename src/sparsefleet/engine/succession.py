@@ -197,7 +197,7 @@ class Succession:
     def begin_pass(
         self, distributed: BoundModel, progress: TrainingProgress, num_batches: int | None
     ) -> None:
-        """A pass over the data begins; nothing of it was handed out.
+        """Start a pass over the data, before any batch is handed out.
 
         num_batches: its length, if known.
         """

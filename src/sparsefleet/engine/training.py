@@ -108,7 +108,7 @@ class Training(Generic[AnyModel]):
             resumed = resume_training(
                 self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
             )
-            self._resume = None  # only now: who tries again must not start from scratch
+            self._resume = None  # only now: a retry must not start from scratch
             if resumed is not None:
                 self.progress.resume(resumed)
         succession = self.distributed.succession

@@ -181,7 +181,7 @@ class TrainingPass:
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
-        """Train on what is left of another worker's data; None: wait for those who do."""
+        """Train on what is left of another worker's data; None: wait for the workers that do."""
         empty = BatchFeed(iter(()), self._workload.as_batch)
         self._run_threads(feed or empty, None)
 
@@ -247,7 +247,7 @@ class _TrainingThread:
         try:
             while (supplied := self._next_batch(supply, pauses)) is not None:
                 self._train_on(supplied, supply)
-                supplied = None  # an error of the data does not belong to the batch before
+                supplied = None  # an error in the data does not belong to the previous batch
             self._distributed.leave()
             if pauses is not None:
                 pauses.leave()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["WORKER", "WorkerMetrics"]
 
 Figures = Callable[[PassView], Mapping[str, float]]
-_FIGURES_S = 5.0  # metrics such as the AUC take milliseconds to compute: not with every scrape
+_FIGURES_S = 5.0  # metrics such as the AUC take milliseconds to compute, too long for every scrape
 
 
 class WorkerMetrics:
@@ -82,7 +82,7 @@ class WorkerMetrics:
             if model is not None and self._started_model() is not model:
                 self._models = [each for each in self._models if each() not in (None, model)]
                 self._models.append(weakref.ref(model))
-                self._figures_at, self._shown = 0.0, {}  # those were of another training
+                self._figures_at, self._shown = 0.0, {}  # those belong to another training
             if self._remove is None:
                 self._remove = PROCESS.add(self.samples) if is_seen else _nothing
 
@@ -90,7 +90,7 @@ class WorkerMetrics:
         """Stop reporting about a model that is being closed."""
         with self._lock:
             if self._started_model() is model:
-                self.figures = None  # of its training, which may end now
+                self.figures = None  # metrics of its training, which may end now
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
@@ -132,7 +132,7 @@ class WorkerMetrics:
             self._view = None
             ended = view.total()
             if not math.isfinite(ended.loss_sum):
-                ended.loss_sum = 0.0  # or the losses of all later trainings were not numbers either
+                ended.loss_sum = 0.0  # otherwise the losses of all later trainings would be NaN too
             self._done = total([self._done, ended])
             self._read += view.reading.so_far() or ReaderStats()
 
@@ -170,7 +170,7 @@ class WorkerMetrics:
         yield sample("sparsefleet_worker_examples_total", counted.examples)
         yield sample("sparsefleet_worker_steps_total", counted.steps)
         yield sample("sparsefleet_worker_skipped_steps_total", counted.skipped)
-        if counted.loss_sum or not self._own:  # a loop of its own may not tell its losses
+        if counted.loss_sum or not self._own:  # a custom loop may not report its losses
             yield sample("sparsefleet_worker_loss_total", counted.loss_sum)
         yield sample("sparsefleet_worker_epoch", self._epoch)
         yield sample("sparsefleet_worker_epochs", self._epochs)
@@ -178,7 +178,8 @@ class WorkerMetrics:
         yield sample("sparsefleet_worker_lost_workers_total", self._lost)
         shares = TimeShares.of(counted, stats.wait_seconds)
         for activity, seconds in shares.seconds().items():
-            # Clocks are read while they run, so that a difference of two may step back a little.
+            # Clocks are read while they run, so the difference of two readings may decrease
+            # slightly.
             seconds = self._seconds[activity] = max(self._seconds.get(activity, 0.0), seconds)
             yield sample("sparsefleet_worker_activity_seconds_total", seconds, activity=activity)
         yield sample("sparsefleet_checkpoint_pause_seconds_total", counted.save_s)

@@ -44,7 +44,7 @@ class Incarnation:
         job = os.environ.get("SPARSEFLEET_JOB_ID") or job_of_scheduler()
         if text or not job:
             return Incarnation(job=job, number=int(text or 0))
-        # Schedulers do not count: a process is the first if the servers know of none before it.
+        # Schedulers do not count: a process is the first if the servers know no earlier one.
         return Incarnation(job=job, number=1, is_counted=False)
 
     @property

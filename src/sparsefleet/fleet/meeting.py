@@ -69,7 +69,7 @@ class Meeting:
         self._board = board
         self._keeps = keeps
         self._kept: list[tuple[int, list[str]]] = []  # the call and its notes
-        self._droppable = range(0)  # calls that nobody will repeat, once all have met again
+        self._droppable = range(0)  # calls that nobody will repeat, once all workers have met again
         self._is_over = False  # a process before this one has left: all calls are repeated
         self._name = f"fleet/{name}"
         self._role = role
@@ -282,11 +282,11 @@ class Meeting:
 
     def _delete(self, names: list[str]) -> None:
         for name in names:
-            with contextlib.suppress(NotFoundError):  # a predecessor came so far
+            with contextlib.suppress(NotFoundError):  # a predecessor got this far
                 self._board.delete_note(name)
 
     def _put(self, name: str, data: bytes) -> list[str]:
-        if not self._count:  # else another worker of this index could write over its notes
+        if not self._count:  # otherwise another worker with this index could overwrite its notes
             try:
                 self._board.advance_clock(self._member, 0)
             except ConfigError:

@@ -175,7 +175,9 @@ def _slurm_workers(environ: CheckedEnviron, tasks: _Tasks, both: int = 0) -> dic
         "SPARSEFLEET_INDEX": str(tasks.index_of(environ, both)),
         "SPARSEFLEET_WORKERS": str(tasks.count),
     }
-    if len(set(tasks.counts)) == 1:  # else workers could not tell who shares their machine
+    if (
+        len(set(tasks.counts)) == 1
+    ):  # otherwise workers could not tell which of them share a machine
         found["SPARSEFLEET_MEETING_POINT"] = str(Endpoint(tasks.nodes[0], _port(environ)))
         found["SPARSEFLEET_WORKERS_PER_NODE"] = str(tasks.counts[0])
     return found

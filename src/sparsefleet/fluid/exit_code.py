@@ -26,7 +26,7 @@ def counted_at_exit(what: str) -> Iterator[None]:
         yield
     except Exception:
         _failed.append(what)
-        with suppress(OSError):  # nowhere to say so, such as a log on a full disk
+        with suppress(OSError):  # nowhere to report it, such as a log on a full disk
             traceback.print_exc()
 
 

@@ -98,7 +98,7 @@ class ChildProcess:
         self._kill_group()
         try:
             self._close(self._process.wait(_REAP_S))
-        except subprocess.TimeoutExpired:  # blocked on a device; it ends when the device answers
+        except subprocess.TimeoutExpired:  # blocked on a device; ends when the device answers
             self._close(-signal.SIGKILL)
 
     def _close(self, code: int) -> None:

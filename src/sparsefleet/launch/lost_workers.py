@@ -99,7 +99,7 @@ class LostWorkers:
     def _connect(self) -> RemoteStore:
         from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
-        # A client that reaches some servers and not all would be missed by those as a lost one.
+        # If a client reached only some of the servers, those would later report it as lost.
         for endpoint in map(parse_endpoint, self._endpoints):
             if not endpoint.is_file:
                 address = (endpoint.host, endpoint.port)

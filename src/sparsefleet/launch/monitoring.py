@@ -100,7 +100,7 @@ class JobMonitor:
         if self._pusher is not None:
             self._pusher.close()
         self._watch.stop()
-        time.sleep(0.1)  # for open pages to get the news
+        time.sleep(0.1)  # for open pages to get the last update
         for server in self._servers:
             server.close()
         Path(self.folder, _URL_FILE).unlink(missing_ok=True)
@@ -208,7 +208,7 @@ class WatchedDisplay:
             notes=tuple(self._notes),
         )
         if job != self._written:
-            with contextlib.suppress(OSError):  # a full disk is no reason to end the job
+            with contextlib.suppress(OSError):  # a full disk must not end the job
                 job.write(self._folder)
             self._written = job
 

@@ -48,7 +48,7 @@ __all__ = ["Ending", "JobContext", "JobObserver", "NodeJob"]
 
 _REFRESH_S = 0.25
 _TAIL_LINES = 20
-_CAUSE_S = 5.0  # from a failure that follows from another to the latest moment to see that one
+_CAUSE_S = 5.0  # from a secondary failure to the latest moment to notice the primary one
 _BY_SIGTERM = 128 + signal.SIGTERM
 _OK_AFTER_SIGTERM = (0, -15, 143)
 

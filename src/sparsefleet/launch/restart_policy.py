@@ -19,7 +19,7 @@ START_ELSEWHERE = os.EX_TEMPFAIL
 WINDOW_S = 300.0
 _AT_ONCE_S = 10.0
 _MOST_IN_A_ROW = 3
-_KILLED = (-9, -15)  # from outside, so the process itself may be in order
+_KILLED = (-9, -15)  # from outside, so the process itself may be fine
 
 
 class Verdict(NamedTuple):

@@ -21,7 +21,7 @@ __all__ = ["RestartWatch"]
 
 _NOTE_S = 1.0
 _REPORT_S = 5.0
-_SETTLE_S = 20.0  # a server may take the connections of the old process for those of the new
+_SETTLE_S = 20.0  # a server may mistake connections of the old process for those of the new one
 _MOST_S = 600.0
 
 
@@ -87,7 +87,7 @@ class RestartWatch:
 
     def _write_note(self, watched: _Watched, now: float) -> None:
         path = self._note(watched.child)
-        with contextlib.suppress(OSError):  # then others wait as long as they would without
+        with contextlib.suppress(OSError):  # then others wait as long as they would without it
             with open(f"{path}.tmp", "w", encoding="ascii") as file:
                 file.write(
                     f"the launcher restarted it {now - watched.began:.0f} s ago (restart "

@@ -160,7 +160,9 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        self._warmup_left -= 1  # several threads may lose a count: a few steps more do not matter
+        self._warmup_left -= (
+            1  # concurrent threads may lose a count: a few extra steps do not matter
+        )
         origin = gradients.origin
         put = self._sender.put(
             gradients.sparse,

@@ -151,7 +151,7 @@ class CollectiveMode(Mode):
     def pause(self) -> None:
         """Stop all workers after the same step; those without data stop following."""
         self._raise_failure()
-        if not self._has_left:  # one that has left was released by those that pause
+        if not self._has_left:  # a thread that has left was released by those that pause
             self._follow()
         self._rows.flush()
 

@@ -196,13 +196,13 @@ class GeoMode(Mode):
         with self._account.closing() as (data, is_partial):
             rows = {table: self._replica.take_all_deltas(table) for table in self._setting.tables}
             dense = self._replica.take_dense_deltas(1)
-        if not data:  # another thread was faster
+        if not data:  # another thread was first
             return
         sent = {table: found for table, found in rows.items() if len(found[0])}
         values = _like(dense)
         self._store.push_many(sent, dense, values=values, data=data, unique=True, add=True)
         self._replica.take_over_dense(values, exactly=False)
-        if is_partial:  # servers that had it have not added it again, so the copies are ahead
+        if is_partial:  # servers that already had it did not add it again, so the copies are ahead
             served = self._store.pull_many({table: keys for table, (keys, _) in sent.items()})[0]
             for table, now in served.items():
                 self._replica.take_over_rows(table, sent[table][0], now, exactly=False)

@@ -41,7 +41,7 @@ class BarrierMode(Mode):
         super().__init__(setting)
         self.takes_parts = True
         self._round = ThreadRound(setting.threads, self._apply, wait_s=setting.wait_s)
-        self._contributors = 1  # workers whose mean a step takes
+        self._contributors = 1  # the number of workers that a step averages over
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
@@ -67,7 +67,8 @@ class BarrierMode(Mode):
         self._round.fail(self._worker_error(error))
 
     def _apply(self, steps: Sequence[StepGradients]) -> None:
-        # Servers apply all of a push or nothing: what some of them have goes apart.
+        # Servers apply all of a push or nothing: data that some of them already have is pushed
+        # separately.
         partial = [each for each in steps if each.origin and GRADIENTS in each.origin.partial]
         lost = [each for each in partial if each.origin and each.origin.base]
         for step in lost:

@@ -41,7 +41,10 @@ def grow_file(file: int, size: int, path: str) -> None:
             os.posix_fallocate(file, 0, size)
         os.ftruncate(file, size)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that reserves nothing
+        if error.errno in (
+            errno.EINVAL,
+            errno.EOPNOTSUPP,
+        ):  # a file system that cannot reserve space
             os.ftruncate(file, size)
             return
         raise DiskFullError(
@@ -99,7 +102,7 @@ class RoundOutbox:
         text = json.dumps({"batches": described, "data": list(data)}).encode()
         total = _HEAD.size + len(text) + sum(array.nbytes for array in arrays)
         memory = self._room(total)
-        memory[: len(_NOTHING)] = _NOTHING  # what follows is whole, or it is not there
+        memory[: len(_NOTHING)] = _NOTHING  # what follows is complete or absent
         at = _HEAD.size
         memory[at : at + len(text)] = text
         at += len(text)

@@ -110,7 +110,7 @@ class ThreadRound(Generic[Item]):
     def _wait_for_work(self) -> float:
         began = time.monotonic()
         own_round = self._rounds
-        # The others must arrive within wait_s; the work that follows has time limits of its own.
+        # The others must arrive within wait_s; the work that follows has its own time limits.
         gathered = self._changed.wait_for(
             lambda: self._working or self._rounds > own_round or self._failure, self._wait_s
         )

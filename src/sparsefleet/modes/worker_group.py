@@ -89,7 +89,7 @@ class WorkerGroup:
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            # One that was taken for lost and is back is notified of it, and then counts as lost.
+            # A worker that was reported lost and is back is notified, and then counts as lost.
             with contextlib.suppress(NotOwnerError):
                 self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0

@@ -241,7 +241,7 @@ def _before_growing_stale(points: Sequence[float]) -> float | None:
     rises = all(after >= before for before, after in itertools.pairwise(slow))
     if len(slow) == _STALE_POINTS and rises and slow[-1] >= _stale_after(slow[0]):
         return slow[0]
-    fast = points[-3:]  # twice in a row, which is more than one bad second
+    fast = points[-3:]  # twice in a row: not just one bad second
     if len(fast) == 3 and min(fast[1:]) >= 2 * _stale_after(fast[0]):
         return fast[0]
     return None

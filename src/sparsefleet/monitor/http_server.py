@@ -101,7 +101,7 @@ class _Server(ThreadingHTTPServer):
         self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         super().__init__(address, handler)
 
-    def server_bind(self) -> None:  # without HTTPServer's look-up of the host's name
+    def server_bind(self) -> None:  # skips HTTPServer's lookup of the host name
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -22,7 +22,7 @@ _WAITS = {
     "push": "its gradients to be applied",
     "wait": "other threads or workers",
 }
-_WAITING = 0.5  # of the time: below it a worker computes, whatever else it does
+_WAITING = 0.5  # share of the time; below it, a worker counts as computing
 _MAX_POINTS = 720
 
 View = dict[str, Any]

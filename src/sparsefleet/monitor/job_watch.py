@@ -23,9 +23,9 @@ __all__ = ["JobWatch"]
 
 _log = logging.getLogger("sparsefleet.monitor")
 _KEEP_S = 10.0  # a finding stays at least this long, so that people can read it
-_MAX_SHARE = 0.1  # of a core for reading and diagnosing: a large job is read less often
+_MAX_SHARE = 0.1  # share of a core for reading and diagnosing: a large job is read less often
 _RECENT = 30  # intervals that rules about trends look back
-_MIN_PULLED = 50.0  # rows of a table in an interval: fewer say nothing about its ids
+_MIN_PULLED = 50.0  # rows of a table in an interval: fewer are not conclusive
 
 Key = tuple[str, int]
 

@@ -76,7 +76,7 @@ class OtlpPusher:
         from sparsefleet import __version__  # here: the package is complete when this is called
 
         self._exporter = OTLPMetricExporter(endpoint=url)
-        # Not later: at the end of the interpreter no thread can be started for it.
+        # Not later: no thread can be started while the interpreter shuts down.
         names = {"service.name": "sparsefleet", "service.version": __version__}
         self._resource = Resource.create(names)
         self._collect = collect

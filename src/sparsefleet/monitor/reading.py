@@ -209,7 +209,7 @@ def gathered(answers: Iterable[Answer]) -> Iterator[Sample]:
     for target, reading, _, _ in answers:
         for one in reading.samples() if reading is not None else ():
             if any(name == "role" for name, _ in one.labels):
-                # Of another launcher; what it has gathered is among the answers by itself.
+                # Belongs to another launcher, whose gathered metrics are already among the answers.
                 if target.role == "launcher" and not _is_gathered(one):
                     yield one
             else:

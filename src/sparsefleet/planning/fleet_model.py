@@ -30,7 +30,7 @@ _FRAME_BYTES = 120  # header, section heads and TLS records of a request or repl
 _MERGED = 4  # AsyncConfig.max_merge for one thread, if merging changes nothing
 _LINGER_S = 0.05
 _WARM_STEPS = 4
-_FLOATS_PER_PIECE = 32  # of a row, for each thread that adds up rows of a round
+_FLOATS_PER_PIECE = 32  # floats of a row per thread that adds up rows of a round
 _GEO_PARTS = 5  # an interval of geo is simulated in this many pieces of computing
 
 
@@ -129,7 +129,7 @@ class _FleetModel:
         self.fleet = fleet
         self.simulation = Simulation()
         self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
-        self._each = fleet.workers / self.num_workers  # workers that a simulated one stands for
+        self._each = fleet.workers / self.num_workers  # workers represented by a simulated one
         self._operations = costs.operations[fleet.transport]
         self._unencrypted = costs.operations["host"]
         self._latency_s = costs.latency_s[fleet.transport]

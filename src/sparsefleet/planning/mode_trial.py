@@ -328,7 +328,7 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
 
 def _is_close(one: ModeResult, local: ModeResult) -> bool:
     if one.auc is not None and local.auc is not None and one.auc < local.auc - _AUC_CLOSE:
-        # In the same time a slower mode sees fewer examples: only then the loss decides.
+        # In the same time a slower mode sees fewer examples: the loss decides only then.
         if one.examples >= local.examples:
             return False
         return one.loss <= local.loss * (1 + _LOSS_CLOSE)

@@ -13,7 +13,7 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-_NICENESS = 5  # more, and a starved thread would hold the lock of a shard for too long
+_NICENESS = 5  # any higher, and a starved thread would hold the lock of a shard for too long
 
 
 class BackgroundJob:

@@ -196,7 +196,7 @@ class KeyedJaggedTensor(_Jagged):
             torch.cat(given) if given else None,
             lengths=torch.cat([one.lengths() for one in parts]),
         )
-        if is_traced():  # a graph cannot cut a tensor at places that depend on values
+        if is_traced():  # a graph cannot split a tensor at positions that depend on values
             joined._parts = dict(tensors)
         return joined
 

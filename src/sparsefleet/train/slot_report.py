@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Slice", "SlotReport", "evaluate_by_slot"]
 
 NUM_BINS = 20
-_MOST_VALUES = 8  # of a slot of ids that get a slice of their own
+_MOST_VALUES = 8  # ids of a slot that get their own slice
 _SEED = 7
 
 

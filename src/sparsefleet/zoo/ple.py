@@ -42,7 +42,7 @@ class ExtractionLayer(nn.Module):
         self, width: int, tasks: int, *, experts: int, expert: Sequence[int], is_last: bool
     ) -> None:
         super().__init__()
-        self.groups = nn.ModuleList(  # of each task, then the shared one
+        self.groups = nn.ModuleList(  # experts of each task, then the shared ones
             Experts(width, experts, expert) for _ in range(tasks + 1)
         )
         self.gates = nn.ModuleList(nn.Linear(width, 2 * experts, bias=False) for _ in range(tasks))

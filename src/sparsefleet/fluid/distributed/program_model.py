@@ -307,7 +307,9 @@ class ProgramModel(DistributedModel):
         held.copy_(new)
         if tells:
             for table, values in self.flat.arrays.items():
-                if np.may_share_memory(values, held.numpy()):  # others' updates of the rest stay
+                if np.may_share_memory(
+                    values, held.numpy()
+                ):  # updates of the rest by other workers stay
                     self.store.write_dense(table, values)
 
     def load_folder(

@@ -196,7 +196,7 @@ class _EagerBlock(Block):
         settings["is_table"] = False
         made = ParamBase(name, shape, dtype, **settings)
         made.block = self
-        self.vars[name] = made  # whoever made it keeps it
+        self.vars[name] = made  # its creator keeps it
         if initializer is not None:
             initializer(made, self)
         return made

@@ -134,7 +134,7 @@ def _tensors_of(batch: Mapping[str, Any], place: Place) -> dict[str, LoDTensor]:
     return tensors
 
 
-_READ_AHEAD = 2  # batches; those of worker processes come on top
+_READ_AHEAD = 2  # batches, in addition to those of worker processes
 
 
 class DataLoader(Loader):

@@ -273,7 +273,7 @@ def _wrong_type(wanted: type, found: object) -> TypeError:
     return TypeError(f"config must be a {wanted.__name__} or a dict, got {type(found).__name__}")
 
 
-_NAP_S = 0.01  # Fluid's sender naps this long for each of its send_wait_times
+_NAP_S = 0.01  # Fluid's sender sleeps this long for each of its send_wait_times
 
 
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:

@@ -113,7 +113,7 @@ def read_program(path: str | os.PathLike[str]) -> SavedProgram:
     if data.lstrip()[:1] != b"{":
         return program_of_desc(data, str(path))
     document = json.loads(data)
-    if "program" not in document:  # of Program.serialize_to_string
+    if "program" not in document:  # from Program.serialize_to_string
         return SavedProgram(document, [], [])
     return SavedProgram(document["program"], document["feeds"], document["fetches"])
 

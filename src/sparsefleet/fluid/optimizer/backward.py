@@ -98,7 +98,7 @@ def gradients(
         target = target_list[0] if len(target_list) == 1 else _weighted_sum(target_list, given)
     sources = _sources(block, [target.name], stopped)
     own = given[0] if len(target_list) == 1 else None
-    if own is not None:  # that of the target itself is given
+    if own is not None:  # the gradient of the target itself is given
         sources = [source for source in sources if source is not target]
     made = _add(block, target, own, sources)
     for gradient in made:

@@ -151,7 +151,7 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
 def _kinds(block: Block, lists: AutoMixedPrecisionLists) -> list[Kind | None]:
     """Return the kind of each operator; None where nothing before it has one."""
     black_names = lists.black_varnames | _names_of_bodies(block) | _names_made_twice(block)
-    kind_of: dict[str, Kind | None] = {}  # of the latest operator that wrote a variable
+    kind_of: dict[str, Kind | None] = {}  # the latest operator that wrote a variable
     found: list[Kind | None] = []
     for op in block.ops:
         kind: Kind | None

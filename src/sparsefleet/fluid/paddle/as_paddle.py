@@ -62,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     if wrong:
         print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
         return 2
-    # A new interpreter, not runpy: the script is __main__ as always, for multiprocessing too, and
-    # nothing of sparsefleet is loaded before the script asks for it.
+    # A new interpreter, not runpy: the script is __main__ as usual, also for multiprocessing, and
+    # no part of sparsefleet is loaded before the script imports it.
     command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment_with_paddle(os.environ))

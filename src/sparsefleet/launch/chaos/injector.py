@@ -186,7 +186,8 @@ def _signal(process: WatchedProcess, number: signal.Signals) -> None:
 
 def _fill_disk(process: WatchedProcess) -> Callable[[], None]:
     """Make every write to a file fail, as on a full disk, through the process's file size limit."""
-    # The process inherited this one's limit. Its own may be that of a fault that still lasts.
+    # The process inherited this one's limit. Its own limit may still be changed by an ongoing
+    # fault.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, hard))
 

@@ -51,7 +51,9 @@ class NodePlace:
         """Remove the directories of the job on this node."""
         shutil.rmtree(self.memory_directory, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other nodes of this machine have their own in there
+        with contextlib.suppress(
+            OSError
+        ):  # other nodes on this machine have their own directories in it
             os.rmdir(os.path.dirname(self.directory))
 
     def address_file(self, name: str) -> str:
@@ -138,7 +140,7 @@ class AddressBook:
                 self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
             except (ray.exceptions.RayActorError, OSError):
                 # The coordinator is being restarted, or the job has ended, or the disk is full:
-                # what is not written is in the next news, too.
+                # what is not written now is also in the next report.
                 self._stopping.wait(_RETRY_S)
             except Exception as error:  # the edge of this thread: Ray itself is ending
                 print(f"sparsefleet: no more news of the job: {error}", file=sys.stderr)

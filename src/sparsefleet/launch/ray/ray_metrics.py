@@ -25,7 +25,7 @@ class _Mirror:
     def show(self, samples: list[Sample]) -> None:
         for sample in samples:
             if sample.name.endswith("_bucket"):
-                continue  # Ray has histograms of its own, which cannot be set
+                continue  # Ray has its own histograms, which cannot be set
             labels = {**self._place, **dict(sample.labels)}
             gauge = self._gauges.get(sample.name)
             if gauge is None:

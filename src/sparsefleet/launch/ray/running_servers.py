@@ -33,7 +33,7 @@ _CLEAN_UP_S = 10.0
 _END_S = 2.0
 _FIRST_REPORT_S = 20.0
 _NEXT_REPORT_S = 60.0
-_CALLS_AT_ONCE = 4  # of a server's actor, one of which waits for the end
+_CALLS_AT_ONCE = 4  # threads of a server's actor, one of which waits for the end
 _CALLS_OF_A_JOB = 10_000
 _NODE_LABEL = "ray.io/node-id"
 

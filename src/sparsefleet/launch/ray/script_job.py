@@ -57,7 +57,7 @@ def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     """
     _require_possible(config)
     dashboard = _connect(on_ray.address, shows_output=not config.quiet)
-    # Ray Train reads it here, and would move workers to a directory of its own.
+    # Ray Train reads it here, and would otherwise move workers to its own directory.
     os.environ[RAY_CHDIR_TO_TRIAL_DIR] = "0"
     name = on_ray.name or f"{os.path.basename(config.script)}-{os.urandom(4).hex()}"
     restarts = config.restart_limit if config.restart_rule != "all" else config.max_restarts or 0

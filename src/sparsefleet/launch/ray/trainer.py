@@ -26,7 +26,7 @@ __all__ = ["RayTrainer", "connect", "make_plan", "run_plan"]
 
 _STATE_FILE = "sparsefleet-job.json"
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-_DEATHS = (ray.exceptions.RayError, RayTrainError)  # what Ray says of a worker that is gone
+_DEATHS = (ray.exceptions.RayError, RayTrainError)  # what Ray says about a lost worker
 
 
 class RayTrainer:
@@ -128,7 +128,7 @@ def run_plan(
     shards: dict[str, list[Any]] = {}
     if plan.servers.is_restartable:
         shards = {name: _parts(data, plan.num_workers) for name, data in datasets.items()}
-    # Ray Train's 60 s are too short where Python and torch start slowly, and it would begin again.
+    # Ray Train's 60 s are too short where Python and torch start slowly, and it would start over.
     os.environ.setdefault(_START_TIMEOUT, str(plan.servers.start_timeout_s))
     scaling = settings["scaling_config"]
     each_worker = scaling.resources_per_worker or {"GPU" if scaling.use_gpu else "CPU": 1.0}

@@ -23,7 +23,7 @@ from sparsefleet.serving.export.schema import Schema
 
 __all__ = ["BatchLayout", "Batcher", "Work"]
 
-_MOST_BYTES = 1 << 20  # of merged inputs; their rows take many times as much
+_MOST_BYTES = 1 << 20  # bytes of merged inputs; their rows take many times as much
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ __all__ = ["run_service"]
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
-_ACCEPTED_AT_ONCE = 32  # these have descriptors before they are counted
+_ACCEPTED_AT_ONCE = 32  # connections that hold descriptors before they are counted
 _MAX_HEAD_BYTES = 16 << 10
 
 

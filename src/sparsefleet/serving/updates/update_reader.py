@@ -109,7 +109,7 @@ def find_path(
         if at[0] + len(forward) == newest:
             return UpdatePath(forward)
         newest_whole = max(wholes, default=0)
-        if newest_whole <= at[0] + len(forward):  # starting over gets no further
+        if newest_whole <= at[0] + len(forward):  # starting over would not help
             return UpdatePath(forward, at[0] + len(forward) + 1)
     if not wholes:
         return UpdatePath([], 1 if newest else None)

@@ -32,7 +32,7 @@ Sample = tuple[bytes, int]
 Mapper = Callable[[Sample], Any]
 Reader = Callable[[], Iterator[Any]]
 
-_MEAN = (103.94, 116.78, 123.68)  # of blue, green and red, over ImageNet
+_MEAN = (103.94, 116.78, 123.68)  # means of blue, green and red over ImageNet
 _THREADS = 4
 
 

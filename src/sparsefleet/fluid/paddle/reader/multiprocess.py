@@ -146,7 +146,7 @@ def _start(
         daemon=True,
     )
     with warnings.catch_warnings():
-        # Newer Pythons warn about forking with threads: a child that gets stuck meets the deadline.
+        # Newer Pythons warn about forking with threads: a child that hangs runs into the deadline.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         process.start()
     sending.close()
