@@ -25,7 +25,7 @@ from sparsefleet.engine.dense_groups import (
 )
 from sparsefleet.engine.flat_parameters import FlatParameters, Replicas
 from sparsefleet.engine.lost_data import LeftOut, raise_left_out
-from sparsefleet.engine.model_checkpoint import ModelSave, Predicate
+from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
@@ -428,7 +428,7 @@ class DistributedModel:
         what to load, by name. On an error nothing has changed, and all workers raise.
         """
         self.finish()
-        self.placement.load(self, directory, only, storage_options)
+        self.placement.load(self, LoadRequest(directory, only, storage_options))
         self._share_values()
         self.start()
 

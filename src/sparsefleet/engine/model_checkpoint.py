@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
     from sparsefleet.engine.training_progress import WorkerReport
 
-__all__ = ["ModelSave", "Predicate", "load_model", "read_user_notes"]
+__all__ = ["LoadRequest", "ModelSave", "Predicate", "load_model", "read_user_notes"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -147,22 +148,25 @@ class ModelSave:
         return tensors
 
 
-def load_model(
-    distributed: BoundModel,
-    path: str | os.PathLike[str],
-    *,
-    only: Predicate | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    with_tables: bool = True,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """A checkpoint to load, and which part of it."""
+
+    directory: str | os.PathLike[str]
+    only: Predicate | None = None
+    """What to load, by name; None: everything, and then the checkpoint must hold nothing else."""
+    storage_options: Mapping[str, Any] | None = None
+    """Options for fsspec."""
+
+
+def load_model(distributed: BoundModel, request: LoadRequest, *, with_tables: bool = True) -> int:
     """Load what `ModelSave` wrote, in one worker; return the steps of the schedule.
 
-    Nothing changes unless the whole checkpoint fits and is intact. only: what to load; None is
-    everything, and then the checkpoint must hold nothing else. with_tables: False if another worker
-    loads them.
+    Nothing changes unless the whole checkpoint fits and is intact. with_tables: False if another
+    worker loads them.
     """
-    path = absolute_path(path)
-    checkpoint = Checkpoint.open(path, dict(storage_options or {}) or None)
+    path, only = absolute_path(request.directory), request.only
+    checkpoint = Checkpoint.open(path, dict(request.storage_options or {}) or None)
     _require_fits(checkpoint, distributed, only)
     own = distributed.fitted(checkpoint.dense()) if distributed.tensors.own_names() else {}
     tables = _chosen_tables(distributed, only or _everything) if with_tables else []
@@ -172,7 +176,7 @@ def load_model(
             path,
             tables=tables,
             dense_names={t: list(names) for t, names in distributed.tensors.in_tables.items()},
-            storage_options=storage_options,
+            storage_options=request.storage_options,
         )
     distributed.tensors.take_own(own, only or _everything)
     distributed.take_notes(checkpoint.manifest.notes)

@@ -18,7 +18,7 @@ from sparsefleet.engine.dense_groups import (
     describe_optimizer,
     require_local,
 )
-from sparsefleet.engine.model_checkpoint import Predicate, load_model
+from sparsefleet.engine.model_checkpoint import LoadRequest, load_model
 from sparsefleet.engine.model_tensors import FrozenState, ModelTensors
 from sparsefleet.errors import NotFoundError, PeerLostError
 from sparsefleet.fleet.board import directory_of_servers
@@ -124,7 +124,7 @@ class StorePlacement:
             return
         directory = directory_of_servers(bound.store)
         if directory is not None:
-            self.read_checkpoint(bound, directory, None, None)
+            self.read_checkpoint(bound, LoadRequest(directory))
             return
         bound.write_dense()
 
@@ -158,44 +158,25 @@ class StorePlacement:
 
     # -- files --------------------------------------------------------------------------------
 
-    def load(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def load(self, bound: DistributedModel, request: LoadRequest) -> None:
         """Load a checkpoint; all workers call it, and all raise if it fails."""
 
         def load(_: list[bytes]) -> bytes:
             """Load in the first worker, when no push is outstanding."""
-            self.read_checkpoint(bound, directory, only, storage_options)
+            self.read_checkpoint(bound, request)
             return b""
 
         if bound.meeting.decide(b"", load) is None:
             raise PeerLostError(
-                f"{os.fspath(directory)} was not loaded: worker 0, which loads for all workers, is "
-                "lost"
+                f"{os.fspath(request.directory)} was not loaded: worker 0, which loads for all "
+                "workers, is lost"
             )
 
     def read_checkpoint(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-        *,
-        with_tables: bool = True,
+        self, bound: DistributedModel, request: LoadRequest, *, with_tables: bool = True
     ) -> None:
         """Read a checkpoint in this worker, with its schedule."""
-        steps = load_model(
-            bound,
-            directory,
-            only=only,
-            storage_options=storage_options,
-            with_tables=with_tables,
-        )
-        bound.continue_schedule(steps)
+        bound.continue_schedule(load_model(bound, request, with_tables=with_tables))
 
     def collect(self) -> None:
         """Send state that only other workers have to the first one, before a save. All workers call

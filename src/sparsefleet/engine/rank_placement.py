@@ -8,7 +8,6 @@ between workers is saved for each, as `<parameter>/<state>@<worker>`.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from sparsefleet.collective import CollectiveStrategy, World
 from sparsefleet.collective.module_preparation import prepare_module
 from sparsefleet.collective.sync_batch_norm import NormGroup
 from sparsefleet.engine.dense_groups import DenseGroup, OptimizerLike, dense_groups
-from sparsefleet.engine.model_checkpoint import Predicate
+from sparsefleet.engine.model_checkpoint import LoadRequest
 from sparsefleet.engine.model_tensors import ModelTensors, state_on
 from sparsefleet.engine.placement import StorePlacement
 from sparsefleet.engine.torch_optimizers import torch_optimizer
@@ -194,7 +193,7 @@ class RankPlacement(StorePlacement):
     def write_first_values(self, bound: DistributedModel) -> None:
         directory = directory_of_servers(bound.store) if bound.role.server_endpoints else None
         if directory is not None:
-            self._read(bound, directory, None, None)
+            self._read(bound, LoadRequest(directory))
 
     def share_values(self, bound: DistributedModel) -> None:
         """Give every worker the first worker's parameters and buffers; tables are already equal."""
@@ -230,17 +229,11 @@ class RankPlacement(StorePlacement):
 
     # -- files --------------------------------------------------------------------------------
 
-    def load(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def load(self, bound: DistributedModel, request: LoadRequest) -> None:
         """Read the directory in every worker; all must have access to it."""
         failure: Exception | None = None
         try:
-            self._read(bound, directory, only, storage_options)
+            self._read(bound, request)
         except (SparseFleetError, OSError) as error:
             failure = error
         mine = b"" if failure is None else f"{code_name_of(failure)} {failure}".encode()
@@ -275,15 +268,9 @@ class RankPlacement(StorePlacement):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _read(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def _read(self, bound: DistributedModel, request: LoadRequest) -> None:
         with_tables = not bound.role.server_endpoints or bound.role.is_first_worker
-        self.read_checkpoint(bound, directory, only, storage_options, with_tables=with_tables)
+        self.read_checkpoint(bound, request, with_tables=with_tables)
 
     def _bring_to(self, bound: DistributedModel, device: torch.device) -> None:
         """Move the model, and the optimizer state loaded before, to the device."""

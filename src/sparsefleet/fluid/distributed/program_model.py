@@ -18,7 +18,7 @@ from torch import nn
 from sparsefleet import optim
 from sparsefleet.engine.dense_groups import DenseGroup
 from sparsefleet.engine.distributed_model import DistributedModel
-from sparsefleet.engine.model_checkpoint import Predicate
+from sparsefleet.engine.model_checkpoint import LoadRequest
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.placement import StorePlacement
 from sparsefleet.errors import ConfigError
@@ -165,15 +165,9 @@ class ProgramPlacement(StorePlacement):
             for name, values in self._module.whole_values.items():
                 import_chunks(bound.store, name, [whole_rows(values.numpy())])
 
-    def load(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
+    def load(self, bound: DistributedModel, request: LoadRequest) -> None:
         """Load a checkpoint; all workers get what the first one kept in its scope."""
-        super().load(bound, directory, only, storage_options)
+        super().load(bound, request)
         if bound.meeting.is_alone:
             return
         mine = bound.tensors.copy_own(self._is_kept) if bound.role.is_first_worker else {}
@@ -183,17 +177,12 @@ class ProgramPlacement(StorePlacement):
                 self.scope.var(name).hold(torch.from_numpy(array))
 
     def read_checkpoint(
-        self,
-        bound: DistributedModel,
-        directory: str | os.PathLike[str],
-        only: Predicate | None,
-        storage_options: Mapping[str, Any] | None,
-        *,
-        with_tables: bool = True,
+        self, bound: DistributedModel, request: LoadRequest, *, with_tables: bool = True
     ) -> None:
         if self.scope is not None:
-            make_missing(self._source.program, self.scope, directory, storage_options)
-        super().read_checkpoint(bound, directory, only, storage_options, with_tables=with_tables)
+            saved = (request.directory, request.storage_options)
+            make_missing(self._source.program, self.scope, *saved)
+        super().read_checkpoint(bound, request, with_tables=with_tables)
 
     def _kept(self) -> dict[str, torch.Tensor]:
         if self.scope is None:

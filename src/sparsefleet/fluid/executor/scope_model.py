@@ -14,7 +14,7 @@ from torch import nn
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.engine.lost_data import LeftOut
-from sparsefleet.engine.model_checkpoint import Predicate, load_model
+from sparsefleet.engine.model_checkpoint import LoadRequest, Predicate, load_model
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.step import Place, ReadAhead, Step
@@ -238,7 +238,7 @@ class ScopeModel:
     ) -> None:
         """Load a checkpoint; on an error nothing changes."""
         make_missing(self.program, self.scope, directory, storage_options)
-        load_model(self, directory, only=only, storage_options=storage_options)
+        load_model(self, LoadRequest(directory, only, storage_options))
 
     def random_state(self) -> dict[str, Any]:
         """Return the state of all generators the program draws from."""
