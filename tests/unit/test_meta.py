@@ -241,6 +241,19 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert not broken
 
 
+def test_the_batch_in_architecture_md_is_followed_through_names_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`", page)
+    assert len(pairs) > 20
+    for path, name in pairs:
+        owner, _, method = name.rpartition(".")
+        tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+        for part in filter(None, (owner, method)):
+            named = [node for node in ast.walk(tree) if getattr(node, "name", "") == part]
+            assert named, f"{path}: {name}"
+            tree = named[0]
+
+
 def test_markdown_lines_have_at_most_120_columns() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     wide = [
