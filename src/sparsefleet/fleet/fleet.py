@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.board import MODEL_DIR_NOTE
-from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fleet.roles import role_from_environment, split_files
+from sparsefleet.fleet.job_process import JobProcess
 from sparsefleet.server import ServerConfig, run_server
 from sparsefleet.server.run_server import durable_settings
 from sparsefleet.store.own_loop import declare_own_loop
@@ -21,10 +19,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     import torch
     from torch import nn
 
-    from sparsefleet.collective import World
     from sparsefleet.fleet.fleet_model import Binder, FleetModel, FleetStep, ScheduleLike
-    from sparsefleet.fleet.fleet_sharding import FleetSharding
-    from sparsefleet.fleet.meeting import MailExchange
     from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
     from sparsefleet.serving.export import ExportManifest, RowFormat
@@ -36,10 +31,8 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
 
 __all__ = ["Fleet"]
 
-_log = logging.getLogger("sparsefleet.fleet")
 
-
-class Fleet:
+class Fleet(JobProcess):
     """One process of a job: its role, the model it trains, and the life cycle of both.
 
     The functions of `sparsefleet.fleet` are the methods of one instance for the whole process.
@@ -55,89 +48,11 @@ class Fleet:
     """Binds models, for `distribute`. The package sets it, since the engine is above the fleet."""
 
     def __init__(self) -> None:
-        self._role: RoleInfo | None = None
+        super().__init__()
         self._model: FleetModel | None = None
         self._model_dir: str | None = None
         self._server_ready = False
-        self._num_models = 0
-        self._world: World | None = None
         self._publishers: dict[tuple[str, str], Publisher] = {}
-        self._shardings: dict[str, FleetSharding] = {}
-
-    # -- role ---------------------------------------------------------------------------------
-
-    def init(
-        self,
-        role: RoleInfo | None = None,
-        *,
-        is_collective: bool = False,
-        world: World | None = None,
-    ) -> None:
-        """Set the role of this process; None reads it from the environment.
-
-        is_collective: read the environment as a worker of a collective job, which torchrun or
-            paddle.distributed.launch may have started.
-        world: workers that are already connected, in place of the environment.
-        """
-        if role is None and world is not None:
-            role = RoleInfo(kind="worker", index=world.rank, worker_num=world.size)
-        if role is None:
-            role = role_from_environment(is_collective=is_collective)
-        if not isinstance(role, RoleInfo):
-            raise TypeError(f"role must be a RoleInfo or None, got {type(role).__name__}")
-        self._world = world
-        self._role = role
-
-    @property
-    def is_initialized(self) -> bool:
-        return self._role is not None
-
-    @property
-    def role(self) -> RoleInfo:
-        """Return the role of this process, as a plain value."""
-        if self._role is None:
-            raise RuntimeError("fleet is not initialized: call fleet.init() first")
-        return self._role
-
-    def is_worker(self) -> bool:
-        return self.role.is_worker
-
-    def is_server(self) -> bool:
-        return self.role.is_server
-
-    def is_first_worker(self) -> bool:
-        """Return True in the one worker that does one-time work."""
-        return self.role.is_first_worker
-
-    def worker_index(self) -> int:
-        """Return the worker's index; 0 in a server, so that a script needs no branch for it."""
-        return 0 if self.role.is_server else self.role.index
-
-    def worker_num(self) -> int:
-        return self.role.worker_num
-
-    def server_index(self) -> int:
-        return self.role.index
-
-    def server_num(self) -> int:
-        return self.role.server_num
-
-    def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return every server as "host:port"; as one comma-separated string on request."""
-        endpoints = list(self.role.server_endpoints)
-        return ",".join(endpoints) if to_string else endpoints
-
-    def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return every worker as "host:port", in collective jobs."""
-        endpoints = list(self.role.worker_endpoints)
-        return ",".join(endpoints) if to_string else endpoints
-
-    def split_files(self, files: list[str]) -> list[str]:
-        """Return this worker's files: a contiguous part; the first workers may get one more.
-
-        With more workers than files the last ones get none; a server gets all.
-        """
-        return split_files(files, self.role)
 
     # -- model --------------------------------------------------------------------------------
 
@@ -172,11 +87,6 @@ class Fleet:
     def attach(self, model: FleetModel) -> None:
         """Make the fleet manage a bound model: the calls below act on it."""
         self._model = model
-
-    def next_model_name(self) -> str:
-        """Return a name for another model; workers that bind models in the same order agree."""
-        self._num_models += 1
-        return f"model-{self._num_models}"
 
     @property
     def model(self) -> FleetModel:
@@ -267,36 +177,6 @@ class Fleet:
             self._publishers.popitem()[1].close()
         self._model.close()
 
-    def settle(self) -> None:
-        """Apply the gradients of all workers and fetch the result. All workers call it."""
-        self.model.settle()
-
-    def barrier_worker(self) -> None:
-        """Return when every worker has called it."""
-        self.model.meeting.barrier()
-
-    def all_gather(self, data: bytes) -> list[bytes]:
-        """Return the values of all workers, by rank, on every worker. All must call it."""
-        return self.model.meeting.all_gather(data)
-
-    def open_exchange(self) -> MailExchange:
-        """Open an exchange of bytes between all workers, as for a global shuffle. All call it."""
-        return self.model.meeting.open_exchange()
-
-    def sharding(self, name: str = "train") -> FleetSharding:
-        """Return a sharding for `Reader`: files go to whichever worker is free, once per epoch.
-
-        All workers read the same list of files under one name, the same number of times. Usable
-        after `init_worker()`.
-        """
-        from sparsefleet.fleet.fleet_sharding import FleetSharding
-
-        made = self._shardings.get(name)
-        if made is None:
-            made = FleetSharding(lambda: (self.model.store, self.model.meeting), name)
-            self._shardings[name] = made
-        return made
-
     # -- files --------------------------------------------------------------------------------
 
     def save_persistables(
@@ -364,23 +244,3 @@ class Fleet:
         publisher = self._publishers[key]
         publisher.take()
         return publisher.write()
-
-    def join_workers(self, *, timeout_s: float) -> World:
-        """Connect the workers of this job to each other: once for all models of the process."""
-        from sparsefleet.fleet.collective_world import join_workers
-
-        if self._world is None or not self._world.is_open:
-            self._world = join_workers(self.role, timeout_s=timeout_s)
-        return self._world
-
-    def _warn_running(self) -> None:
-        _log.warning("init_worker() was called again: the worker is already running")
-
-    def _require_server(self, call: str) -> None:
-        if not self.role.is_server:
-            hint = (
-                "no environment is set, so everything runs in this process"
-                if self.role.kind == "local"
-                else f"this is worker {self.role.index}"
-            )
-            raise RuntimeError(f"{call}() is for servers, but {hint}")

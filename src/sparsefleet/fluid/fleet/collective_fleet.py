@@ -119,7 +119,7 @@ class Collective(Fleet):
 
     # -- files ----------------------------------------------------------------------------------
 
-    def save_persistables(  # type: ignore[override]
+    def save_persistables(
         self,
         executor: Executor,
         dirname: str | os.PathLike[str],
@@ -130,7 +130,7 @@ class Collective(Fleet):
         program = self._checked("save_persistables", executor, main_program, self._origin_program)
         save_persistables(executor, dirname, program, filename)
 
-    def save_inference_model(  # type: ignore[override]
+    def save_inference_model(
         self,
         executor: Executor,
         dirname: str | os.PathLike[str],

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet import fleet
 from sparsefleet.fleet import RoleInfo
+from sparsefleet.fleet.job_process import JobProcess
 from sparsefleet.fluid.fleet.role_makers import PaddleCloudRoleMaker, RoleMakerBase
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 
-class Fleet(fleet.Fleet):
+class Fleet(JobProcess):
     """A fleet that gets its role from one of Fluid's role makers.
 
     >>> fleet = Fleet()

@@ -173,7 +173,7 @@ class ProgramFleet(Fleet):
 
     # -- files --------------------------------------------------------------------------------
 
-    def save_persistables(  # type: ignore[override]
+    def save_persistables(
         self,
         executor: Executor,
         dirname: str | os.PathLike[str],
@@ -194,7 +194,7 @@ class ProgramFleet(Fleet):
             )
         save_persistables(executor, dirname, program, table_layout=table_layout)
 
-    def save_inference_model(  # type: ignore[override]
+    def save_inference_model(
         self,
         executor: Executor,
         dirname: str | os.PathLike[str],

@@ -49,7 +49,7 @@ class PslibFleet(ProgramFleet):
         del settings
         super().init_server(model_dir)
 
-    def save_persistables(  # type: ignore[override]
+    def save_persistables(
         self,
         executor: Executor,
         dirname: str | os.PathLike[str],
