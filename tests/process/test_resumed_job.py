@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
-from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import LaunchProcess, kill_stopped_worker, log_of_success
 from tests.support.saved_training import assert_same, contents
 
 SCRIPT = Path(__file__).with_name("resume_script.py")
@@ -31,18 +30,8 @@ def test_killed_job_resumes_from_its_newest_checkpoint_bit_for_bit(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for directory in (whole, killed):
         directory.mkdir()
-    first = launch(killed, "stop")
-    try:
-        wait_until((killed / "stopped").exists, "stopped in the second epoch")
-        os.kill(int((killed / "stopped").read_text()), signal.SIGKILL)
-        assert first.wait() != 0
-    finally:
-        first.close()
+    kill_stopped_worker(launch(killed, "stop"), killed)
     assert not (killed / "end").exists()
     for directory in (killed, whole):
-        job = launch(directory)
-        try:
-            assert job.wait() == 0, job.output() + job.log("workerlog.0")
-        finally:
-            job.close()
+        log_of_success(launch(directory))
     assert_same(contents(killed / "end"), contents(whole / "end"))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.checkpoints import contents
-from tests.support.launch_process import LaunchProcess, wait_until
+from tests.support.launch_process import LaunchProcess, kill_stopped_worker, log_of_success
 
 from sparsefleet.checkpoint import Checkpoint
 
@@ -43,20 +41,9 @@ def test_a_killed_job_resumes_its_newest_checkpoint_bit_for_bit(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for directory in (whole, killed):
         directory.mkdir()
-    first = launch(killed, "stop")
-    try:
-        wait_until((killed / "stopped").exists, "stopped in the second pass")
-        os.kill(int((killed / "stopped").read_text()), signal.SIGKILL)
-        assert first.wait() != 0
-    finally:
-        first.close()
+    kill_stopped_worker(launch(killed, "stop"), killed)
     assert not (killed / "end").exists()
     for directory in (killed, whole):
-        job = launch(directory)
-        try:
-            assert job.wait() == 0, job.output() + job.log("workerlog.0")
-            log = job.log("workerlog.0")
-        finally:
-            job.close()
+        log = log_of_success(launch(directory))
         assert ("resumed from" in log) == (directory is killed)
     assert saved(killed) == saved(whole)

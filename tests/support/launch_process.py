@@ -116,3 +116,22 @@ class LaunchProcess:
                 if is_alive(pid):
                     os.kill(pid, signal.SIGKILL)
         self._out.close()
+
+
+def kill_stopped_worker(job: LaunchProcess, directory: Path) -> None:
+    """Kill the worker that leaves its pid in `stopped` and waits; the job must fail."""
+    try:
+        wait_until((directory / "stopped").exists, "a worker has stopped")
+        os.kill(int((directory / "stopped").read_text()), signal.SIGKILL)
+        assert job.wait() != 0
+    finally:
+        job.close()
+
+
+def log_of_success(job: LaunchProcess) -> str:
+    """Wait for the job to succeed; return the log of worker 0."""
+    try:
+        assert job.wait() == 0, job.output() + job.log("workerlog.0")
+        return job.log("workerlog.0")
+    finally:
+        job.close()
