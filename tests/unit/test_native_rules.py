@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core"
-# Programs for tests and measurements may include anything, as core/testing does for them.
+# Test and benchmark programs, and core/testing, may include anything.
 PROGRAMS = re.compile(r"_(test|fuzz|bench)\.cc$")
 INCLUDE = re.compile(r'^#include "(?:(\w+)/)?[\w./]+"', re.MULTILINE)
 

@@ -247,7 +247,7 @@ class World:
         return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raise PeerLostError naming those of the ranks that are lost; for use while waiting.
+        """Raise PeerLostError naming the ranks that are lost, if any; for use while waiting.
 
         Takes up to 15 s if a heartbeat has stopped, to give a busy rank time.
         """

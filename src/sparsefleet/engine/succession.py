@@ -40,7 +40,7 @@ def _file_in_memory(name: str) -> str:
 class TakenOver:
     """Where the previous process of this worker stopped.
 
-    record: what it left. applied: what servers have applied of its pass.
+    record: what it left. applied: the data of its pass that servers have applied.
     """
 
     def __init__(self, record: Mapping[str, Any], applied: AppliedBatches) -> None:

@@ -108,7 +108,7 @@ class ThreadTeam:
 
     def _wait_for_the_rest(self, threads: list[threading.Thread], error: BaseException) -> None:
         patience_s = self._stop_timeout_s
-        if isinstance(error, SystemExit):  # the process ends anyway, maybe soon by force
+        if isinstance(error, SystemExit):  # the process is ending anyway, and may be killed soon
             patience_s = min(patience_s, _EXIT_S)
         deadline = time.monotonic() + patience_s
         for thread in threads:

@@ -36,4 +36,4 @@ def test_port_with_a_listener_is_refused_by_name() -> None:
 
 def test_address_of_another_machine_is_left_to_the_server() -> None:
     with PortReservation() as ports:
-        ports.take("192.0.2.1:9100")  # RFC 5737: for documentation, nobody's
+        ports.take("192.0.2.1:9100")  # RFC 5737: reserved for documentation

@@ -67,7 +67,7 @@ class FakeRay(SimpleNamespace):
         self.killed.append(actor)
 
     def wait(self, *_: Any, **__: Any) -> None:
-        """All tasks are done."""
+        """Return all tasks as done."""
 
 
 def end_job(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Actor:
