@@ -1,7 +1,6 @@
 """Training data: reads files and generators into batches, in background threads."""
 
-from sparsefleet.data.arrow_format import ArrowIpc
-from sparsefleet.data.arrow_stream import ArrowStream
+from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream
 from sparsefleet.data.csv_format import Csv
 from sparsefleet.data.field import Field, Slot
 from sparsefleet.data.file_list import split_files

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from sparsefleet.data.arrow_format import ArrowIpc
-from sparsefleet.data.arrow_stream import ArrowStream
+from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream
 from sparsefleet.data.csv_format import Csv
 from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.memory_data import MemoryData

@@ -67,7 +67,7 @@ class FakeRay(SimpleNamespace):
         self.killed.append(actor)
 
     def wait(self, *_: Any, **__: Any) -> None:
-        """Return all tasks as done."""
+        """Return at once: all tasks are done."""
 
 
 def end_job(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Actor:

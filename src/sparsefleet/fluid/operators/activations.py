@@ -11,8 +11,7 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.initializer import Constant
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
-from sparsefleet.fluid.lowering.shape_rules import SAME_FLOATS
+from sparsefleet.fluid.lowering.registry import SAME_FLOATS, Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.losses import cut_logits
 

@@ -8,8 +8,14 @@ from typing import Any
 import torch
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op
-from sparsefleet.fluid.lowering.shape_rules import SAME_FLOATS, common_shape, same_size
+from sparsefleet.fluid.lowering.registry import (
+    SAME_FLOATS,
+    Shape,
+    ShapeRule,
+    common_shape,
+    op,
+    same_size,
+)
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
 __all__ = [

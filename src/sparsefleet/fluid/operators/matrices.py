@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op
-from sparsefleet.fluid.lowering.shape_rules import product_of, same_size
+from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op, product_of, same_size
 from sparsefleet.fluid.operators.elementwise import broadcast
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.shaping import assign

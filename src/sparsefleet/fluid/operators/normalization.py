@@ -11,8 +11,7 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable, unique_name
 from sparsefleet.fluid.framework.initializer import Constant, Normal
 from sparsefleet.fluid.framework.param_attr import ParamAttr, to_param_attr
-from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
-from sparsefleet.fluid.lowering.shape_rules import product_of
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op, product_of
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 

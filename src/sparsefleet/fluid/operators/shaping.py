@@ -14,8 +14,15 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.variable import ARRAY
 from sparsefleet.fluid.lowering.lowered import Lod
-from sparsefleet.fluid.lowering.registry import LodRule, Shape, ShapeRule, float_rule, op
-from sparsefleet.fluid.lowering.shape_rules import common_shape, product_of
+from sparsefleet.fluid.lowering.registry import (
+    LodRule,
+    Shape,
+    ShapeRule,
+    common_shape,
+    float_rule,
+    op,
+    product_of,
+)
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.sizes import Sizes, open_sizes, run_sizes, sizes_of
 
