@@ -41,6 +41,10 @@ void BindEnums(nb::module_& m) {
   nb::enum_<NonFinitePolicy>(m, "NonFinitePolicy")
       .value("reject_row", NonFinitePolicy::kRejectRow)
       .value("raise_error", NonFinitePolicy::kRaise);
+  nb::enum_<RowDtype>(m, "RowDtype")
+      .value("float32", RowDtype::kFloat32)
+      .value("bf16", RowDtype::kBf16)
+      .value("int8", RowDtype::kInt8);
   nb::enum_<PullMode>(m, "PullMode")
       .value("train", PullMode::kTrain)
       .value("infer_zeros", PullMode::kInferZeros)
@@ -102,6 +106,7 @@ void BindSpecs(nb::module_& m) {
       .def_rw("track_step", &SparseSpec::track_step)
       .def_rw("track_seconds", &SparseSpec::track_seconds)
       .def_rw("track_dirty", &SparseSpec::track_dirty)
+      .def_rw("row_dtype", &SparseSpec::row_dtype)
       .def("validate", [](const SparseSpec& spec) { Check(spec.Validate()); });
   nb::class_<DenseSpec>(m, "DenseSpec")
       .def(nb::init<>())

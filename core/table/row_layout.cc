@@ -3,7 +3,8 @@
 namespace sparsefleet {
 
 RowLayout::RowLayout(const SparseSpec& spec, std::uint32_t state_dim)
-    : dim_(spec.dim),
+    : codec_(spec.row_dtype, spec.dim, spec.seed),
+      dim_(spec.dim),
       state_dim_(state_dim),
       keeps_count_(spec.keeps_count()),
       tracks_dirty_(spec.track_dirty) {
@@ -18,7 +19,7 @@ RowLayout::RowLayout(const SparseSpec& spec, std::uint32_t state_dim)
   place_word(spec.keeps_seconds(), seconds_at_);
   counter_dim_ = (keeps_count_ ? 1 : 0) + (step_at_ != 0 ? 1 : 0) + (seconds_at_ != 0 ? 1 : 0);
   values_at_ = at;
-  state_at_ = values_at_ + dim_ * sizeof(float);
+  state_at_ = values_at_ + codec_.bytes();
   stride_ = state_at_ + state_dim_ * sizeof(float);
 }
 
@@ -41,8 +42,8 @@ void RowLayout::ClearDirty(std::byte* row) const { SetWord(row, count_at_, Count
 
 void RowLayout::Export(const std::byte* row, RowBatch& out) const {
   out.keys.push_back(KeyOf(row));
-  const float* v = values(row);
-  out.values.insert(out.values.end(), v, v + dim_);
+  out.values.resize(out.values.size() + dim_);
+  ReadValues(row, out.values.data() + out.values.size() - dim_);
   const float* s = state(row);
   out.state.insert(out.state.end(), s, s + state_dim_);
   if (keeps_count_) out.counters.push_back(CountOf(row));

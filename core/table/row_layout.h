@@ -1,6 +1,6 @@
 // The layout of a row's record:
 //   key (8) | count and dirty (4) | step (4) | seconds (4) | values | state
-// with only the counters that the table keeps.
+// with only the counters that the table keeps, and the values as a RowCodec stores them.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <span>
 
 #include "key/key.h"
+#include "table/row_codec.h"
 #include "table/sparse_table.h"
 #include "table/table_spec.h"
 
@@ -31,10 +32,34 @@ class RowLayout {
   }
   static void SetKey(std::byte* row, Key key) { std::memcpy(row, &key, sizeof(key)); }
 
+  bool is_plain() const { return codec_.is_plain(); }
+  const RowCodec& codec() const { return codec_; }
+  // REQUIRES: is_plain().
   float* values(std::byte* row) const { return reinterpret_cast<float*>(row + values_at_); }
   const float* values(const std::byte* row) const {
     return reinterpret_cast<const float*>(row + values_at_);
   }
+  // Decodes the values to `to`, dim floats.
+  void ReadValues(const std::byte* row, float* to) const {
+    if (is_plain()) {
+      std::memcpy(to, row + values_at_, dim_ * sizeof(float));
+    } else {
+      codec_.Decode(row + values_at_, to);
+    }
+  }
+  // Encodes the values at `from`, dim floats; see RowCodec for `salt`.
+  void WriteValues(std::byte* row, const float* from, std::uint64_t salt = 0) const {
+    if (is_plain()) {
+      std::memcpy(row + values_at_, from, dim_ * sizeof(float));
+    } else {
+      codec_.Encode(KeyOf(row), salt, from, row + values_at_);
+    }
+  }
+  // The salt for values that a push of `input` has changed, after the update of the state.
+  std::uint64_t SaltOf(const std::byte* row, const float* input) const {
+    return codec_.Salt(input, state_dim_ > 0 ? state(row)[state_dim_ - 1] : 0.0F);
+  }
+
   float* state(std::byte* row) const { return reinterpret_cast<float*>(row + state_at_); }
   const float* state(const std::byte* row) const {
     return reinterpret_cast<const float*>(row + state_at_);
@@ -78,6 +103,7 @@ class RowLayout {
     if (at != 0) std::memcpy(row + at, &word, sizeof(word));
   }
 
+  RowCodec codec_;
   std::uint32_t dim_;
   std::uint32_t state_dim_;
   std::uint32_t counter_dim_ = 0;

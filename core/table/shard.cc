@@ -39,6 +39,11 @@ TableTraits::TableTraits(SparseSpec table_spec, const KeyHash& key_hash)
       layout(spec, static_cast<std::uint32_t>(optimizer.StateDim(spec.dim))),
       initializer(spec.initializer, spec.seed) {}
 
+void TableTraits::FillInitial(Key key, std::span<float> row) const {
+  initializer.Fill(key, row);
+  if (!layout.is_plain()) layout.codec().Round(key, row.data());
+}
+
 std::uint32_t Shard::FindExact(const BatchItem& item) const {
   return index_.Find(item.hash, [&](std::uint32_t row) {
     mutex_.AssertReaderHeld();
@@ -79,8 +84,7 @@ void Shard::Read(std::span<const BatchItem> items, float* out,
         missing.push_back(block[i]);
         continue;
       }
-      const float* values = layout.values(storage_.row(row));
-      std::memcpy(out + block[i].position * dim, values, dim * sizeof(float));
+      layout.ReadValues(storage_.row(row), out + block[i].position * dim);
     }
   });
 }
@@ -108,7 +112,7 @@ void Shard::ReadOrCreate(std::span<const BatchItem> items, const Moment& now, fl
     if (row == kNoRow) {
       std::fill(to, to + dim, 0.0F);
     } else {
-      std::memcpy(to, layout.values(storage_.row(row)), dim * sizeof(float));
+      layout.ReadValues(storage_.row(row), to);
     }
   }
 }
@@ -143,12 +147,14 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, std::u
         BeforeWrite(row);
       }
       std::byte* record = storage_.row(row);
+      float* values = Values(record);
       if (change.add) {
-        kernels.add(layout.values(record), input, dim);
+        kernels.add(values, input, dim);
       } else {
-        traits_.optimizer.Update(layout.values(record), layout.state(record), input, dim,
-                                 change.learning_rate, change.scratch);
+        traits_.optimizer.Update(values, layout.state(record), input, dim, change.learning_rate,
+                                 change.scratch);
       }
+      if (!layout.is_plain()) layout.WriteValues(record, values, layout.SaltOf(record, input));
       layout.Touch(record, change.now.step_word, change.now.seconds);
       ++result.applied;
       if (change.changed != nullptr) change.changed->push_back(block[i]);
@@ -189,7 +195,9 @@ std::uint32_t Shard::Create(const BatchItem& item, const Moment& now, bool is_re
   const std::uint32_t row = NewRow(item, is_reserved);
   std::byte* record = storage_.row(row);
   layout.InitCounters(record, now.step_word, now.seconds);
-  traits_.initializer.Fill(item.key, {layout.values(record), layout.dim()});
+  float* values = layout.is_plain() ? layout.values(record) : decoded_.data();
+  traits_.initializer.Fill(item.key, {values, layout.dim()});
+  if (!layout.is_plain()) layout.WriteValues(record, values);
   traits_.optimizer.InitState(layout.state(record), layout.dim());
   ++rows_created_;
   return row;
@@ -276,7 +284,7 @@ void Shard::Import(std::span<const BatchItem> items, const RowBatch& rows, const
     }
     std::byte* record = storage_.row(row);
     const std::size_t from = item.position;
-    std::memcpy(layout.values(record), rows.values.data() + from * dim, dim * sizeof(float));
+    layout.WriteValues(record, rows.values.data() + from * dim);
     if (rows.state.empty()) {
       traits_.optimizer.InitState(layout.state(record), dim);
     } else {
@@ -318,7 +326,13 @@ std::uint64_t Shard::Erase(std::span<const BatchItem> items) {
   return erased;
 }
 
-bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
+float* Shard::Values(std::byte* record) {
+  if (traits_.layout.is_plain()) return traits_.layout.values(record);
+  traits_.layout.ReadValues(record, decoded_.data());
+  return decoded_.data();
+}
+
+bool Shard::IsEvicted(std::byte* row, const Moment& now) {
   const EvictionSpec& rules = traits_.spec.eviction;
   const RowLayout& layout = traits_.layout;
   if (rules.untouched_steps > 0) {
@@ -333,7 +347,7 @@ bool Shard::IsEvicted(const std::byte* row, const Moment& now) const {
   }
   if (rules.min_count > 0 && layout.CountOf(row) < rules.min_count) return true;
   if (rules.min_norm > 0) {
-    const float* values = layout.values(row);
+    const float* values = Values(row);
     double squares = 0.0;
     for (std::uint32_t i = 0; i < layout.dim(); ++i) {
       squares += static_cast<double>(values[i]) * values[i];
@@ -349,7 +363,7 @@ void Shard::ShrinkPart(const Moment& now, std::uint32_t& next, std::vector<Key>&
   const std::uint32_t stop = next - std::min(next, kWalkRows);
   while (next > stop) {
     --next;
-    const std::byte* record = storage_.row(next);
+    std::byte* record = storage_.row(next);
     if (!IsEvicted(record, now)) continue;
     erased.push_back(RowLayout::KeyOf(record));
     Remove(next);

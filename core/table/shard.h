@@ -33,6 +33,8 @@ struct TableTraits {
   RowOptimizer optimizer;
   RowLayout layout;
   Initializer initializer;
+  // The initial values of the key's row, as the table stores them.
+  void FillInitial(Key key, std::span<float> row) const;
 };
 
 // The caller's step and the current time in seconds, as rows store them.
@@ -51,6 +53,7 @@ class alignas(64) Shard {
   explicit Shard(const TableTraits& traits)
       : traits_(traits),
         storage_(traits.layout.stride()),
+        decoded_(traits.layout.is_plain() ? 0 : traits.layout.dim()),
         candidates_(traits.hash),
         removed_(traits.hash) {}
 
@@ -136,7 +139,9 @@ class alignas(64) Shard {
       REQUIRES(mutex_);
   bool Admits(const BatchItem& item, const Moment& now) REQUIRES(mutex_);
   void Remove(std::uint32_t row) REQUIRES(mutex_);
-  bool IsEvicted(const std::byte* row, const Moment& now) const;
+  bool IsEvicted(std::byte* row, const Moment& now) REQUIRES(mutex_);
+  // The values of a row, in place or decoded to `decoded_`.
+  float* Values(std::byte* record) REQUIRES(mutex_);
 
   // Call before every change of a row's content: open cuts save rows they have yet to return.
   void BeforeWrite(std::uint32_t row) REQUIRES(mutex_) {
@@ -151,6 +156,7 @@ class alignas(64) Shard {
   const TableTraits& traits_;
   mutable SharedMutex mutex_;
   RowStorage storage_ GUARDED_BY(mutex_);
+  std::vector<float> decoded_ GUARDED_BY(mutex_);  // one row; empty if rows need no decoding
   RowIndex index_ GUARDED_BY(mutex_);
   KeyWords candidates_ GUARDED_BY(mutex_);
   RemovedKeys removed_ GUARDED_BY(mutex_);

@@ -215,7 +215,7 @@ void SparseTable::Impl::FillUnknown(PullMode mode, std::span<const BatchItem> mi
   for (const BatchItem& item : missing) {
     const std::span<float> row(out + item.position * dim, dim);
     if (mode == PullMode::kInferInitial) {
-      traits.initializer.Fill(item.key, row);
+      traits.FillInitial(item.key, row);
     } else {
       std::fill(row.begin(), row.end(), 0.0F);
     }
@@ -353,7 +353,8 @@ SparseStats SparseTable::Stats() const {
   stats.memory_bytes = sizeof(SparseTable) + sizeof(Impl);
   for (const auto& shard : impl_->shards) shard->AddStats(stats);
   stats.memory_bytes += impl_->changes->memory_bytes();
-  stats.payload_bytes = stats.rows * (sizeof(Key) + (dim() + state_dim()) * sizeof(float));
+  stats.payload_bytes = stats.rows * (sizeof(Key) + impl_->traits.layout.codec().bytes() +
+                                      state_dim() * sizeof(float));
   stats.rows_pulled = impl_->rows_pulled;
   stats.rows_pushed = impl_->rows_pushed;
   stats.rejected_non_finite = impl_->rejected_non_finite;

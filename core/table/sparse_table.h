@@ -1,4 +1,5 @@
-// A growing table of float32 rows under 64-bit keys, each row with its optimizer state.
+// A growing table of rows under 64-bit keys, each row with its optimizer state. Rows are float32
+// for callers; a table may store them in fewer bits (SparseSpec::row_dtype).
 //
 // Thread-safe: pulls and pushes of different keys run in parallel; one row's update is never torn.
 // Growth locks one internal shard at a time.

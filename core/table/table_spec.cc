@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <string_view>
 #include <type_traits>
 
 namespace sparsefleet {
@@ -201,6 +200,8 @@ class FieldDifference {
   static std::string ShowField(const T& value) {
     if constexpr (std::is_same_v<T, bool>) {
       return value ? "true" : "false";
+    } else if constexpr (std::is_same_v<T, RowDtype>) {
+      return std::string(NameOf(value));
     } else if constexpr (std::is_enum_v<T>) {
       return std::to_string(static_cast<unsigned>(value));
     } else if constexpr (std::is_floating_point_v<T>) {
@@ -213,6 +214,18 @@ class FieldDifference {
 };
 
 }  // namespace
+
+std::string_view NameOf(RowDtype dtype) {
+  switch (dtype) {
+    case RowDtype::kFloat32:
+      return "float32";
+    case RowDtype::kBf16:
+      return "bf16";
+    case RowDtype::kInt8:
+      return "int8";
+  }
+  return "unknown";
+}
 
 Status SparseSpec::Validate() const {
   if (Status status = CheckName(name); !status.ok()) return status;
@@ -233,6 +246,9 @@ Status SparseSpec::Validate() const {
                 eviction.min_count);
   check.NotNegative("eviction.min_norm", eviction.min_norm);
   CheckPolicy(check, non_finite);
+  const auto dtype = static_cast<unsigned>(row_dtype);
+  check.Require(dtype <= static_cast<unsigned>(RowDtype::kInt8), "row_dtype",
+                "0 (float32), 1 (bf16) or 2 (int8)", dtype);
   return check.status();
 }
 
@@ -278,6 +294,7 @@ std::string DescribeDifference(const SparseSpec& have, const SparseSpec& asked) 
   difference.Compare("track_step", have.track_step, asked.track_step);
   difference.Compare("track_seconds", have.track_seconds, asked.track_seconds);
   difference.Compare("track_dirty", have.track_dirty, asked.track_dirty);
+  difference.Compare("row_dtype", have.row_dtype, asked.row_dtype);
   return difference.text();
 }
 

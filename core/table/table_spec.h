@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "optimizer/optimizer_spec.h"
 #include "status/status.h"
@@ -53,6 +54,11 @@ enum class NonFinitePolicy : std::uint8_t {
   kRaise,          // the whole push is rejected with kNonFinite, nothing is applied
 };
 
+// How a table stores the values of its rows (table/row_codec.h). Optimizer state and all
+// calculations are float32.
+enum class RowDtype : std::uint8_t { kFloat32 = 0, kBf16, kInt8 };
+std::string_view NameOf(RowDtype dtype);
+
 struct SparseSpec {
   std::string name;
   std::uint32_t dim = 0;  // 1 .. kMaxDim
@@ -68,6 +74,7 @@ struct SparseSpec {
   bool track_step = false;
   bool track_seconds = false;
   bool track_dirty = false;
+  RowDtype row_dtype = RowDtype::kFloat32;
 
   bool keeps_count() const { return track_count || eviction.min_count > 0; }
   bool keeps_step() const { return track_step || eviction.untouched_steps > 0; }

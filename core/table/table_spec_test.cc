@@ -126,6 +126,9 @@ const Test kNans("NaN and infinity are rejected in every field, used or not", []
       ExpectCode(spec.Validate(), Code::kInvalidArgument);
     }
   }
+  SparseSpec unknown = GoodSpec();
+  unknown.row_dtype = static_cast<RowDtype>(3);
+  ExpectRefused(unknown, "row_dtype");
   for (double* (*field)(SparseSpec&) : {+[](SparseSpec& s) { return &s.initializer.a; },
                                         +[](SparseSpec& s) { return &s.initializer.b; },
                                         +[](SparseSpec& s) { return &s.admission.probability; },
@@ -147,6 +150,9 @@ const Test kDifference("the first field that differs is named, ignoring the lear
   asked = have;
   asked.track_dirty = true;
   ExpectEqual(DescribeDifference(have, asked), "track_dirty is false, expected true");
+  asked = have;
+  asked.row_dtype = RowDtype::kInt8;
+  ExpectEqual(DescribeDifference(have, asked), "row_dtype is float32, expected int8");
 });
 
 }  // namespace

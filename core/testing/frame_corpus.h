@@ -54,7 +54,9 @@ inline DenseSpec CorpusDense(std::string name, std::uint64_t size) {
 
 // Tables that the corpus refers to; a target defines them first.
 inline std::vector<SparseSpec> CorpusSparseTables() {
-  return {CorpusSparse("ads", 4), CorpusSparse("sites", 1)};
+  SparseSpec sites = CorpusSparse("sites", 1);
+  sites.row_dtype = RowDtype::kInt8;
+  return {CorpusSparse("ads", 4), sites};
 }
 inline std::vector<DenseSpec> CorpusDenseTables() { return {CorpusDense("net", 33)}; }
 

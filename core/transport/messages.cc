@@ -116,6 +116,8 @@ Body Encode(const SparseSpec& spec) {
   out.Put<std::uint8_t>(spec.track_step);
   out.Put<std::uint8_t>(spec.track_seconds);
   out.Put<std::uint8_t>(spec.track_dirty);
+  // Left out for float32, so that logs and peers from before it remain readable.
+  if (spec.row_dtype != RowDtype::kFloat32) out.Put(static_cast<std::uint8_t>(spec.row_dtype));
   return out.Take();
 }
 
@@ -141,6 +143,12 @@ Result<SparseSpec> DecodeSparseSpec(std::span<const std::byte> body) {
   spec.track_step = in.GetBool();
   spec.track_seconds = in.GetBool();
   spec.track_dirty = in.GetBool();
+  if (in.left() > 0) {
+    spec.row_dtype = in.GetEnum(RowDtype::kInt8);
+    if (spec.row_dtype == RowDtype::kFloat32) {
+      return Status(Code::kProtocol, "define sparse table: row_dtype float32 must be left out");
+    }
+  }
   if (Status s = in.Finish("define sparse table"); !s.ok()) return s;
   return spec;
 }

@@ -175,6 +175,21 @@ const Test kSpecs("specs keep every field", [] {
   Expect(RequireOk(DecodeSparseSpec(Encode(SparseSpec{}))) == SparseSpec{});
 });
 
+const Test kRowDtype("float32 rows are left out of a spec, as before there were others", [] {
+  const Body plain = Encode(ExampleSparse());
+  for (const auto dtype : {RowDtype::kBf16, RowDtype::kInt8}) {
+    SparseSpec spec = ExampleSparse();
+    spec.row_dtype = dtype;
+    ExpectEqual(Encode(spec).size(), plain.size() + 1);
+    Expect(RequireOk(DecodeSparseSpec(Encode(spec))) == spec);
+  }
+  for (const unsigned bad : {0U, 3U}) {
+    Body body = plain;
+    body.push_back(static_cast<std::byte>(bad));
+    ExpectCode(DecodeSparseSpec(body).status(), Code::kProtocol);
+  }
+});
+
 const Test kTables("table requests and infos keep every field", [] {
   const Body body = Encode(TableRequest{"ads", 5, 0.5, 3});
   const auto request = RequireOk(DecodeTableRequest(body));
