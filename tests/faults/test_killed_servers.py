@@ -27,6 +27,7 @@ from sparsefleet.store import (
     RemoteStore,
     RemoteStoreConfig,
     RoundMember,
+    RowDtype,
     TableSpec,
 )
 from sparsefleet.store.store_save import Base, StoreSave
@@ -112,8 +113,15 @@ def test_each_push_over_kills_adds_exactly_one(servers: DurableServers) -> None:
     assert pushes > 20
 
 
-def test_rounds_over_kills_give_the_same_bits(servers: DurableServers) -> None:
-    spec = TableSpec(name="t", dim=2, optimizer=optim.Adagrad(lr=0.1), initializer=Constant(0.5))
+@pytest.mark.parametrize("row_dtype", ["float32", "int8"])
+def test_rounds_over_kills_give_the_same_bits(servers: DurableServers, row_dtype: RowDtype) -> None:
+    spec = TableSpec(
+        name="t",
+        dim=2,
+        optimizer=optim.Adagrad(lr=0.1),
+        initializer=Constant(0.5),
+        row_dtype=row_dtype,
+    )
     found = []
     for is_killed in (False, True):
         spec_here = TableSpec(**{**_fields(spec), "name": f"t{is_killed}"})
@@ -143,7 +151,7 @@ def test_rounds_over_kills_give_the_same_bits(servers: DurableServers) -> None:
 
 
 def _fields(spec: TableSpec) -> dict[str, object]:
-    return {name: getattr(spec, name) for name in ("dim", "optimizer", "initializer")}
+    return {name: getattr(spec, name) for name in ("dim", "optimizer", "initializer", "row_dtype")}
 
 
 def _train_in_rounds(store: RemoteStore, rank: int, group: str, table: str) -> None:

@@ -46,6 +46,15 @@ TABLES = [
         track_dirty=True,
         seed=2**63 + 1,
     ),
+    TableSpec(name="halved", dim=5, optimizer=optim.RowwiseAdagrad(lr=0.1), row_dtype="bf16"),
+    TableSpec(
+        name="quartered",
+        dim=7,
+        optimizer=optim.SGD(lr=0.01),
+        eviction=Evict(min_norm=0.01),
+        track_dirty=True,
+        row_dtype="int8",
+    ),
 ]
 DENSE = DenseSpec(name="dense", size=50_000, optimizer=optim.Adagrad(lr=0.1), min_block_size=9_000)
 

@@ -25,6 +25,7 @@ from sparsefleet import optim
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.data import MultiSlot, Reader, Slot
 from sparsefleet.nn import SparseEmbeddingBag
+from sparsefleet.store import RowDtype
 from sparsefleet.train import CheckpointConfig, TrainerConfig
 
 BATCHES = click_batches(11)
@@ -61,6 +62,26 @@ def test_one_worker_resumes_bit_for_bit(mode: str, stop_at: int, tmp_path: Path)
     with pytest.raises(StoppedError):
         train(tmp_path / "never", stop_at, checkpoints=config)
     train(tmp_path / "resumed", checkpoints=config, resume="auto")
+    assert_same(contents(tmp_path / "resumed"), contents(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("row_dtype", ["bf16", "int8"])
+def test_rows_in_fewer_bits_resume_bit_for_bit(row_dtype: RowDtype, tmp_path: Path) -> None:
+    class SmallRows(DropoutClicks):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = SparseEmbeddingBag("ads", 4, row_dtype=row_dtype)
+
+    def train(out: Path, epochs: int, **options: Any) -> None:
+        torch.manual_seed(0)
+        with make_trainer(model=SmallRows(), mode="local", **options) as trainer:
+            trainer.fit(BATCHES, epochs=epochs)
+            trainer.save(out)
+
+    config = CheckpointConfig(directory=tmp_path / "series", every_steps=5, deltas_between_fulls=2)
+    train(tmp_path / "whole", 2)
+    train(tmp_path / "half", 1, checkpoints=config)
+    train(tmp_path / "resumed", 2, checkpoints=config, resume="auto")
     assert_same(contents(tmp_path / "resumed"), contents(tmp_path / "whole"))
 
 

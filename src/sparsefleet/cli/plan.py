@@ -45,6 +45,12 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--rows", type=_positive, help="rows of all tables, such as 2e9")
     job.add_argument("--dim", type=_count, help="floats per row")
     job.add_argument("--optimizer", default="adagrad", help="of the tables (default adagrad)")
+    job.add_argument(
+        "--row-dtype",
+        choices=("float32", "bf16", "int8"),
+        default="float32",
+        help="how the tables store rows (default float32)",
+    )
     job.add_argument("--batch", type=_count, default=512, help="examples per step (default 512)")
     job.add_argument(
         "--examples-per-second",
@@ -227,6 +233,7 @@ def _run_plan(options: argparse.Namespace, modes: Sequence[str]) -> int:
         rows=options.rows,
         dim=options.dim,
         optimizer=options.optimizer,
+        row_dtype=options.row_dtype,
         batch=options.batch,
         examples_per_s=options.examples_per_second,
         dense=options.dense,
@@ -255,7 +262,11 @@ def _as_json(advice: Advice, sample: DataSample | None) -> dict[str, Any]:
         "machine": {"name": advice.machine.name, "cpu": advice.machine.cpu},
         "sample": None if sample is None else dataclasses.asdict(sample),
         "step": dataclasses.asdict(advice.job),
-        "row_bytes": {**row, "checkpoint": advice.row.checkpoint},
+        "row_bytes": {
+            **row,
+            "snapshot": advice.row.snapshot,
+            "checkpoint": advice.row.checkpoint,
+        },
         "table_bytes": advice.table_bytes,
         "servers_for_memory": advice.servers_for_memory,
         "disk_bytes_per_server": advice.disk_bytes_per_server,

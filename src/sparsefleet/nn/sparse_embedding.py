@@ -15,6 +15,7 @@ from sparsefleet.store import (
     Initializer,
     NonFinitePolicy,
     Normal,
+    RowDtype,
     Store,
     TableSpec,
 )
@@ -57,6 +58,7 @@ class SparseEmbedding(SparseModule):
         eviction: Evict | None = None,
         seed: int = 0,
         non_finite: NonFinitePolicy = "reject_row",
+        row_dtype: RowDtype = "float32",
         padding_idx: int | None = None,
         unknown: Unknown = "zeros",
         store: Store | None = None,
@@ -69,6 +71,7 @@ class SparseEmbedding(SparseModule):
             eviction=eviction or Evict(),
             seed=seed,
             non_finite=non_finite,
+            row_dtype=row_dtype,
         )
         super().__init__(
             spec, optimizer=optimizer, padding_idx=padding_idx, unknown=unknown, store=store

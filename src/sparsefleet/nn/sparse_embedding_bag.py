@@ -32,6 +32,7 @@ from sparsefleet.store import (
     Initializer,
     NonFinitePolicy,
     Normal,
+    RowDtype,
     Store,
     TableSpec,
 )
@@ -120,6 +121,7 @@ class SparseEmbeddingBag(SparseModule):
         eviction: Evict | None = None,
         seed: int = 0,
         non_finite: NonFinitePolicy = "reject_row",
+        row_dtype: RowDtype = "float32",
         padding_idx: int | None = None,
         unknown: Unknown = "zeros",
         store: Store | None = None,
@@ -136,6 +138,7 @@ class SparseEmbeddingBag(SparseModule):
             eviction=eviction or Evict(),
             seed=seed,
             non_finite=non_finite,
+            row_dtype=row_dtype,
         )
         super().__init__(
             spec, optimizer=optimizer, padding_idx=padding_idx, unknown=unknown, store=store

@@ -13,6 +13,7 @@ from sparsefleet.planning.costs import MachineCosts
 from sparsefleet.planning.fleet_model import Prediction, predict
 from sparsefleet.planning.table_memory import RowBytes, find_optimizer, measure_row_bytes
 from sparsefleet.planning.workload import MODES, FleetShape, JobShape, gbit
+from sparsefleet.store import RowDtype
 
 __all__ = ["Advice", "ModePlan", "PlanRequest", "advise_job"]
 
@@ -39,6 +40,8 @@ class PlanRequest:
     dim: int
     """Floats per row."""
     optimizer: str = "adagrad"
+    row_dtype: RowDtype = "float32"
+    """How the tables store their rows."""
     batch: int = 512
     """Examples of a mini-batch of one worker."""
     examples_per_s: float = 100_000.0
@@ -157,7 +160,7 @@ class Advice:
 def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
     """Return what the job needs on such machines, and which mode suits it."""
     optimizer = find_optimizer(request.optimizer)
-    row = measure_row_bytes(request.dim, optimizer)
+    row = measure_row_bytes(request.dim, optimizer, request.row_dtype)
     job = request.job(machine)
     table_bytes = request.rows * (1 + request.headroom) * row.memory
     usable = request.memory_gib * 2**30 * _USABLE_MEMORY
@@ -172,7 +175,7 @@ def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
     possible = [plan for plan in plans if plan.is_possible]
     recommended, reasons = _recommend(possible)
     servers = next((p.servers for p in possible if p.mode == recommended), for_memory)
-    saved = request.rows * (1 + request.headroom) * row.checkpoint / servers
+    saved = request.rows * (1 + request.headroom) * row.snapshot / servers
     steps_per_s = request.examples_per_s / request.batch
     logged = job.keys * row.log + job.dense * 4
     return Advice(

@@ -1,4 +1,4 @@
-"""The size of a row: in a server's memory, in its log, and in a checkpoint."""
+"""The size of a row: in a server's memory, in its log, and in what is saved of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError
-from sparsefleet.store import LocalStore, TableSpec
+from sparsefleet.store import LocalStore, RowDtype, TableSpec
 
 __all__ = ["RowBytes", "find_optimizer", "measure_row_bytes"]
 
@@ -46,7 +46,7 @@ class RowBytes:
     """The bytes of one row."""
 
     values: int
-    """The row itself."""
+    """The row itself, as the table stores it."""
     state: int
     """The optimizer's state beside it, with counters."""
     index: float
@@ -60,12 +60,19 @@ class RowBytes:
         return self.values + self.state + self.index
 
     @property
-    def checkpoint(self) -> int:
-        """Return the bytes in a snapshot or checkpoint, before compression."""
+    def snapshot(self) -> int:
+        """Return the bytes in a snapshot of a durable server."""
         return _KEY_BYTES + self.values + self.state
 
+    @property
+    def checkpoint(self) -> int:
+        """Return the bytes in a checkpoint, whose values are float32, before compression."""
+        return self.log + self.state
 
-def measure_row_bytes(dim: int, optimizer: optim.Optimizer) -> RowBytes:
+
+def measure_row_bytes(
+    dim: int, optimizer: optim.Optimizer, row_dtype: RowDtype = "float32"
+) -> RowBytes:
     """Fill a real table and return the bytes per row, as the native core counts them.
 
     The index grows in steps: this is the mean over several sizes.
@@ -75,20 +82,22 @@ def measure_row_bytes(dim: int, optimizer: optim.Optimizer) -> RowBytes:
     (64, 64)
     """
     with LocalStore() as store:
-        store.define(TableSpec(name="rows", dim=dim, optimizer=optimizer))
+        store.define(TableSpec(name="rows", dim=dim, optimizer=optimizer, row_dtype=row_dtype))
         held, filled = [], 0
         for rows in _ROWS:
             for begin in range(filled, rows, _AT_ONCE):
                 keys = np.arange(begin, begin + _AT_ONCE).astype(np.uint64) * _MULTIPLIER
                 store.pull("rows", keys)
             filled = rows
-            held.append(store.stats()[0]["table.rows.memory_bytes"] / rows)
+            stats = store.stats()[0]
+            held.append(stats["table.rows.memory_bytes"] / rows)
         state = next(iter(store.rows("rows", chunk_rows=1)))
-        wide = state.state.shape[1] * _FLOAT_BYTES + state.counters.shape[1] * _FLOAT_BYTES
-    values = dim * _FLOAT_BYTES
+        floats = state.state.shape[1] * _FLOAT_BYTES
+    values = int(stats["table.rows.payload_bytes"]) // filled - _KEY_BYTES - floats
+    wide = floats + state.counters.shape[1] * _FLOAT_BYTES
     return RowBytes(
         values=values,
         state=wide,
         index=max(float(np.mean(held)) - values - wide, 0.0),
-        log=_KEY_BYTES + values,
+        log=_KEY_BYTES + dim * _FLOAT_BYTES,
     )

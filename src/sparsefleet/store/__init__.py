@@ -20,6 +20,7 @@ from sparsefleet.store.table_spec import (
     DenseSpec,
     Evict,
     NonFinitePolicy,
+    RowDtype,
     TableSpec,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "RemoteStore",
     "RemoteStoreConfig",
     "RoundMember",
+    "RowDtype",
     "Rows",
     "Store",
     "TableSpec",

@@ -76,5 +76,6 @@ def table_entry(spec: TableSpec) -> TableEntry:
             "admission": {"kind": type(spec.admission).__name__, **asdict(spec.admission)},
             "eviction": asdict(spec.eviction),
             "non_finite": spec.non_finite,
+            "row_dtype": spec.row_dtype,
         },
     )

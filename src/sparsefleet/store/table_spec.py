@@ -26,6 +26,7 @@ __all__ = [
     "DenseSpec",
     "Evict",
     "NonFinitePolicy",
+    "RowDtype",
     "TableSpec",
 ]
 
@@ -33,6 +34,7 @@ _MAX_UINT32 = 2**32 - 1
 _MAX_UINT64 = 2**64 - 1
 
 NonFinitePolicy = Literal["reject_row", "raise"]
+RowDtype = Literal["float32", "bf16", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +109,7 @@ def _check_shared_fields(spec: TableSpec | DenseSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableSpec:
-    """A sparse table: rows of `dim` float32 values under 64-bit keys, created on first use.
+    """A sparse table: rows of `dim` values under 64-bit keys, created on first use.
 
     >>> TableSpec(name="ads", dim=16).optimizer.kind
     'adagrad'
@@ -149,6 +151,12 @@ class TableSpec:
     track_dirty: bool = False
     """Record whether each row changed since the last checkpoint; shares a word with the count."""
 
+    row_dtype: RowDtype = "float32"
+    """How rows are stored: 4, 2 ("bf16") or 1 byte per value ("int8", and 4 bytes per row).
+
+    Pulls, gradients, optimizer state and updates are float32 in any case.
+    """
+
     def __post_init__(self) -> None:
         _check_shared_fields(self)
         require(
@@ -174,6 +182,8 @@ class TableSpec:
         require(isinstance(self.eviction, Evict), self, "eviction", "Evict")
         for flag in ("track_count", "track_step", "track_seconds", "track_dirty"):
             require_bool(self, flag)
+        wanted = ", ".join(repr(dtype) for dtype in get_args(RowDtype))
+        require(self.row_dtype in get_args(RowDtype), self, "row_dtype", f"one of {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,6 +272,7 @@ def lower_table(spec: TableSpec) -> _core.SparseSpec:
     native.track_step = spec.track_step
     native.track_seconds = spec.track_seconds
     native.track_dirty = spec.track_dirty
+    native.row_dtype = getattr(_core.RowDtype, spec.row_dtype)
     native.validate()
     return native
 

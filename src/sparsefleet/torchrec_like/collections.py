@@ -20,7 +20,7 @@ from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
 from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths, traced_bags
 from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import is_traced
-from sparsefleet.store import Uniform
+from sparsefleet.store import RowDtype, Uniform
 from sparsefleet.store.optimizers import Optimizer
 from sparsefleet.torchrec_like.jagged import JaggedTensor, KeyedTensor
 
@@ -34,6 +34,8 @@ __all__ = [
     "load_torchrec_state_dict",
 ]
 
+_ROW_DTYPES: dict[str, RowDtype] = {"FP32": "float32", "BF16": "bf16", "INT8": "int8"}
+
 
 class PoolingType(Enum):
     """How the rows of a bag are pooled."""
@@ -44,7 +46,7 @@ class PoolingType(Enum):
 
 
 class DataType(Enum):
-    """The type of a table's values; tables here are float32."""
+    """The type in which a table stores its rows; FP16 is not supported."""
 
     FP32 = "FP32"
     FP16 = "FP16"
@@ -284,8 +286,11 @@ def _check(config: Any, names: list[str]) -> None:
         raise ConfigError(f"tables must have unique names, got {names}")
     if not config.feature_names:
         raise ConfigError(f"table '{config.name}': feature_names is empty, expected at least one")
-    if config.data_type.name != "FP32":
-        raise ConfigError(f"table '{config.name}': data_type must be FP32, got {config.data_type}")
+    if config.data_type.name not in _ROW_DTYPES:
+        raise ConfigError(
+            f"table '{config.name}': data_type must be one of {', '.join(_ROW_DTYPES)}, got "
+            f"{config.data_type}"
+        )
 
 
 def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
@@ -296,6 +301,7 @@ def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
         initializer=Uniform(low, high),
         optimizer=optimizer,
         unknown="initial",
+        row_dtype=_ROW_DTYPES[config.data_type.name],
     )
     if config.init_fn is not None and getattr(config.init_fn, "__name__", "") != "uniform_":
         weight = torch.empty(config.num_embeddings, config.embedding_dim)

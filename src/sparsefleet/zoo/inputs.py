@@ -16,7 +16,14 @@ from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn import SparseEmbedding
-from sparsefleet.store import AdmitAlways, AdmitByCount, AdmitByProbability, Evict, Initializer
+from sparsefleet.store import (
+    AdmitAlways,
+    AdmitByCount,
+    AdmitByProbability,
+    Evict,
+    Initializer,
+    RowDtype,
+)
 from sparsefleet.store.optimizers import Optimizer
 from sparsefleet.store.store import Unknown
 from sparsefleet.zoo.ragged import Padded, pad, pool
@@ -48,6 +55,9 @@ class Tables:
 
     unknown: Unknown = "zeros"
     """How ids without a row read in prediction: as zeros, or as initial values ("initial")."""
+
+    row_dtype: RowDtype = "float32"
+    """How tables store their rows; "bf16" and "int8" hold about 1.9 and 3.2 times as many."""
 
 
 class FeatureRows(nn.Module):
@@ -95,6 +105,7 @@ class FeatureRows(nn.Module):
                     eviction=tables.eviction,
                     seed=tables.seed,
                     unknown=tables.unknown,
+                    row_dtype=tables.row_dtype,
                 )
 
     # -- sizes ----------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def test_the_limits_are_allowed() -> None:
         {"eviction": None},
         {"non_finite": "ignore"},
         {"track_count": 1},
+        {"row_dtype": "float16"},
+        {"row_dtype": None},
     ],
 )
 def test_bad_table_field_is_refused_naming_it(fields: dict[str, object]) -> None:

@@ -108,6 +108,7 @@ class _InitialRows:
                     dim=entry.dim,
                     seed=entry.initial.seed,
                     initializer=_initializer(entry),
+                    row_dtype=entry.initial.row_dtype,
                 )
             )
             self._store = store  # two threads may each create one: both are identical

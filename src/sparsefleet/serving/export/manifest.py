@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sparsefleet.errors import CheckpointError, CorruptFileError
 from sparsefleet.serving.export.quantization import RowFormat
 from sparsefleet.serving.export.schema import Schema
+from sparsefleet.store import RowDtype
 
 __all__ = [
     "ExportManifest",
@@ -51,6 +52,8 @@ class InitialValues:
     a: float
     b: float
     seed: int
+    row_dtype: RowDtype = field(default="float32", metadata={"optional": True})
+    """How the table stored its rows, which rounds their initial values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +133,9 @@ class ExportManifest:
         content = asdict(self)
         if not self.schema.hashed:  # so that exports without it keep their digest
             del content["schema"]["hashed"]
+        for table in content["tables"]:
+            if table["initial"]["row_dtype"] == "float32":
+                del table["initial"]["row_dtype"]
         return json.dumps({"kind": _KIND, "version": _VERSION, **content}, indent=1) + "\n"
 
     @classmethod

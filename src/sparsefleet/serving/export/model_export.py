@@ -284,4 +284,5 @@ def _initial_values(spec: TableSpec) -> InitialValues:
         a=float(fields["a"]),
         b=float(fields["b"]),
         seed=spec.seed,
+        row_dtype=spec.row_dtype,
     )

@@ -20,7 +20,7 @@ from torch import nn
 from sparsefleet import fleet, optim
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
-from sparsefleet.store import Normal
+from sparsefleet.store import Normal, RowDtype
 from sparsefleet.train import Trainer, TrainerConfig
 from sparsefleet.zoo.inputs import Tables
 
@@ -90,6 +90,8 @@ class Settings:
     """Learning rate of Adagrad, for the rows."""
     table_std: float = 0.01
     """Standard deviation of the initial values of rows."""
+    row_dtype: RowDtype = "float32"
+    """How the tables store their rows."""
     plain_sgd: bool = False
     """Plain SGD for layers and rows, which mode geo needs, with the rates below."""
     plain_lr: float = 0.1
@@ -100,7 +102,12 @@ class Settings:
         rows: optim.Optimizer = optim.Adagrad(lr=self.table_lr)
         if self.plain_sgd:
             rows = optim.SGD(lr=self.plain_table_lr)
-        return Tables(optimizer=rows, initializer=Normal(std=self.table_std), seed=seed)
+        return Tables(
+            optimizer=rows,
+            initializer=Normal(std=self.table_std),
+            seed=seed,
+            row_dtype=self.row_dtype,
+        )
 
     def layers(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of the layers."""
