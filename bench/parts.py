@@ -57,6 +57,7 @@ PARTS = (
     Part(name="growth-delay", script="growth.py", arguments=("--by", "delay"),
          repeats=3, expected_s=60, quick_s=8),
     Part(name="tables", script="tables.py", repeats=3, expected_s=25, quick_s=4),
+    Part(name="rows", script="row_dtypes.py", repeats=3, expected_s=200, quick_s=15),
     Part(name="transport", script="transport.py", expected_s=30, quick_s=8),
     Part(name="reader", script="reader.py", expected_s=280, quick_s=12),
     Part(name="checkpoint", script="checkpoint.py", repeats=3, expected_s=75, quick_s=5),

@@ -211,6 +211,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
     "growth-workers": ("Growth: workers", growth_section),
     "growth-delay": ("Growth: delay of the network", growth_section),
     "tables": ("Tables", tables_section),
+    "rows": ("Tables: rows in fewer bits", sides_section),
     "transport": ("Transport", transport_section),
     "reader": ("Reading", reader_section),
     "checkpoint": ("Checkpoints", checkpoint_section),
