@@ -39,6 +39,9 @@ class RowIndex {
                                                      home * sizeof(Bucket)));
   }
 
+  // Whether it is too large for a processor's caches. Needs no lock.
+  bool is_large() const { return hint_size_.load(std::memory_order_relaxed) >= kLargeBuckets; }
+
   // The first row under this hash for which matches(row) holds, or kNoRow.
   template <typename Matches>
   std::uint32_t Find(std::uint32_t hash, Matches matches) const;
@@ -70,6 +73,7 @@ class RowIndex {
  private:
   static constexpr std::size_t kSlots = 12;
   static constexpr std::size_t kRowsPerFiveBuckets = 51;  // load 0.85
+  static constexpr std::uint32_t kLargeBuckets = 512;     // about 5,000 rows of one shard of 64
 
   struct alignas(64) Bucket {
     std::array<std::uint8_t, kSlots> tags{};  // 0: empty

@@ -57,6 +57,13 @@ void Shard::Prefetch(std::span<const BatchItem> items) const {
   }
 }
 
+void Shard::PrefetchRows(std::span<const BatchItem> items) const {
+  if (!IsLarge()) return;
+  std::uint32_t rows[kPrefetchItems];
+  const ReaderLock lock(mutex_);
+  Locate(items.first(std::min(items.size(), kPrefetchItems)), rows);
+}
+
 void Shard::Locate(std::span<const BatchItem> items, std::uint32_t* rows) const {
   for (std::size_t i = 0; i < items.size(); ++i) {
     rows[i] = index_.FindLikely(items[i].hash);

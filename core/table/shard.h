@@ -60,6 +60,10 @@ class alignas(64) Shard {
   // Prefetches the index entries of the first kPrefetchItems items, without the lock. Calling this
   // some time before the functions below makes them faster.
   void Prefetch(std::span<const BatchItem> items) const NO_THREAD_SAFETY_ANALYSIS;
+  // Prefetches the likely rows of the items, up to kPrefetchItems of them, unless the rows probably
+  // are in the processor's caches. Worth its lock only for few items: the functions below prefetch
+  // the rows of a block themselves.
+  void PrefetchRows(std::span<const BatchItem> items) const;
 
   // Copies existing rows to `out`, by position; adds the other items to `missing`.
   void Read(std::span<const BatchItem> items, float* out, std::vector<BatchItem>& missing) const;
@@ -126,6 +130,7 @@ class alignas(64) Shard {
 
  private:
   std::uint32_t SlotHashOf(Key key) const { return SlotHash(traits_.hash(key)); }
+  bool IsLarge() const NO_THREAD_SAFETY_ANALYSIS { return index_.is_large(); }
   std::uint32_t FindExact(const BatchItem& item) const REQUIRES_SHARED(mutex_);
   // Prefetches the likely rows of the items and returns their numbers.
   void Locate(std::span<const BatchItem> items, std::uint32_t* rows) const REQUIRES_SHARED(mutex_);

@@ -130,9 +130,12 @@ Status SparseTable::Pull(std::span<const Key> keys, PullMode mode, std::uint64_t
     TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys, impl_->traits.hash);
     scratch.missing.clear();
-    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
-      shard.Read(items, out.data(), scratch.missing);
-    });
+    ForEachShard(
+        impl_->shards, scratch.plan,
+        [&](std::size_t, Shard& shard, auto items) {
+          shard.Read(items, out.data(), scratch.missing);
+        },
+        true);
     if (!scratch.missing.empty()) {
       if (mode == PullMode::kTrain) {
         created = impl_->CreateMissing(scratch, step, out.data());
@@ -177,9 +180,12 @@ Result<std::vector<std::uint32_t>> SparseTable::PullKnown(std::span<const Key> k
     TableScratch& scratch = ThreadScratch();
     scratch.plan.Build(keys, impl_->traits.hash);
     scratch.missing.clear();
-    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
-      shard.Read(items, out.data(), scratch.missing);
-    });
+    ForEachShard(
+        impl_->shards, scratch.plan,
+        [&](std::size_t, Shard& shard, auto items) {
+          shard.Read(items, out.data(), scratch.missing);
+        },
+        true);
     unknown.reserve(scratch.missing.size());
     for (const BatchItem& item : scratch.missing) unknown.push_back(item.position);
     std::ranges::sort(unknown);
@@ -200,9 +206,12 @@ Result<RowBatch> SparseTable::Read(std::span<const Key> keys) const {
     scratch.missing.clear();
     rows.keys.assign(keys.begin(), keys.end());
     rows.values.resize(keys.size() * dim());
-    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t, Shard& shard, auto items) {
-      shard.Read(items, rows.values.data(), scratch.missing);
-    });
+    ForEachShard(
+        impl_->shards, scratch.plan,
+        [&](std::size_t, Shard& shard, auto items) {
+          shard.Read(items, rows.values.data(), scratch.missing);
+        },
+        true);
     RemoveRows(scratch.missing, dim(), rows);
   });
   if (!status.ok()) return status;

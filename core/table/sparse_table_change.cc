@@ -98,14 +98,17 @@ Result<PreparedChange> SparseTable::Prepare(std::span<const Key> keys, std::span
     state->is_watched = impl_->changes->is_watched();
     std::size_t most = 0;
     const bool creates = spec().admission.kind == AdmissionKind::kAlways;
-    ForEachShard(impl_->shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
-      if (state->is_watched) {
-        impl_->changes->Reserve(number, items.size());
-        state->changes[number] = static_cast<std::uint32_t>(items.size());
-        most = std::max(most, items.size());
-      }
-      state->reserved[number] = shard.Reserve(items, creates);
-    });
+    ForEachShard(
+        impl_->shards, scratch.plan,
+        [&](std::size_t number, Shard& shard, auto items) {
+          if (state->is_watched) {
+            impl_->changes->Reserve(number, items.size());
+            state->changes[number] = static_cast<std::uint32_t>(items.size());
+            most = std::max(most, items.size());
+          }
+          state->reserved[number] = shard.Reserve(items, creates);
+        },
+        true);
     scratch.changed.clear();
     scratch.changed.reserve(most);
   });

@@ -38,17 +38,28 @@ struct TableScratch {
 
 // Calls visit(shard number, shard, its items) for the shards of the batch, in a cycle that starts
 // at the shard of the batch's first key, so that threads do not queue up behind one another from
-// shard 0 on. Prefetches the index entries of the following shards meanwhile.
+// shard 0 on. Prefetches the index entries of the following shards meanwhile and, with
+// `prefetch_rows`, their rows: a small batch has so few items per shard that the visit itself
+// cannot hide the misses.
 template <typename Visit>
-void ForEachShard(const Shards& shards, const BatchPlan& plan, Visit visit) {
+void ForEachShard(const Shards& shards, const BatchPlan& plan, Visit visit,
+                  bool prefetch_rows = false) {
+  constexpr std::size_t kFewItems = 8;     // per shard
+  constexpr std::size_t kShardsAhead = 8;  // enough to hide a miss
   const std::size_t start = plan.first_shard();
   std::size_t ahead = 0;    // shards whose entries are on their way
   std::size_t fetched = 0;  // their items not visited yet
+  std::size_t located = 0;  // shards whose rows are on their way
   for (std::size_t i = 0; i < kNumShards; ++i) {
     for (; ahead < kNumShards && (ahead <= i || fetched < kPrefetchItems); ++ahead) {
       const std::size_t number = (start + ahead) % kNumShards;
       shards[number]->Prefetch(plan.shard(number));
       fetched += plan.shard(number).size();
+    }
+    for (; prefetch_rows && located < std::min(ahead, i + kShardsAhead); ++located) {
+      const std::size_t number = (start + located) % kNumShards;
+      const auto items = plan.shard(number);
+      if (!items.empty() && items.size() <= kFewItems) shards[number]->PrefetchRows(items);
     }
     const std::size_t number = (start + i) % kNumShards;
     const auto items = plan.shard(number);
