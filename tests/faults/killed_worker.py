@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sparsefleet import fleet, fluid, optim
 from sparsefleet.data import MultiSlot, Reader, ReaderConfig, Slot
 from sparsefleet.errors import PeerLostError
+from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fluid.executor.program_workload import ProgramRunner
 from sparsefleet.fluid.fleet import Role, StrategyFactory, UserDefinedRoleMaker
 from sparsefleet.fluid.fleet.program_fleet import ProgramFleet
@@ -134,6 +135,26 @@ def keep_gated_ledger(rank: int, mode: str, threads: int, folder: str, gate: str
 
     with ledger_trainer(mode, threads, loss) as trainer:
         trainer.fit(reader(rank, folder), epochs=EPOCHS)
+
+
+def keep_ledger_and_die_at_the_end(rank: int, mode: str, moment: str, folder: str) -> None:
+    """Count records; the first process of worker 1 dies when worker 0 has ended.
+
+    moment: "leaving", before it leaves the others; "left", when it has closed its trainer.
+    """
+    torch.set_num_threads(1)
+    dies = rank == 1 and os.environ["SPARSEFLEET_INCARNATION"] == "0"
+    other = Path(folder, "worker-0-has-ended")
+    if dies and moment == "leaving":
+        Meeting.leave = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    with ledger_trainer(mode, 1) as trainer:
+        trainer.fit(lambda: records(rank), epochs=EPOCHS)
+        while dies and not other.exists():
+            time.sleep(0.01)
+    if rank == 0:
+        other.touch()
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def keep_shared_ledger(rank: int, mode: str, threads: int, folder: str) -> None:

@@ -13,6 +13,7 @@ from tests.faults.killed_worker import (
     EPOCHS,
     keep_gated_ledger,
     keep_ledger,
+    keep_ledger_and_die_at_the_end,
     keep_ledger_until_an_error,
     keep_program_ledger,
     keep_shared_ledger,
@@ -83,6 +84,25 @@ def test_records_of_a_worker_that_fails_and_is_restarted_count_once(
         workers.run()
         assert min(workers.restarts) >= 2
         share = {"sync": WORKERS, "half_async": threads}.get(mode, 1)
+        with servers.connect() as store:
+            rows = store.pull("ledger", IDS, train=False)
+            assert set((share * rows).ravel().tolist()) == {float(EPOCHS)}
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(
+    ("mode", "moment"), [("async", "left"), ("sync", "left"), ("geo", "leaving")]
+)
+def test_a_worker_killed_at_its_end_does_not_wait_for_those_that_have_ended(
+    mode: str, moment: str, tmp_path: Path
+) -> None:
+    with _servers() as servers:
+        workers = KillableWorkers(
+            servers.endpoints, WORKERS, keep_ledger_and_die_at_the_end, mode, moment, str(tmp_path)
+        )
+        workers.run()
+        assert workers.restarts == [0, 1]
+        share = WORKERS if mode == "sync" else 1
         with servers.connect() as store:
             rows = store.pull("ledger", IDS, train=False)
             assert set((share * rows).ravel().tolist()) == {float(EPOCHS)}

@@ -213,6 +213,8 @@ class DistributedModel:
             else:
                 self._starts = taken.starts - 1
                 self._meeting.continue_from(taken.shared_at)
+                if taken.is_closed:
+                    self._meeting.repeat_only()
             self._share_values()
             if taken is not None:
                 self._steps = taken.first_step
@@ -252,6 +254,8 @@ class DistributedModel:
         try:
             self.finish()
             if store is not None and not self._failed:  # a worker that failed counts as lost
+                if self.succession is not None:
+                    self.succession.closes()
                 self.meeting.leave()
         finally:
             if isinstance(store, RemoteStore):

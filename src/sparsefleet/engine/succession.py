@@ -73,6 +73,8 @@ class TakenOver:
         self.started_at: int = record["started_at"]
         self.met: int = record["met"]
         """How often the workers had met."""
+        self.is_closed: bool = record["is_closed"]
+        """Whether it was about to leave the other workers, or had left, at its end."""
 
     @property
     def position(self) -> DataPosition | None:
@@ -126,6 +128,7 @@ class Succession:
             "owned": None,
             "loads": [],
             "fits": [],
+            "is_closed": False,
         }
         self._found: dict[str, Any] | None = None
         if incarnation.is_successor:
@@ -233,6 +236,14 @@ class Succession:
             fits=[*self._fields["fits"], distributed.meeting.count],
         )
 
+    def closes(self) -> None:
+        """This worker leaves the others, for good. Once all have left, servers forget the group,
+        and a process that waited for them in it would wait in vain.
+        """
+        if "starts" in self._fields:
+            self._fields["is_closed"] = True
+            self._record.write(self._fields)
+
     def owns(self, owned: str) -> None:
         """The training owns a directory of checkpoints; written with the next record."""
         self._fields["owned"] = owned
@@ -241,13 +252,11 @@ class Succession:
         return {"fit": progress.fit, "epoch": progress.epoch, "is_ended": False}
 
     def _write(self, distributed: BoundModel, **fields: Any) -> None:
-        self._fields.update(fields)
-        self._record.write(
-            self._fields
-            | {
-                "met": distributed.meeting.count,
-                "mode": distributed.mode.state(),
-                "store_step": distributed.store.step,
-                "random": distributed.random_state(),
-            }
+        self._fields.update(
+            fields,
+            met=distributed.meeting.count,
+            mode=distributed.mode.state(),
+            store_step=distributed.store.step,
+            random=distributed.random_state(),
         )
+        self._record.write(self._fields)

@@ -106,6 +106,10 @@ class Meeting:
         """Continue counting from `count`, the position of a predecessor."""
         self._count = count
 
+    def repeat_only(self) -> None:
+        """Wait for nobody from now on: a predecessor has left, so all calls are repeated."""
+        self._is_over = True
+
     def drop_calls(self, begin: int, end: int) -> None:
         """Drop the values of the calls numbered `begin` + 1 to `end`, at the next synchronization.
 
