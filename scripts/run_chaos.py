@@ -1,6 +1,6 @@
 """Runs the ledger job of `sparsefleet chaos` in every mode of both APIs and sums up the reports.
 
-run_chaos.py [--for 75s] [--every 2s] [--kill ROLES] [--seed N] [--out DIRECTORY]
+run_chaos.py [--for 75s] [--every 2s] [--kill ROLES] [--seed N] [--only JOBS] [--out DIRECTORY]
 """
 
 import argparse
@@ -21,12 +21,19 @@ def main() -> int:
     parser.add_argument("--every", default="2s")
     parser.add_argument("--kill", default="servers,workers")
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next has 1 more")
+    parser.add_argument(
+        "--only", help="some jobs, such as fluid-async,fluid-geo; each keeps its seed"
+    )
     parser.add_argument("--out", default="build/chaos", type=Path)
     options = parser.parse_args()
+    known = {f"{door}-{mode}": (door, mode) for door, mode in JOBS}
+    wanted = options.only.split(",") if options.only else list(known)
+    if unknown := set(wanted) - known.keys():
+        parser.error(f"--only has unknown jobs {sorted(unknown)}, expected some of {list(known)}")
     options.out.mkdir(parents=True, exist_ok=True)
     reports = []
-    for number, (door, mode) in enumerate(JOBS):
-        seed = options.seed + number
+    for door, mode in (known[name] for name in wanted):
+        seed = options.seed + JOBS.index((door, mode))
         report = options.out / f"{door}-{mode}.json"
         report.unlink(missing_ok=True)
         words = ["--ledger", "--door", door, "--mode", mode, "--kill", options.kill]
