@@ -45,6 +45,7 @@ __all__ = [
 _BEAT_S = 0.5
 _STOP_S = 2.0
 _LEAVE_S = 6.0
+_LOOK_S = 1.0
 _TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 _TLS = "TCP_TLS"
 _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}
@@ -148,13 +149,20 @@ class Connections:
         )
         atexit.register(self._leave_at_exit)
 
-    def arrive(self, facts: str) -> None:
-        """Wait for all ranks. Raises DeadlineError naming those that do not arrive, ConfigError if
-        their facts about the job differ."""
+    def arrive(self, facts: str, timeout_s: float | None = None) -> bool:
+        """Wait for all ranks; return False if one was replaced meanwhile, so they meet elsewhere.
+
+        Raises DeadlineError naming those that do not arrive, ConfigError if their facts about the
+        job differ. timeout_s: instead of the limit of every wait.
+        """
         self.store.set(f"here/{self._rank}", facts)
-        timeout_s = self._timeout.total_seconds()
-        missing = self.wait_for("here", timeout_s)
-        if missing:
+        timeout_s = timeout_s or self._timeout.total_seconds()
+        deadline = time.monotonic() + timeout_s
+        while missing := self.wait_for("here", min(_LOOK_S, deadline - time.monotonic())):
+            if self._meeting.is_outdated():
+                return False
+            if time.monotonic() < deadline:
+                continue
             self._lost.update(missing)
             raise DeadlineError(
                 f"{name_ranks(missing)} did not arrive at the meeting point {self._meeting.where} "
@@ -167,6 +175,7 @@ class Connections:
                     f"rank {other} was started for {told}, but rank {self._rank} for {facts}; "
                     "start all ranks of a job with the same settings"
                 )
+        return True
 
     def wait_for(self, what: str, timeout_s: float) -> list[int]:
         """Wait until all others have set their key `what/<rank>`; return the ranks that have not.
@@ -239,6 +248,21 @@ class Connections:
         else:
             for group in self._groups[1:]:
                 dist.destroy_process_group(group)
+        self._groups.clear()
+
+    def drop(self) -> None:
+        """Break all connections without a word, to meet again with a rank's new process.
+
+        Others that wait for this rank get an error at once.
+        """
+        atexit.unregister(self._leave_at_exit)
+        self._heartbeat.stop()
+        self.store.close()
+        for group in self._groups:
+            group.abort()
+        self._keep_groups_alive()
+        if self._owns_default:
+            dist.destroy_process_group()
         self._groups.clear()
 
     def _take_leave(self, error: BaseException | None) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +34,7 @@ __all__ = [
     "loopback_sockets",
     "missing_keys",
     "open_meeting",
+    "reopen_meeting",
     "second_connection",
 ]
 _INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -112,6 +113,14 @@ class MeetingStore:
     """Whether all ranks are on this machine."""
     keeper: int | None = None
     """The rank whose process holds the store, if any."""
+    generation: int | None = None
+    """How many ranks had been replaced when it was opened; None: none can be."""
+    attempt: int = 0
+    """How many times the job was restarted."""
+
+    def is_outdated(self) -> bool:
+        """Return whether a rank was replaced since."""
+        return self.generation is not None and _generation(self) > self.generation
 
 
 def open_meeting(
@@ -122,9 +131,10 @@ def open_meeting(
     is_one_node: bool,
     attempt: int,
     timeout_s: float,
+    incarnation: int | None = None,
 ) -> MeetingStore:
     """Open the store for a new world; for the arguments see `World.join`."""
-    keeper = None
+    keeper = generation = None
     if dist.is_initialized():
         where = "of the script's process group"
         store = dist.distributed_c10d._get_default_store()
@@ -137,6 +147,7 @@ def open_meeting(
         is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)
+            generation = None if incarnation is None else 0
         store = _stores[where]
     elif meeting_point is not None:
         return MeetingStore(meeting_point, "in their store", is_one_node)
@@ -147,7 +158,51 @@ def open_meeting(
         )
     _times_met[where] += 1
     prefix = f"sparsefleet/{attempt}/{_times_met[where]}"
-    return MeetingStore(PrefixStore(prefix, store), where, is_one_node, keeper)
+    if incarnation and generation is not None:
+        generation = store.add(_generation_key(attempt), 1)
+        prefix = _generation_prefix(attempt, generation)
+    return MeetingStore(PrefixStore(prefix, store), where, is_one_node, keeper, generation, attempt)
+
+
+def reopen_meeting(meeting: MeetingStore, *, timeout_s: float) -> MeetingStore:
+    """Return the store in which ranks meet once another one was replaced.
+
+    Waits until its new process has begun that meeting; raises DeadlineError after `timeout_s`. If
+    it is the keeper that was replaced, the store is a new one.
+    """
+    assert meeting.generation is not None
+    deadline = time.monotonic() + timeout_s
+    known = meeting.generation
+    while True:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            raise DeadlineError(
+                f"no process took the place of a lost rank within {timeout_s:g} s: see the log of "
+                "the launcher"
+            )
+        try:
+            found = _generation(meeting)
+        except RuntimeError:  # its keeper is gone, and so is everything in it
+            endpoint = parse_endpoint(meeting.where)
+            _stores[meeting.where] = _open_store(endpoint, is_keeper=False, timeout_s=remaining_s)
+            known = 0
+            continue
+        if found > known:
+            store = PrefixStore(_generation_prefix(meeting.attempt, found), _stores[meeting.where])
+            return replace(meeting, store=store, generation=found)
+        time.sleep(_LONGEST_PAUSE_S)
+
+
+def _generation(meeting: MeetingStore) -> int:
+    return int(_stores[meeting.where].add(_generation_key(meeting.attempt), 0))
+
+
+def _generation_key(attempt: int) -> str:
+    return f"sparsefleet/{attempt}/generation"
+
+
+def _generation_prefix(attempt: int, generation: int) -> str:
+    return f"sparsefleet/{attempt}/generation-{generation}"
 
 
 def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -> Store:

@@ -63,25 +63,17 @@ class CollectiveTraining:
         applied nothing. sparse_names: parameters with sparse gradients. norm_group: what
         ``prepare_module`` returned. at_meeting: called on every rank when LocalSGD averages, with
         the number of ranks that count."""
-        everything = list(named_parameters)
-        self._parameters = [pair for pair in everything if pair[1].requires_grad]
+        self._everything = list(named_parameters)
+        self._parameters = [pair for pair in self._everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
         self._world = world
         self._strategy = strategy
         self._norm_group = norm_group
         self.traffic = Traffic()
         """Counts what this rank sends."""
-        self._exchange = GradientExchange(
-            self._parameters,
-            world,
-            strategy,
-            layer_of=layer_of,
-            sparse_names=sparse_names,
-            default_bucket_bytes=max(sum(p.nbytes for _, p in self._parameters) // 10, _BUCKET),
-            traffic=self.traffic,
-        )
-        self._exchange.attach()
-        world.broadcast([parameter.data for _, parameter in everything])
+        self._layer_of = layer_of
+        self._sparse_names = sparse_names
+        self._exchange = self._connect()
         self._scaler = None if strategy.amp is None else LossScaler(strategy.amp)
         self._local: LocalSgd | None = None
         if strategy.local_sgd is not None:
@@ -99,6 +91,28 @@ class CollectiveTraining:
         """Optimizer steps, including those skipped because of an overflow."""
         self.num_skipped = 0
         """Steps skipped because of an overflow."""
+
+    def _connect(self) -> GradientExchange:
+        exchange = GradientExchange(
+            self._parameters,
+            self._world,
+            self._strategy,
+            layer_of=self._layer_of,
+            sparse_names=self._sparse_names,
+            default_bucket_bytes=max(sum(p.nbytes for _, p in self._parameters) // 10, _BUCKET),
+            traffic=self.traffic,
+        )
+        exchange.attach()
+        self._world.broadcast([parameter.data for _, parameter in self._everything])
+        return exchange
+
+    def reconnect(self) -> None:
+        """Exchange gradients over the new connections of `World.meet_again`, from the parameters of
+        rank 0; a new rank's process creates its training instead. The interrupted step is dropped.
+        """
+        self._exchange.close()
+        self._clear()
+        self._exchange = self._connect()
 
     @property
     def scaler(self) -> LossScaler | None:

@@ -21,9 +21,11 @@ from sparsefleet.collective.connections import (
 )
 from sparsefleet.collective.rendezvous import (
     AnsweringStore,
+    MeetingStore,
     backend_of,
     choose_device,
     open_meeting,
+    reopen_meeting,
 )
 from sparsefleet.errors import ConfigError, DeadlineError, PeerLostError
 
@@ -73,6 +75,7 @@ class World:
         self._group: dist.ProcessGroup | None = None
         self._shared_groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         self._connections: Connections | None = None
+        self._meeting: MeetingStore | None = None
         self._barriers = itertools.count()
 
     @classmethod
@@ -85,6 +88,7 @@ class World:
         meeting_point: str | Store | None = None,
         is_kept_elsewhere: bool = False,
         attempt: int = 0,
+        incarnation: int | None = None,
         gpu: int | None = None,
         device: str | torch.device | None = None,
         timeout_s: float = 300.0,
@@ -95,6 +99,8 @@ class World:
         that is not a rank; or a torch.distributed store used for nothing else. None: the process
         group that the script has created. An existing process group takes precedence.
         ranks_per_node: 0 if all are on one machine. attempt: how many times the job was restarted.
+        incarnation: how many processes had this rank before, if lost ones are replaced: the others
+        wait for them in `meet_again`.
         gpu: the GPU to use, if there are any (default: one per rank, in order).
         device: use this device in any case.
         Raises ConfigError for impossible arguments, DeadlineError naming the ranks that did not
@@ -121,22 +127,54 @@ class World:
                 is_one_node=per_node == size,
                 attempt=attempt,
                 timeout_s=timeout_s,
+                incarnation=incarnation,
             )
             if not meeting.is_loopback and rank % per_node == 0:
                 warn_of_exposed_traffic(backend_of(chosen))
-            world._connect(Connections(rank, size, meeting, timeout_s=timeout_s))
+            world._connect(meeting, timeout_s)
         return world
 
-    def _connect(self, connections: Connections) -> None:
-        self._connections = connections
+    def _connect(self, meeting: MeetingStore, wait_s: float) -> None:
+        """Connect to all ranks at the meeting, or at the next one if a rank is replaced."""
         backend = backend_of(self.device)
-        try:
-            with self.naming_lost("the start of the job"):
-                connections.arrive(f"{self.size} ranks, {self.ranks_per_node} per node, {backend}")
-                self._group = connections.make_default_group(backend)
-        except BaseException as error:
-            self.close(error)
-            raise
+        facts = f"{self.size} ranks, {self.ranks_per_node} per node, {backend}"
+        deadline = time.monotonic() + wait_s
+        while True:
+            self._meeting = meeting
+            connections = Connections(self.rank, self.size, meeting, timeout_s=self.timeout_s)
+            self._connections = connections
+            try:
+                with self.naming_lost("the start of the job"):
+                    remaining_s = max(_LOOK_S, deadline - time.monotonic())
+                    if connections.arrive(facts, remaining_s):
+                        self._group = connections.make_default_group(backend)
+                        return
+            except BaseException as error:
+                self.close(error)
+                raise
+            connections.drop()
+            meeting = reopen_meeting(meeting, timeout_s=remaining_s)
+
+    @property
+    def may_meet_again(self) -> bool:
+        """Whether the ranks can meet again when one was lost and replaced."""
+        meeting, on_cpu = self._meeting, self.device.type == "cpu"
+        return on_cpu and meeting is not None and meeting.generation is not None
+
+    def meet_again(self, *, wait_s: float) -> None:
+        """Break all connections and connect again, with the new process of a lost rank.
+
+        All other ranks must call it. Groups made before are gone. Raises DeadlineError if nobody
+        takes the place of the lost rank within `wait_s`.
+        """
+        connections, self._connections = self._others(), None
+        self._group = None
+        self._shared_groups.clear()
+        self._barriers = itertools.count()
+        assert self._meeting is not None
+        assert connections is not None
+        connections.drop()
+        self._connect(reopen_meeting(self._meeting, timeout_s=wait_s), wait_s)
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -214,6 +252,18 @@ class World:
                 dist.all_gather(found, own, group=self.group)
         parts = zip(found, lengths, strict=True)
         return [part[: int(length)].numpy().tobytes() for part, length in parts]
+
+    def broadcast_bytes(self, data: bytes, source: int) -> bytes:
+        """Return the data of rank `source` on every rank; that of the others is ignored."""
+        if self.size == 1:
+            return data
+        length = torch.tensor([len(data)], device="cpu")
+        self.broadcast([length], source)
+        sent = torch.zeros(int(length), dtype=torch.uint8, device="cpu")
+        if self.rank == source:
+            sent = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.broadcast([sent], source)
+        return sent.numpy().tobytes()
 
     def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
         """Overwrite the tensors of every rank, of any shape and dtype, with those of `source`."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparsefleet.engine.lost_data import LeftOut
     from sparsefleet.engine.model_checkpoint import Predicate
     from sparsefleet.engine.model_tensors import ModelTensors
+    from sparsefleet.engine.rank_replacement import RankReplacement
     from sparsefleet.engine.step import Place, ReadAhead, Step
     from sparsefleet.engine.succession import Succession
     from sparsefleet.fleet.board import Board
@@ -43,6 +44,7 @@ class BoundModel(StartedModel, Protocol):
     wait_s: float
     tensors: ModelTensors
     succession: Succession | None
+    replacement: RankReplacement | None
     left_out: dict[int, LeftOut]
 
     @property

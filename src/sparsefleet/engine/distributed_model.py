@@ -28,6 +28,7 @@ from sparsefleet.engine.lost_data import LeftOut, raise_left_out
 from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
+from sparsefleet.engine.rank_replacement import RankReplacement
 from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
 from sparsefleet.engine.step import Place, ReadAhead, Step
 from sparsefleet.engine.succession import Succession, TakenOver
@@ -141,6 +142,8 @@ class DistributedModel:
         self._shared_at = 0
         self.succession: Succession | None = None
         """What this worker leaves for a process in its place; None if there will be none."""
+        self.replacement: RankReplacement | None = None
+        """How lost ranks are replaced; None if one ends the job."""
         self.left_out: dict[int, LeftOut] = {}
         """Data of lost workers that nobody has trained, by worker."""
         self._tables: dict[str, TableSpec] = {}
@@ -197,6 +200,7 @@ class DistributedModel:
             self._store = self._open_store()
             self._board = self.placement.board(self._store)
             self._meeting = self._open_meeting()
+            self.replacement = self.placement.replacement(self)
             taken = self._take_over()
             default = self.placement.table_default(self.groups, self._optimizer)
             self._tables = bind(self.model, self._store, default, track_dirty=self._track_dirty)
@@ -227,6 +231,8 @@ class DistributedModel:
         self._mode.start()
         self.stepping.guard()
         self.placement.started(self._mode)
+        if self.replacement is not None:
+            self.replacement.started(self._mode)
         if self.succession is not None and taken is None:
             self.succession.started(
                 self, starts=self._starts, first_step=self._steps, at=self._shared_at
@@ -390,6 +396,11 @@ class DistributedModel:
             source.learn(rows, batch, planned=False)
 
     # -- files --------------------------------------------------------------------------------
+
+    @property
+    def has_tables(self) -> bool:
+        """Return whether the model has sparse tables."""
+        return bool(self._modules)
 
     @property
     def schedule_steps(self) -> int:

@@ -25,6 +25,7 @@ from sparsefleet.engine.dense_groups import DenseGroup, OptimizerLike, dense_gro
 from sparsefleet.engine.model_checkpoint import LoadRequest
 from sparsefleet.engine.model_tensors import ModelTensors, state_on
 from sparsefleet.engine.placement import StorePlacement
+from sparsefleet.engine.rank_replacement import RankReplacement
 from sparsefleet.engine.torch_optimizers import torch_optimizer
 from sparsefleet.errors import (
     CheckpointMismatchError,
@@ -195,8 +196,13 @@ class RankPlacement(StorePlacement):
         if directory is not None:
             self._read(bound, LoadRequest(directory))
 
+    def replacement(self, bound: DistributedModel) -> RankReplacement | None:
+        return RankReplacement.of(bound, self.world, self._strategy)
+
     def share_values(self, bound: DistributedModel) -> None:
         """Give every worker the first worker's parameters and buffers; tables are already equal."""
+        if bound.replacement is not None and bound.replacement.catch_up():
+            return
         state = [*bound.model.parameters(), *bound.model.buffers()]
         form = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in state)
         mine = hashlib.sha256(form.encode()).digest() + bound.first_step.to_bytes(8, "little")

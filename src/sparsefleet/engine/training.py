@@ -104,6 +104,7 @@ class Training(Generic[AnyModel]):
             self._all_left = False
         self.metrics.serve(self.distributed)
         self._take_over()
+        self._take_over_rank()
         if self._resume is not None:
             resumed = resume_training(
                 self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
@@ -127,6 +128,13 @@ class Training(Generic[AnyModel]):
         self._all_left = taken.has_left
         if taken.has_begun:
             self._resume = None
+
+    def _take_over_rank(self) -> None:
+        """Continue where the others are, in a process that replaces a lost rank."""
+        replacement = self.distributed.replacement
+        if replacement is not None and replacement.resumed is not None:
+            self.progress.resume(replacement.resumed)
+            self._resume = replacement.resumed = None
 
     def close(self) -> None:
         """Wait for background writes, apply everything handed over, close connections."""

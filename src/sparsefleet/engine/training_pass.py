@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import torch
+
 from sparsefleet.engine.batch_source import BatchFeed, BatchSource
 from sparsefleet.engine.batch_supply import (
     BatchSupply,
@@ -34,11 +36,12 @@ from sparsefleet.engine.step import Place
 from sparsefleet.engine.thread_team import ThreadTeam, add_note
 from sparsefleet.engine.training_progress import TrainingProgress
 from sparsefleet.engine.workload import Batch, Outcome, Runner, Workload
-from sparsefleet.errors import NotFoundError
+from sparsefleet.errors import NotFoundError, RpcError
 from sparsefleet.store import RemoteStore
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
+    from sparsefleet.engine.rank_replacement import RankReplacement
     from sparsefleet.engine.succession import Succession
 
 __all__ = ["InferencePass", "LoopConfig", "TrainingPass"]
@@ -126,6 +129,12 @@ class TrainingPass:
         if self._epoch == 1:
             _warn_of_same_files(self._distributed, feed.data)
         pauses = self._pause_point(saves, notice)
+        replacement = self._distributed.replacement
+        if replacement is not None and replacement.begin_pass(
+            progress, feed, pauses=pauses is not None
+        ):
+            self._threads[0].replacement = replacement
+            self._threads[0].random = replacement.kept_random()
         view = PassView(
             epoch=self._epoch,
             epochs=self._epochs,
@@ -140,6 +149,9 @@ class TrainingPass:
         except BaseException:
             feed.close()
             raise
+        finally:
+            if replacement is not None:
+                replacement.end_pass()
         seconds = time.monotonic() - view.begun
         waited_s = self._distributed.mode.stats().wait_seconds - view.stats_before.wait_seconds
         counted = view.total()
@@ -238,6 +250,8 @@ class _TrainingThread:
         self._place = place
         self.random: KeptRandom | None = None
         """For a process in place of this one."""
+        self.replacement: RankReplacement | None = None
+        """For another rank that is lost."""
 
     def run(self, supply: BatchSupply, pauses: PausePoint | None) -> None:
         """Run to the end of the data, then notify the mode."""
@@ -246,9 +260,9 @@ class _TrainingThread:
         supplied: Supplied | None = None
         try:
             while (supplied := self._next_batch(supply, pauses)) is not None:
-                self._train_on(supplied, supply)
+                self._train_or_recover(supplied, supply)
                 supplied = None  # an error in the data does not belong to the previous batch
-            self._distributed.leave()
+            self._leave_or_recover()
             if pauses is not None:
                 pauses.leave()
             if self.random is not None:
@@ -272,6 +286,34 @@ class _TrainingThread:
             may_read_ahead = pauses.reach(self.clock.steps, has_ahead=supply.has_ahead)
             self.clock.save_s += perf_counter() - begun
         return supply.take(read_ahead=may_read_ahead)
+
+    def _train_or_recover(self, supplied: Supplied, supply: BatchSupply) -> None:
+        """Take a step; if a lost rank interrupts it, repeat it once the rank is replaced, unless
+        others had completed it.
+        """
+        if self.replacement is None:
+            self._train_on(supplied, supply)
+            return
+        random = torch.get_rng_state()
+        while True:
+            try:
+                self._train_on(supplied, supply)
+                return
+            except RpcError as error:
+                if self.replacement.recover(error):
+                    self.clock.steps += 1
+                    return
+                torch.set_rng_state(random)
+
+    def _leave_or_recover(self) -> None:
+        while True:
+            try:
+                self._distributed.leave()
+                return
+            except RpcError as error:
+                if self.replacement is None:
+                    raise
+                self.replacement.recover(error)
 
     def _train_on(self, supplied: Supplied, supply: BatchSupply) -> None:
         batch, pulled = supplied

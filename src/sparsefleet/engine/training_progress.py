@@ -240,6 +240,11 @@ class TrainingProgress:
         self._batches = taken.batches
 
     @property
+    def batches_before(self) -> int:
+        """Return the batches trained on before the current pass."""
+        return self._batches
+
+    @property
     def batches(self) -> int:
         """Return the batches trained on so far, those of the current pass included."""
         return self._batches_now()

@@ -16,6 +16,7 @@ from sparsefleet.store import RoundMember
 
 if TYPE_CHECKING:
     from sparsefleet.collective import World
+    from sparsefleet.collective.rendezvous import AnsweringStore
 
 __all__ = ["Board", "RankBoard", "directory_of_servers"]
 
@@ -59,7 +60,10 @@ class RankBoard:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._store = world.store
+
+    @property
+    def _store(self) -> AnsweringStore:
+        return self._world.store
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
         """Leave a note for other ranks; replace an older one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.incarnation import Incarnation, are_ranks_replaced
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import role_from_environment
 
@@ -43,6 +44,7 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
         meeting_point=role.meeting_point or None,
         is_kept_elsewhere=role.is_meeting_kept_elsewhere,
         attempt=role.restarts,
+        incarnation=Incarnation.from_environment().number if are_ranks_replaced() else None,
         gpu=role.gpu,
         timeout_s=timeout_s,
     )

@@ -12,7 +12,7 @@ from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.schedulers import job_of_scheduler
 
-__all__ = ["Incarnation", "WorkerRecord"]
+__all__ = ["Incarnation", "WorkerRecord", "are_ranks_replaced"]
 
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 
@@ -60,6 +60,14 @@ class Incarnation:
     def session(self, rank: int, name: str) -> str:
         """Return the session of worker `rank` on the servers, for its training `name`."""
         return f"{self.job}/worker-{rank}/{name}" if self.job else ""
+
+
+def are_ranks_replaced() -> bool:
+    """Return whether the launcher starts a new process for a rank that is killed; see docs/env.md.
+
+    Only for ranks that have declared that the others can wait for it.
+    """
+    return os.environ.get("SPARSEFLEET_REPLACE_RANKS") == "1"
 
 
 class WorkerRecord:

@@ -184,6 +184,15 @@ def run_job(
             told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
             guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
 
+        def ranks_directory() -> str:
+            """New for each start of the whole job, in which no rank can be replaced yet."""
+            if not config.replaces_ranks:
+                return ""
+            told["SPARSEFLEET_REPLACE_RANKS"] = "1"
+            told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
+            guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
+            return told["SPARSEFLEET_MEMORY_DIR"]
+
         def run_once(restarts: int) -> Ending:
             state_dir, continues = "", False
             name = f"{job_id}-{restarts}"
@@ -216,6 +225,7 @@ def run_job(
                     spare=spare,
                     environment=environment,
                     state_dir=state_dir,
+                    ranks_dir=ranks_directory(),
                     notice_file=told["SPARSEFLEET_NOTICE_FILE"],
                     restarts=restarts,
                 )

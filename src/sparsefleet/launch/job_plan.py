@@ -12,7 +12,7 @@ from typing import Literal
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.server.run_server import SUCCESSOR_FILE
-from sparsefleet.store.own_loop import own_loop_path
+from sparsefleet.store.own_loop import own_loop_path, replaceable_path
 
 __all__ = [
     "EXPOSED_TRAFFIC",
@@ -24,6 +24,7 @@ __all__ = [
     "fixed_replicas",
     "has_own_loop",
     "has_served",
+    "is_replaceable",
     "is_traffic_exposed",
     "link_port",
     "listens_since",
@@ -213,6 +214,13 @@ def listens_since(plan: ProcessPlan, state_dir: str) -> float:
 def has_own_loop(plan: ProcessPlan, state_dir: str) -> bool:
     """Return whether the process is a worker that has declared a custom loop."""
     return plan.role == "worker" and os.path.exists(own_loop_path(state_dir, plan.index))
+
+
+def is_replaceable(plan: ProcessPlan, memory_dir: str) -> bool:
+    """Return whether the process is a rank that the others can wait for."""
+    if plan.role != "worker" or not memory_dir:
+        return False
+    return os.path.exists(replaceable_path(memory_dir, plan.index))
 
 
 def child_environment(

@@ -102,8 +102,8 @@ class LaunchConfig:
     restart: RestartName = "auto"
     """Which processes are restarted when one fails: "killed": that one, if it was killed by a
     signal or is a server that has served; "failed": that one, however it failed; "all": all of the
-    job. "auto": "all" without durable servers; otherwise "killed", and "all" for what that does not
-    cover if `max_restarts` is given."""
+    job. "auto": "killed" with durable servers, and "all" for what that does not cover if
+    `max_restarts` is given; "all" without, except for a killed rank that the others can replace."""
 
     max_restarts: int | None = None
     """With "all", how many times the job is restarted (None: 0); otherwise how many times within
@@ -187,6 +187,14 @@ class LaunchConfig:
         if self.restart != "auto":
             return self.restart
         return "killed" if self.is_durable else "all"
+
+    @property
+    def replaces_ranks(self) -> bool:
+        """Return whether a rank of a collective job is restarted alone where the others can wait
+        for it.
+        """
+        is_collective = self.num_servers == 0 and self.paddle is None and not self.nodes
+        return is_collective and self.restart == "auto" and self.restart_limit > 0
 
     @property
     def max_starts_of_all(self) -> int:

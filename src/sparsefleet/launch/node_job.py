@@ -24,6 +24,7 @@ from sparsefleet.launch.job_plan import (
     ProcessPlan,
     has_own_loop,
     has_served,
+    is_replaceable,
     listens_since,
     plan_again,
     state_of,
@@ -94,6 +95,8 @@ class JobContext:
     """Returns the environment of a process."""
     state_dir: str = ""
     """The directory of the servers' logs; empty if they are not durable."""
+    ranks_dir: str = ""
+    """Where ranks of a collective job declare that they can be replaced; empty: they cannot."""
     notice_file: str = ""
     """The file whose presence makes SIGTERM to a worker a notice."""
     restarts: int = 0
@@ -245,6 +248,7 @@ class NodeJob:
                 child,
                 has_served=has_served(child.plan, state_dir),
                 has_own_loop=has_own_loop(child.plan, state_dir),
+                is_replaceable=is_replaceable(child.plan, self._context.ranks_dir),
             )
             if verdict.restarts:
                 self._failures.remove(child)

@@ -48,14 +48,21 @@ class RestartPolicy:
         self._in_a_row: defaultdict[str, int] = defaultdict(int)
 
     def judge(
-        self, child: ChildProcess, *, has_served: bool = False, has_own_loop: bool = False
+        self,
+        child: ChildProcess,
+        *,
+        has_served: bool = False,
+        has_own_loop: bool = False,
+        is_replaceable: bool = False,
     ) -> Verdict:
         """Return whether to restart a process that has failed; a restart is counted.
 
         has_served: it is a server that was listening. has_own_loop: it is a worker whose successor
-        would train on the same data again.
+        would train on the same data again. is_replaceable: it is a rank of a collective job, and
+        the others can wait for another in its place.
         """
-        if not self._covers(child, has_served=has_served):
+        is_covered = is_replaceable and (child.exit_code or 0) < 0
+        if not is_covered and not self._covers(child, has_served=has_served):
             return Verdict(False)
         if has_own_loop and self._config.restart == "auto":
             return Verdict(

@@ -121,7 +121,6 @@ class CollectiveMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        self._batches += 1
         self._pending.append(gradients.sparse)
         num_pending = self.training.num_merged
         began = time.perf_counter()
@@ -130,6 +129,7 @@ class CollectiveMode(Mode):
         if self.training.num_steps > num_steps:
             self._record.pushed(time.perf_counter() - began, num_pending)
             self._pending.clear()
+        self._batches += 1
         self._record.stepped(0.0)
 
     def leave(self) -> None:
@@ -180,6 +180,13 @@ class CollectiveMode(Mode):
         """Return the counters so far, including the traffic between workers."""
         traffic = self.training.traffic
         return replace(super().stats(), sent_bytes=traffic.sent_bytes, collectives=traffic.calls)
+
+    def state(self) -> dict[str, int]:
+        return {"rounds": self._rounds, "batches": self._batches}
+
+    def continue_from(self, state: Mapping[str, int]) -> None:
+        """Continue counting at what `state` returned elsewhere."""
+        self._rounds, self._batches = state["rounds"], state["batches"]
 
     # -- Internal -----------------------------------------------------------------------------
 

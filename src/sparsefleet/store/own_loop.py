@@ -7,7 +7,7 @@ import functools
 import os
 from pathlib import Path
 
-__all__ = ["declare_own_loop", "left_out", "own_loop_path", "report_left_out"]
+__all__ = ["declare_own_loop", "left_out", "own_loop_path", "replaceable_path", "report_left_out"]
 
 
 _LEFT_OUT = ".left-out"
@@ -16,6 +16,11 @@ _LEFT_OUT = ".left-out"
 def own_loop_path(log_dir: str, index: int) -> str:
     """Return the file that marks worker `index` as having a custom training loop."""
     return os.path.join(log_dir, f"worker-{index}.own-loop")
+
+
+def replaceable_path(memory_dir: str, rank: int) -> str:
+    """Return the file that exists while the others can wait for a new process of a lost rank."""
+    return os.path.join(memory_dir, f"rank-{rank}.replaceable")
 
 
 @functools.cache

@@ -60,6 +60,31 @@ def test_which_failures_are_covered() -> None:
     assert not judge(RestartPolicy(config(restart="all")), EndedProcess(-9))
 
 
+def test_killed_rank_is_restarted_alone_where_the_others_can_wait_for_it() -> None:
+    limited = LaunchConfig(script="train", is_module=True, num_servers=0, max_restarts=1)
+    policy = RestartPolicy(limited)
+    assert limited.replaces_ranks
+    killed, failed = (cast(ChildProcess, EndedProcess(code)) for code in (-9, 1))
+    assert not policy.judge(killed).restarts
+    assert not policy.judge(failed, is_replaceable=True).restarts
+    assert policy.judge(killed, is_replaceable=True).restarts
+    assert not policy.judge(killed, is_replaceable=True).restarts, "only once"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_servers": 1, "max_restarts": 1},
+        {"num_servers": 0},
+        {"num_servers": 0, "max_restarts": 1, "restart": "all"},
+        {"num_servers": 0, "max_restarts": 1, "nodes": ("a", "b"), "start_port": 6000},
+    ],
+)
+def test_no_rank_is_replaced(fields: dict[str, Any]) -> None:
+    plain = {"script": "train", "is_module": True, "num_workers": 2}
+    assert not LaunchConfig(**plain | fields).replaces_ranks
+
+
 def test_worker_with_a_loop_of_its_own_is_restarted_only_if_asked() -> None:
     for rule, restarts in (("auto", False), ("killed", True)):
         policy = RestartPolicy(config(restart=rule))

@@ -72,6 +72,7 @@ class ScopeModel:
     device: torch.device | None = None
     wait_s = 600.0
     succession: Succession | None = None
+    replacement: None = None
 
     def __init__(self, program: Program, scope: Scope) -> None:
         self.program = program

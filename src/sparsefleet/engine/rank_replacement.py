@@ -1,0 +1,235 @@
+"""Replaces a lost rank: the others keep their processes, and one of them passes on its state.
+
+While all ranks are in a pass over their data, a rank that is killed interrupts a step of the
+others. They break their connections and wait for the process that the launcher starts in its place.
+All connect again, and the rank that is furthest, by one step at most, sends its state: parameters,
+the state of the optimizer and the position in the training. The new process skips the batches that
+its predecessor has contributed; the others repeat the interrupted step, unless the furthest rank
+has completed it, which contains the gradients of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sparsefleet.collective import CollectiveStrategy, World
+from sparsefleet.engine.applied_batches import AppliedBatches
+from sparsefleet.engine.batch_source import BatchFeed, DataPosition, PassStart
+from sparsefleet.engine.random_state import KeptRandom
+from sparsefleet.engine.record_passes import record_files
+from sparsefleet.engine.training_progress import Resumed, TrainingProgress
+from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.incarnation import Incarnation, are_ranks_replaced
+from sparsefleet.modes.collective_mode import CollectiveMode
+from sparsefleet.modes.mode import Mode
+from sparsefleet.store.own_loop import replaceable_path
+
+if TYPE_CHECKING:
+    from sparsefleet.engine.distributed_model import DistributedModel
+
+__all__ = ["RankReplacement"]
+
+_log = logging.getLogger("sparsefleet.engine")
+_WAIT_S = 60.0
+_PASS = 1  # of `AppliedBatches`: any number
+
+
+class RankReplacement:
+    """This rank's part in replacing lost ones. Not thread-safe.
+
+    It works between the first batch of a pass and the end of the pass, in the first call of `fit`;
+    a rank that is lost at another time ends the job. See docs/fault_tolerance.md.
+    """
+
+    def __init__(self, bound: DistributedModel, world: World) -> None:
+        self._bound = bound
+        self._world = world
+        self._rank = world.rank
+        self._marker = Path(replaceable_path(os.environ["SPARSEFLEET_MEMORY_DIR"], world.rank))
+        self._is_new = Incarnation.from_environment().number > 0
+        self._progress: TrainingProgress | None = None
+        self._randoms: list[str] = []
+        self._steps_before = 0
+        self._found: dict[str, Any] = {}
+        self.resumed: Resumed | None = None
+        """Where this process continues, if it replaces another; until the training is there."""
+
+    @staticmethod
+    def of(
+        bound: DistributedModel, world: World, strategy: CollectiveStrategy
+    ) -> RankReplacement | None:
+        """Return it if lost ranks of this job are replaced; None if one ends the job."""
+        is_simple = (
+            strategy.local_sgd is None
+            and not strategy.sync_batch_norm
+            and strategy.gradient_merge_steps == 1
+        )
+        has_rows = bool(bound.role.server_endpoints) or bound.has_tables
+        if not (are_ranks_replaced() and world.may_meet_again and is_simple) or has_rows:
+            return None
+        return RankReplacement(bound, world)
+
+    # -- the pass --------------------------------------------------------------------------------
+
+    def begin_pass(self, progress: TrainingProgress, feed: BatchFeed, *, pauses: bool) -> bool:
+        """Return whether ranks can be replaced in this pass; all of them decide alike.
+
+        pauses: there are pauses in it, for checkpoints, say.
+        """
+        mode = _collective(self._bound.mode)
+        is_new, self._is_new = self._is_new, False
+        if not is_new:
+            mine = json.dumps(feed.position().random_at_start).encode()
+            self._randoms = [each.decode() for each in self._world.all_gather_bytes(mine)]
+            self._steps_before = mode.training.num_steps
+        self._progress = progress
+        is_by_count = record_files(feed.data) is None
+        may = progress.fit == 1 and not progress.loads and not pauses and is_by_count
+        if is_new and not may:
+            raise ConfigError(
+                f"worker {self._rank} cannot continue where the previous process was: its data "
+                "cannot be positioned by count"
+            )
+        if may:
+            self._marker.touch()
+        return may
+
+    def kept_random(self) -> KeptRandom:
+        """Return the file that keeps torch's generator for a new process of this rank."""
+        assert self._progress is not None
+        path = self._marker.with_suffix(".random")
+        return KeptRandom(str(path), epoch=self._progress.epoch + 1)
+
+    def end_pass(self) -> None:
+        """From now on, losing this rank ends the job."""
+        with contextlib.suppress(OSError):
+            self._marker.unlink()
+
+    def recover(self, error: Exception) -> bool:
+        """Continue with the new process of a lost rank, after `error` has interrupted a step.
+
+        Returns whether the furthest rank had completed that step, so it is not repeated. Raises
+        `error` if nobody takes the place of the lost rank.
+        """
+        wait_s = float(os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S") or _WAIT_S)
+        _log.warning("waiting for a new process of a lost rank, up to %g s: %s", wait_s, error)
+        training = _collective(self._bound.mode).training
+        steps = training.num_steps
+        try:
+            self._world.meet_again(wait_s=wait_s)
+            self._share()
+        except Exception as another:
+            _log.warning("no lost rank was replaced: %s", another)
+            raise error from another
+        training.reconnect()
+        self._continue(self._bound.mode)
+        _log.warning("all ranks are connected again, after step %d", training.num_steps)
+        return training.num_steps > steps
+
+    # -- the state of the furthest ---------------------------------------------------------------
+
+    def catch_up(self) -> bool:
+        """In a new process, take the state of the others; return False in the first of its rank."""
+        if not self._is_new:
+            return False
+        self._share()
+        found = self._found
+        self._bound.meeting.continue_from(found["met"])
+        self._bound.continue_schedule(found["first_step"])
+        self._randoms, self._steps_before = found["randoms"], found["steps_before"]
+        done = found["training"]["num_steps"] - found["steps_before"]
+        applied = AppliedBatches([[(0, _PASS, 0, done)]], epoch=_PASS, kinds=(0,))
+        random = json.loads(self._randoms[self._rank])
+        self.resumed = Resumed(
+            fit=found["fit"],
+            epoch=found["epoch"],
+            is_ended=False,
+            start=PassStart(positions=[DataPosition(random_at_start=random)], applied=applied),
+            batches=found["epoch_batches"],
+            store_step=0,
+            random=None,
+            reports=(),
+        )
+        _log.warning("worker %d continues after step %d of the others", self._rank, done)
+        return True
+
+    def started(self, mode: Mode) -> None:
+        """Called when the mode of a new process has started."""
+        if self._found:
+            self._continue(mode)
+
+    def _continue(self, mode: Mode) -> None:
+        found, self._found = self._found, {}
+        collective = _collective(mode)
+        collective.continue_from(found["mode"])
+        collective.training.load_state_dict(found["training"])
+
+    def _share(self) -> None:
+        """Bring all ranks to the state of the furthest one. All call it."""
+        bound, steps = self._bound, -1
+        if not self._is_new:
+            steps = _collective(bound.mode).training.num_steps
+        all_steps = [int(each) for each in self._world.all_gather_bytes(str(steps).encode())]
+        furthest = max(all_steps)
+        source = all_steps.index(furthest)
+        if furthest < 0:
+            raise ConfigError("all ranks are new: none has a state that it could pass on")
+        mine = self._state() if source == self._rank else b""
+        data = self._world.broadcast_bytes(mine, source)
+        found = torch.load(io.BytesIO(data), weights_only=True)
+        self._found = json.loads(found["position"])
+        if steps < furthest:
+            self._load(found, with_buffers=self._is_new)
+
+    def _state(self) -> bytes:
+        bound, progress = self._bound, self._progress
+        assert progress is not None
+        assert bound.stepping.optimizer is not None
+        mode = _collective(bound.mode)
+        position = {
+            "fit": progress.fit,
+            "epoch": progress.epoch,
+            "epoch_batches": progress.batches_before,
+            "steps_before": self._steps_before,
+            "randoms": self._randoms,
+            "met": bound.meeting.count,
+            "first_step": bound.first_step,
+            "mode": mode.state(),
+            "training": mode.training.state_dict(),
+        }
+        data = io.BytesIO()
+        torch.save(
+            {
+                "position": json.dumps(position),
+                "parameters": [p.detach() for p in bound.model.parameters()],
+                "buffers": list(bound.model.buffers()),
+                "optimizer": bound.stepping.optimizer.state_dict(),
+            },
+            data,
+        )
+        return data.getvalue()
+
+    def _load(self, found: Mapping[str, Any], *, with_buffers: bool) -> None:
+        model, optimizer = self._bound.model, self._bound.stepping.optimizer
+        assert optimizer is not None
+        pairs = [*zip(model.parameters(), found["parameters"], strict=True)]
+        if with_buffers:
+            pairs += zip(model.buffers(), found["buffers"], strict=True)
+        with torch.no_grad():
+            for here, there in pairs:
+                here.copy_(there)
+        optimizer.load_state_dict(found["optimizer"])
+
+
+def _collective(mode: Mode) -> CollectiveMode:
+    assert isinstance(mode, CollectiveMode)
+    return mode
