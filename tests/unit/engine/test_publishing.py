@@ -192,6 +192,25 @@ def test_a_second_trainer_is_refused_while_the_first_publishes(model: Path, tmp_
                 second.fit(click_batches(2))
 
 
+def test_a_worker_that_closes_while_the_first_publishes_touches_nothing(
+    model: Path, tmp_path: Path
+) -> None:
+    publish = PublishConfig(model=model, target=tmp_path, every_steps=2)
+    closed = threading.Event()
+
+    def work(trainer: Trainer, index: int) -> bool:
+        trainer.fit(click_batches(4, seed=index))
+        if index == 1:
+            try:
+                trainer.close()  # must not open a publisher only to close it
+            finally:
+                closed.set()
+        return closed.wait(DEADLINE_S)  # the first one still holds the right to publish
+
+    options = {"mode": "async", "optimizer": optim.SGD(lr=0.05), "publish": publish}
+    assert run_workers(2, work, **options) == [True, True]
+
+
 def test_the_export_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
     class Other(DropoutClicks):
         def __init__(self) -> None:
