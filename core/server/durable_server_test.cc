@@ -1,4 +1,5 @@
 // Servers that are killed and restarted: no acknowledged change is lost or applied twice.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -47,14 +48,19 @@ DenseSpec DenseLedger(std::uint64_t size) {
   return spec;
 }
 
-// Kills and restarts the server at random moments until it is stopped.
+// Kills and restarts the server at random moments until it is stopped. Kills between which nothing
+// was done become rarer, or clients would never finish a call on a slow machine.
 class Killer {
  public:
-  Killer(DurableProcess& server, unsigned seed, int longest_ms)
-      : thread_([&server, seed, longest_ms, this](const std::stop_token& stop) {
+  Killer(DurableProcess& server, unsigned seed, int longest_ms, const std::atomic<int>& done)
+      : thread_([&server, seed, longest_ms, &done, this](const std::stop_token& stop) {
           std::mt19937 random(seed);
+          int longest = longest_ms;
           while (!stop.stop_requested()) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(random() % longest_ms));
+            const int before = done;
+            std::this_thread::sleep_for(std::chrono::milliseconds(random() % longest));
+            longest =
+                done == before ? std::min(2 * longest, 10'000) : std::max(longest / 2, longest_ms);
             server.Restart();
             ++kills;
           }
@@ -116,7 +122,7 @@ void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills)
         }
       });
     }
-    Killer killer(server, 7, 150);
+    Killer killer(server, 7, 150, pushes);
     while (killer.kills < kills) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     is_over = true;
   }
@@ -144,7 +150,8 @@ const Test kDisk("pushes are applied exactly once across kills of the server: di
                  [] { CheckLedger(Durability::kDisk, 300'000, 6); });
 
 // Rounds of two workers with adagrad and random gradients; returns the final rows.
-std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pause_ms = 0) {
+std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, std::atomic<int>& done,
+                                 int pause_ms = 0) {
   constexpr std::size_t kKeys = 40;
   SparseSpec spec = LedgerSpec("t", 4);
   spec.optimizer.kind = OptimizerKind::kAdagrad;
@@ -167,6 +174,7 @@ std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pa
       auto result = store.PushRound(member, static_cast<std::uint64_t>(round), {&section, 1},
                                     static_cast<std::uint64_t>(round), kTimeout);
       Require(result.ok(), result.status().message());
+      ++done;
       std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
       if (round % 5 == 0) RequireOk(store.Barrier("b" + std::to_string(round), 2, kTimeout));
     }
@@ -186,7 +194,8 @@ std::vector<float> TrainInRounds(Store& first, Store& second, int rounds, int pa
 
 const Test kRounds("rounds across kills of the server give the same bits as without kills", [] {
   LocalStore local;
-  const auto wanted = TrainInRounds(local, local, 60);
+  std::atomic<int> done = 0;
+  const auto wanted = TrainInRounds(local, local, 60, done);
   const TemporaryDirectory place;
   DurableProcess server(place.path(), Durability::kProcess, 20'000);
   auto first = ConnectTo(server, "worker-0");
@@ -194,8 +203,8 @@ const Test kRounds("rounds across kills of the server give the same bits as with
   std::vector<float> found;
   int kills = 0;
   {
-    Killer killer(server, 3, 60);
-    found = TrainInRounds(*first, *second, 60, 10);  // with time for kills in between
+    Killer killer(server, 3, 60, done);
+    found = TrainInRounds(*first, *second, 60, done, 10);  // with time for kills in between
     kills = killer.kills;
   }
   Expect(found == wanted, "the bits differ");

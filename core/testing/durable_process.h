@@ -87,7 +87,7 @@ class DurableProcess {
     const bool is_told = failed == 0 && ::read(ends[0], &port, sizeof(port)) == sizeof(port);
     ::close(ends[0]);
     Require(is_told, "the server did not start");
-    port_ = port;
+    if (port_ == 0) port_ = port;  // other threads read it while the server restarts
   }
 
   void Restart() {
