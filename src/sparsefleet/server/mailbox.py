@@ -11,7 +11,8 @@ the box or close it. Commands, with bodies as in `command_loop`:
     mail.check  room, to, wait_s           ->  nothing, when the worker has closed its box or after
                                                wait_s; fails, like the others, if the room failed
     mail.fail   room, reason               ->  all pending and later calls in the room fail
-    mail.close  room, to                   ->  the worker has received everything
+    mail.close  room, to                   ->  the worker has received everything; commands that
+                                               still wait at its box fail
 """
 
 from __future__ import annotations
@@ -162,11 +163,22 @@ class Mailboxes:
     def _close(self, room: str, to: int) -> None:
         self._holders.release((room, to))
         boxes = self._rooms.get(room, {})
-        boxes.pop(to, None)
+        closed = boxes.pop(to, None)
         for checking in self._checking.pop((room, to), []):
             checking.answer()
         if not boxes:
             self._rooms.pop(room, None)
+        if closed is not None:
+            self._fail_waiting(closed, f"'{room}': worker {to} has closed its mailbox")
+
+    def _fail_waiting(self, closed: _Box, reason: str) -> None:
+        """Fail the commands that wait at a closed box, which nobody would answer any more."""
+        for waiting in list(closed.waiting()):
+            others = [other for other, _ in waiting.letters if other is not closed]
+            for other in others:
+                other.putting.remove(waiting)
+            waiting.asked.fail("NOT_FOUND", reason)
+            self._settle(others)  # it may have held up others there
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by command name."""

@@ -187,6 +187,24 @@ def test_a_room_that_fails_wakes_all_and_lets_nobody_in() -> None:
     assert put(boxes, b"5", room="another").answered.is_set()
 
 
+def test_commands_that_wait_at_a_box_fail_at_once_when_it_closes() -> None:
+    boxes = Mailboxes(capacity_bytes=4)
+    put(boxes, b"full")
+    put(boxes, b"full", to=1)
+    to_both = put_all(boxes, (0, b"ab"), (1, b"cd"))
+    behind = put(boxes, b"e", to=1)
+    alone = put(boxes, b"f")
+    assert take(boxes, to=1).data == b"full"
+    assert not behind.answered.is_set()
+    boxes.close(Question())
+    assert to_both.failure == alone.failure == "NOT_FOUND: 'r': worker 0 has closed its mailbox"
+    assert behind.head == {"stored": True}
+    taking = take(boxes, to=2)
+    boxes.close(Question(to=2))
+    assert taking.failure == "NOT_FOUND: 'r': worker 2 has closed its mailbox"
+    assert take(boxes, to=1).data == b"e"
+
+
 def test_rooms_are_forgotten_when_all_have_closed() -> None:
     boxes = Mailboxes()
     put(boxes, b"1")
