@@ -48,11 +48,15 @@ def write_script(directory: Path, *words: str, script: tuple[str, ...]) -> Path:
     return path
 
 
-def start_ledger(cluster: SlurmCluster, directory: Path, *words: str, mode: str) -> int:
+def submit_ledger(cluster: SlurmCluster, directory: Path, *words: str, mode: str) -> int:
     (directory / "out").mkdir()
     ledger = ("-m", LEDGER, "--out=out", "--batches=250", "--pace-ms=20", f"--mode={mode}")
     script = write_script(directory, "--servers=2", "--workers=2", *words, script=ledger)
-    job = cluster.submit(script)
+    return cluster.submit(script)
+
+
+def start_ledger(cluster: SlurmCluster, directory: Path, *words: str, mode: str) -> int:
+    job = submit_ledger(cluster, directory, *words, mode=mode)
     begun = [directory / "out" / f"begun-{index}" for index in range(2)]
     await_that(directory, lambda: all(path.exists() for path in begun), "training")
     return job
@@ -122,14 +126,26 @@ def test_job_whose_step_slurm_killed_is_requeued_and_continues(
     assert "restart 1: continues" in output(tmp_path)
 
 
+@pytest.mark.parametrize("to", [("--batch",), ()], ids=["time limit", "preempted"])
 def test_job_is_requeued_and_continues_after_notice_of_its_end(
-    cluster: SlurmCluster, tmp_path: Path
+    cluster: SlurmCluster, tmp_path: Path, to: tuple[str, ...]
 ) -> None:
     job = start_ledger(cluster, tmp_path, "--native-servers", mode="geo")
-    cluster.run("scancel", "--batch", "--signal=TERM", str(job))  # as before the time limit
-    await_that(tmp_path, lambda: "; requeued" in output(tmp_path), "requeued")
-    assert "ended with 75; requeued" in output(tmp_path)  # 143: Slurm killed a worker meanwhile
-    await_exact_end(cluster, job, tmp_path)
+    cluster.run("scancel", *to, "--signal=TERM", str(job))
+    await_requeued_on_notice(cluster, job, tmp_path)
+
+
+def test_notice_while_processes_start_is_not_lost(cluster: SlurmCluster, tmp_path: Path) -> None:
+    job = submit_ledger(cluster, tmp_path, "--native-servers", mode="async")
+    await_that(tmp_path, (tmp_path / "sparsefleet-state" / str(job)).exists, "script started")
+    cluster.run("scancel", "--batch", "--signal=TERM", str(job))
+    await_requeued_on_notice(cluster, job, tmp_path)
+
+
+def await_requeued_on_notice(cluster: SlurmCluster, job: int, directory: Path) -> None:
+    await_that(directory, lambda: "; requeued" in output(directory), "requeued")
+    assert "ended with 75; requeued" in output(directory)  # 143: Slurm killed a worker meanwhile
+    await_exact_end(cluster, job, directory)
 
 
 def test_canceled_job_ends_and_is_not_requeued(cluster: SlurmCluster, tmp_path: Path) -> None:

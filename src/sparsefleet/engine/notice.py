@@ -9,6 +9,7 @@ trained.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -93,13 +94,28 @@ class Notice:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._handles:
-            self._handles = False
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if not self._handles:
+            return
+        self._handles = False
+        if isinstance(error, HandedOver):
+            # Another SIGTERM, while the interpreter ends, must not change the exit code.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            return
+        # In C first: Python would drop a signal that arrives while it replaces its own handler.
+        ctypes.CDLL(None).signal(signal.SIGTERM, None)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._is_given and error is None:  # after the last time that anybody asked
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def heed(self) -> None:
+        """Raise `HandedOver` if this process is to hand over, when it has nothing more to send."""
+        if self._handles and self._is_given:
+            raise HandedOver
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         if self._is_overdue:
+            self._is_overdue = False  # a further signal must not interrupt the hand-over
             raise HandedOver
         if self._file and not os.path.exists(self._file):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -108,7 +124,7 @@ class Notice:
         if not self._is_given:
             self._is_given = True
             _log.warning("SIGTERM: this worker finishes its step and hands over")
-            if self._may_abort:
+            if self._may_abort and self._handles:
                 self._timer = threading.Timer(_STEP_S, self._abort)
                 self._timer.daemon = True
                 self._timer.start()

@@ -240,6 +240,7 @@ class Training(Generic[AnyModel]):
             self.events.deliver()
             if self.distributed.succession is not None:
                 self.distributed.succession.end_fit(self.distributed, self.progress)
+            notice.heed()
             self.events.emit(FitEnded(self.progress.epoch, self.was_stopped))
         except BaseException as error:
             self._fail(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -209,6 +210,7 @@ def test_slurm_restarts_what_was_killed_and_not_what_failed(tmp_path: Path) -> N
         "  kill -TERM $PPID\n"
         "  while :; do sleep 0.02; done\n"
         "fi\n"
+        "[[ $1 == STARTING ]] && kill -TERM $PPID && exec sleep 60\n"
         "exit $1\n"
     )
     for kind, what, code, runs in (
@@ -218,6 +220,8 @@ def test_slurm_restarts_what_was_killed_and_not_what_failed(tmp_path: Path) -> N
         ("server", "3", 3, 3),
         ("worker", "75", 75, 1),
         ("worker", "NOTICE", 0, 1),
+        ("worker", "STARTING", 0, 1),
+        ("server", "STARTING", 0, 1),
     ):
         (tmp_path / "runs").unlink(missing_ok=True)
         done = subprocess.run(
@@ -235,7 +239,47 @@ def test_slurm_restarts_what_was_killed_and_not_what_failed(tmp_path: Path) -> N
         )
         assert done.returncode == code, done.stderr
         assert len((tmp_path / "runs").read_text().split()) == runs, (kind, what)
-        assert (tmp_path / "handed-over").exists() == (what == "NOTICE")
+        stopped = [path.name for path in tmp_path.glob("stopped-*")]
+        assert stopped == [f"stopped-{kind}"] * (what in ("NOTICE", "STARTING"))
+        for name in stopped:
+            (tmp_path / name).unlink()
+
+
+def test_slurm_does_not_start_a_worker_after_notice(tmp_path: Path) -> None:
+    text = slurm_script(replace(CONFIG, image=""))
+    again = text[text.index("again() {") : text.index("export -f again")]
+    (tmp_path / "notice").touch()
+    place = {"SPARSEFLEET_LOG_DIR": str(tmp_path), "SLURMD_NODENAME": "n1", "SLURM_LOCALID": "0"}
+    words = ["bash", "-uc", f"{again}\nagain worker touch started"]
+    subprocess.run(words, cwd=tmp_path, env={**os.environ, **place}, check=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notice", "stopped-worker"]
+
+
+def test_slurm_gives_notice_again_to_a_step_that_was_starting(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "srun": "case $* in *server*) kind=server;; *) kind=worker;; esac\n"
+        "echo $$ > draft-$kind && mv draft-$kind $kind; [[ $kind == worker ]] && kill -TERM $PPID\n"
+        "trap '[[ $kind == worker ]] && touch sparsefleet-state/7/stopped-worker; exit' TERM\n"
+        "while :; do sleep 0.02; done",
+        "scancel": "[[ $* == *8 ]] && kind=worker || kind=server\n"
+        "mkdir missed-$kind 2>/dev/null || kill $(cat $kind)",
+        "squeue": "echo RUNNING",
+        "scontrol": "echo $* >> requeued",
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(slurm_script(replace(CONFIG, image="", native_servers=True)))
+    numbers = {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8"}
+    path = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(
+        ["bash", "job.sh"], cwd=tmp_path, env=path | numbers, capture_output=True, text=True
+    )
+    assert "ended with 75; requeued" in done.stderr
+    assert (tmp_path / "missed-worker").exists()
+    assert (tmp_path / "missed-server").exists()
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
 def test_slurm_requeues_killed_workers_unless_their_loop_would_begin_again(tmp_path: Path) -> None:

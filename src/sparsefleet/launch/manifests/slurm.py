@@ -12,25 +12,30 @@ __all__ = ["slurm_script"]
 
 _QUICK_S = 10
 _MOST_QUICK = 3
+_BY_SIGTERM = 143
 
 _AGAIN = """\
 # Runs a task, and again when it was killed (a server: when it failed), so that only what died
 # restarts. An error of the script ends the job; so does a process that fails at once three times. A
-# worker that has handed over on notice counts as done, for else Slurm would kill those still at it.
+# worker that has ended on notice counts as done, for else Slurm would kill those still at it. It
+# need not have handed over: a process that is starting, or is already ending, dies of the signal.
 again() {{
-  local kind=$1 stopping= left={max_restarts} quick=0 began code pid
+  local kind=$1 stopping= left={max_restarts} quick=0 began code pid=
   shift
   export SPARSEFLEET_OWN_LOOP_FILE="$SPARSEFLEET_LOG_DIR/own-loop-$SLURMD_NODENAME-$SLURM_LOCALID"
   trap 'stopping=1; [[ -z $pid ]] || kill -TERM "$pid"' TERM
   while :; do
-    began=$SECONDS pid=
-    "$@" & pid=$!
-    [[ -z $stopping ]] || kill -TERM "$pid"
-    wait "$pid"
-    while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
-    wait "$pid"; code=$?  # its own, even if a signal interrupted the others
-    if [[ $kind == worker && $code -eq {handed_over} && -n $stopping ]]; then
-      touch "$SPARSEFLEET_LOG_DIR/handed-over"
+    began=$SECONDS pid= code={terminated}
+    if [[ $kind == server || ! -e $SPARSEFLEET_LOG_DIR/notice ]]; then
+      "$@" & pid=$!
+      [[ -z $stopping ]] || kill -TERM "$pid"
+      wait "$pid"
+      while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
+      wait "$pid"; code=$?  # its own, even if a signal interrupted the others
+    fi
+    [[ $kind == worker && -e $SPARSEFLEET_LOG_DIR/notice ]] && stopping=1
+    if [[ -n $stopping && $kind$code =~ ^(server0|.*({handed_over}|{terminated}))$ ]]; then
+      touch "$SPARSEFLEET_LOG_DIR/stopped-$kind"
       return 0
     fi
     [[ $code -eq 0 || -n $stopping ]] && return "$code"
@@ -77,7 +82,7 @@ export PYTHONUNBUFFERED=1
 {environment}
 {again}
 logs=$SPARSEFLEET_LOG_DIR
-rm -f "$logs/handed-over"
+rm -f "$logs/notice" "$logs"/stopped-*
 options="--kill-on-bad-exit=1 --open-mode=append --mpi=none"
 srun --het-group=0 $options --output="$logs/serverlog.%t" \\
   bash -c 'again "$@"' again server {server_command} &
@@ -86,9 +91,23 @@ srun --het-group=1 $options --output="$logs/workerlog.%t" \\
   bash -c 'again "$@"' again worker {worker_command} &
 workers=$!
 
+terminate() {{  # signals a component until its srun, the process $2, has ended: a step that starts
+  local pause=1  # may miss a signal
+  while kill -0 "$2" 2>/dev/null; do
+    scancel --signal=TERM "$1"
+    sleep "$pause"; pause=$((pause * 2))
+  done > /dev/null 2>&1
+}}
+
 # Before the time is up, and when the job is preempted: workers hand over while servers still serve.
-notice=
-trap 'notice=1; scancel --signal=TERM "$SLURM_JOB_ID_HET_GROUP_1"' TERM
+# The file is there before any signal, for tasks that cannot receive one yet.
+give_notice() {{
+  trap '' TERM
+  touch "$logs/notice"
+  terminate "$SLURM_JOB_ID_HET_GROUP_1" "$workers" &
+}}
+trap give_notice TERM
+[[ -z $noticed ]] || give_notice
 
 await() {{  # the exit code of a background process, however often a signal interrupts the wait
   wait "$1"
@@ -104,11 +123,14 @@ if kill -0 "$workers" 2>/dev/null; then
   echo "the servers have ended with $code before the workers" >&2
   scancel --signal=KILL "$SLURM_JOB_ID_HET_GROUP_1"
   await "$workers"
-  (( code == 0 )) && code=1
+  if (( code == 0 )); then  # they end on a signal only: Slurm gave notice to all steps itself
+    [[ -e $logs/stopped-server ]] && code={handed_over} || code=1
+  fi
 else
   await "$workers"; code=$?
-  [[ $code -eq 0 && -e $logs/handed-over ]] && code={handed_over}
-  scancel --signal=TERM "$SLURM_JOB_ID_HET_GROUP_0"
+  [[ $code -eq 0 && -e $logs/stopped-worker ]] && code={handed_over}
+  [[ $code -eq {terminated} && -e $logs/notice ]] && code={handed_over}  # before `again` began
+  terminate "$SLURM_JOB_ID_HET_GROUP_0" "$servers" &
   await "$servers"
 fi
 
@@ -146,6 +168,8 @@ def slurm_script(config: ManifestConfig) -> str:
         "#SBATCH hetjob",
         *_component(config, config.workers),
         "",
+        "noticed=",
+        "trap 'noticed=1' TERM  # until there are processes to notify",
         *config.setup,
     ]
     environment = [f"export {name}={shlex.quote(text)}" for name, text in config.environment]
@@ -160,8 +184,10 @@ def slurm_script(config: ManifestConfig) -> str:
             quick_s=_QUICK_S,
             most_quick=_MOST_QUICK,
             handed_over=START_ELSEWHERE,
+            terminated=_BY_SIGTERM,
         ),
         handed_over=START_ELSEWHERE,
+        terminated=_BY_SIGTERM,
         server_command=_in_image(config, config.server_command),
         worker_command=_in_image(config, config.script_command),
         max_restarts=config.max_restarts,
