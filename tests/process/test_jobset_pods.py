@@ -14,8 +14,9 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.kubernetes_schemas import Document, checked_documents
@@ -90,37 +91,45 @@ class Pod:
         return (self._place / f"{self.name}.log").read_text()
 
 
+Start = Callable[..., dict[str, Pod]]
+
+
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[dict[str, Pod]]:
-    ledger = ("--out=out", "--batches=200", "--pace-ms=20", "--mode=async")
-    config = ManifestConfig(
-        name="ads",
-        script="sparsefleet.cli.ledger",
-        is_module=True,
-        arguments=ledger,
-        python=sys.executable,
-        image="ads:1",
-        servers=TaskShape(count=SERVERS),
-        workers=TaskShape(count=WORKERS),
-        port=free_ports(2)[0],
-    )
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[Pod] = []
+
+    def begin(**settings: Any) -> dict[str, Pod]:
+        config = ManifestConfig(
+            name="ads",
+            python=sys.executable,
+            image="ads:1",
+            servers=TaskShape(count=SERVERS),
+            workers=TaskShape(count=WORKERS),
+            port=free_ports(2)[0],
+            **settings,
+        )
+        jobs = checked_documents(jobset_yaml(config))["JobSet"]["spec"]["replicatedJobs"]
+        made.extend(Pod(tmp_path, job, job["name"], index) for job in jobs for index in range(2))
+        return {pod.name: pod for pod in made}
+
     (tmp_path / "out").mkdir()
     (tmp_path / "job.key").write_text(secrets.token_hex())
     (tmp_path / "job.key").chmod(0o600)
     names = [f"ads-{job}-0-{index}" for job in ("servers", "workers") for index in range(2)]
     lines = [f"127.0.0.{2 + at} {name} {name}.ads" for at, name in enumerate(names)]
     (tmp_path / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
-    jobs = checked_documents(jobset_yaml(config))["JobSet"]["spec"]["replicatedJobs"]
-    made = [Pod(tmp_path, job, job["name"], index) for job in jobs for index in range(2)]
-    yield {pod.name: pod for pod in made}
+    yield begin
     for pod in made:
         pod.process.kill()
         pod.process.wait()
 
 
 def test_killed_pods_come_back_and_every_record_is_trained_once(
-    pods: dict[str, Pod], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
+    ledger = ("--out=out", "--batches=200", "--pace-ms=20", "--mode=async")
+    pods = start(script="sparsefleet.cli.ledger", is_module=True, arguments=ledger)
+
     def step() -> None:
         for pod in pods.values():
             pod.restart_if_killed()
@@ -151,3 +160,56 @@ def test_killed_pods_come_back_and_every_record_is_trained_once(
         assert f"listening on ads-servers-0-{index}:" in server.log()
         server.process.terminate()
         assert server.process.wait(60) == 0
+
+
+LOOPS = {
+    "fleet": """\
+import torch
+from sparsefleet import optim
+from sparsefleet.nn import SparseEmbedding
+model = SparseEmbedding("ads", 4)
+fleet.distribute(model, optim.SGD(lr=0.1), "async")
+fleet.init_worker()
+ids = torch.arange(4)
+with fleet.step(ids) as step:
+    step.backward(model(ids).sum())
+wait()
+""",
+    "store": """\
+from sparsefleet import RemoteStore
+with RemoteStore(fleet.server_endpoints(), name=f"worker-{fleet.worker_index()}"):
+    wait()
+""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_pod_with_a_custom_loop_is_not_continued_on_kept_state(
+    start: Start, tmp_path: Path, loop: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import pathlib, time\n"
+        "from sparsefleet import fleet\n"
+        "def wait():\n"
+        "    pathlib.Path('out', f'begun-{fleet.worker_index()}').touch()\n"
+        "    while True:\n"
+        "        time.sleep(60)\n"
+        "fleet.init()\n" + LOOPS[loop]
+    )
+    pods = start(script="train.py", native_servers=True)
+
+    def all_begun() -> bool:
+        for pod in pods.values():
+            pod.restart_if_killed()
+        return all((tmp_path / "out" / f"begun-{index}").exists() for index in range(WORKERS))
+
+    wait_until(all_begun, "training")
+    victim = pods["ads-workers-0-1"]
+    os.kill(victim.process.pid, signal.SIGKILL)
+    victim.process.wait()
+    victim.restart_if_killed()
+    assert victim.process.wait(60) == 1, victim.log()
+    assert "worker-1 cannot be continued" in victim.log()
+    with pytest.raises(AssertionError, match="ads-workers-0-1 failed with 1"):
+        victim.restart_if_killed()
+    assert pods["ads-workers-0-0"].process.poll() is None

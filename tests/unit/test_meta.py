@@ -32,7 +32,7 @@ ROOMS = """
     nn optim
     store server
     checkpoint data metrics monitor
-    _lazy job_key endpoint field_checks errors _core
+    _lazy job_id job_key endpoint field_checks errors _core
 """
 MODULE = r"sparsefleet(\.\w+){2,}"
 LEVEL_OF = dict.fromkeys(ENTRY_POINTS.split(), 0)

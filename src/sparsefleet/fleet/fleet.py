@@ -103,8 +103,9 @@ class Fleet(JobProcess):
 
         With the batch, the rows for all its ids are fetched in one request per server.
         """
-        declare_own_loop()
-        return self.model.step(batch=batch)
+        step = self.model.step(batch=batch)
+        declare_own_loop(self.model.store, f"worker-{self.role.index}")
+        return step
 
     def evaluating(self, batch: Any = None) -> AbstractContextManager[nn.Module]:
         """Return the model for evaluation: no gradients; rows are read, not created.

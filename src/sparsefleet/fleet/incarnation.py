@@ -10,7 +10,7 @@ from typing import Any
 
 from sparsefleet.errors import ConfigError, NotFoundError
 from sparsefleet.fleet.board import Board
-from sparsefleet.fleet.schedulers import job_of_scheduler
+from sparsefleet.job_id import counts_restarts, job_id
 
 __all__ = ["Incarnation", "WorkerRecord", "are_ranks_replaced"]
 
@@ -41,10 +41,10 @@ class Incarnation:
         text = os.environ.get("SPARSEFLEET_INCARNATION", "")
         if text and not text.isdecimal():
             raise ConfigError(f"SPARSEFLEET_INCARNATION must be an integer >= 0, got {text!r}")
-        job = os.environ.get("SPARSEFLEET_JOB_ID") or job_of_scheduler()
-        if text or not job:
+        job = job_id()
+        if counts_restarts() or not job:
             return Incarnation(job=job, number=int(text or 0))
-        # Schedulers do not count: a process is the first if the servers know no earlier one.
+        # A process is the first if the servers know no earlier one.
         return Incarnation(job=job, number=1, is_counted=False)
 
     @property

@@ -24,7 +24,6 @@ from sparsefleet.fleet.checked_environ import CheckedEnviron, Variable, any_set
 __all__ = [
     "expand_counts",
     "expand_nodes",
-    "job_of_scheduler",
     "require_alone",
     "scheduler_variables",
 ]
@@ -71,24 +70,6 @@ def require_alone(variables: Mapping[str, str] | None = None) -> None:
                 "`sparsefleet launch`, a script of `sparsefleet manifest slurm`, or "
                 "mode='collective', which needs no servers (docs/clusters.md)"
             )
-
-
-def job_of_scheduler(variables: Mapping[str, str] | None = None) -> str:
-    """Return an id of the job that survives restarts of its processes; "" without a scheduler.
-
-    In Slurm it is the step, since a job may run several trainings one after another. It is empty
-    for torchrun, which does not identify jobs.
-
-    >>> job_of_scheduler({"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "17"})
-    'slurm-17.0'
-    """
-    environ = os.environ if variables is None else variables
-    if environ.get("JOBSET_NAME"):
-        return f"jobset-{environ.get('JOBSET_UID') or environ['JOBSET_NAME']}"
-    if environ.get("SLURM_STEP_ID"):
-        first = environ.get("SLURM_JOB_ID_HET_GROUP_0") or environ.get("SLURM_JOB_ID", "")
-        return f"slurm-{first}.{environ['SLURM_STEP_ID']}"
-    return ""
 
 
 def _of_jobset(environ: CheckedEnviron) -> dict[str, str]:

@@ -1,16 +1,35 @@
-"""Files by which a worker reports to its launcher what cannot be continued and was left out."""
+"""How a worker reports what cannot be continued and what was left out, for its successor to know.
+
+Launchers read files. Without a launcher, a note on the servers shows a process that there was
+another before it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
+import secrets
 from pathlib import Path
+from typing import Protocol
+
+from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.job_id import counts_restarts, job_id
 
 __all__ = ["declare_own_loop", "left_out", "own_loop_path", "replaceable_path", "report_left_out"]
 
 
 _LEFT_OUT = ".left-out"
+_REPEATS = "SPARSEFLEET_REPEAT_OWN_LOOP"
+_PROCESS = secrets.token_bytes(8)
+_declared: set[tuple[str, str]] = set()
+
+
+class Notes(Protocol):
+    """Notes by key that live as long as the servers' state; see `Store`."""
+
+    def put_note(self, key: str, value: bytes) -> None: ...
+
+    def get_note(self, key: str) -> bytes: ...
 
 
 def own_loop_path(log_dir: str, index: int) -> str:
@@ -23,25 +42,51 @@ def replaceable_path(memory_dir: str, rank: int) -> str:
     return os.path.join(memory_dir, f"rank-{rank}.replaceable")
 
 
-@functools.cache
-def declare_own_loop() -> None:
-    """Declare that this worker trains in a loop that another process cannot continue.
+def declare_own_loop(notes: Notes, worker: str) -> None:
+    """Declare that this process trains in a loop that another process cannot continue.
 
     `Trainer.fit` and `train_from_dataset` track which of their data the servers have applied. A
-    process that repeats a custom loop would train on the same data again, so its launcher ends the
-    job instead, unless it is configured to restart such workers. Does nothing outside of a
-    launcher.
+    process that repeats a custom loop would train on the same data again. So the launcher ends the
+    job instead of restarting such a worker, unless it is configured to do so. Without a launcher
+    the servers know: raises ConfigError if an earlier process of the same worker and job has made
+    this declaration to them. They forget it with everything else if they start without state.
+
+    notes: the store of the worker. worker: its name in the job.
     """
-    marker = os.environ.get("SPARSEFLEET_OWN_LOOP_FILE")
-    if marker:
-        with contextlib.suppress(OSError):
-            Path(marker).touch()
+    job = job_id()
+    declared = (job, worker)
+    if declared in _declared:
         return
+    if job and not counts_restarts() and os.environ.get(_REPEATS) != "1":
+        _require_first(notes, f"own-loop/{job}/{worker}", worker)
+    _mark()
+    _declared.add(declared)
+
+
+def _require_first(notes: Notes, note: str, worker: str) -> None:
+    try:
+        before = notes.get_note(note)
+    except NotFoundError:
+        notes.put_note(note, _PROCESS)
+        return
+    if before != _PROCESS:
+        raise ConfigError(
+            f"{worker} cannot be continued: the process before this one trained in a custom loop "
+            "(fleet.step, Executor.run, RemoteStore), which would start over on top of what the "
+            f"servers have applied: start a new job, or set {_REPEATS}=1 if the script continues "
+            "its loop itself"
+        )
+
+
+def _mark() -> None:
+    """Create the file by which the launcher knows; do nothing without one."""
+    marker = os.environ.get("SPARSEFLEET_OWN_LOOP_FILE", "")
     log_dir, index = os.environ.get("SPARSEFLEET_LOG_DIR"), os.environ.get("SPARSEFLEET_INDEX")
-    if not log_dir or not index or os.environ.get("SPARSEFLEET_ROLE") != "worker":
-        return
-    with contextlib.suppress(OSError):  # then it is as without a launcher
-        Path(own_loop_path(log_dir, int(index))).touch()
+    if not marker and log_dir and index and os.environ.get("SPARSEFLEET_ROLE") == "worker":
+        marker = own_loop_path(log_dir, int(index))
+    if marker:
+        with contextlib.suppress(OSError):  # then it is as without a launcher
+            Path(marker).touch()
 
 
 def report_left_out(rank: int, text: str) -> None:

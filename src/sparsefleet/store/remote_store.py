@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -101,8 +102,6 @@ class RemoteStore(Store):
         if job_key is not None and not isinstance(job_key, bytes):
             raise ConfigError(f"job_key must be bytes, got {type(job_key).__name__}")
         config = config or RemoteStoreConfig()
-        if not config.session and name.endswith(f"worker-{os.environ.get('SPARSEFLEET_INDEX')}"):
-            declare_own_loop()
         failover_wait_s = max(config.failover_wait_s, _failover_wait_s())
         native = _core.Store.connect(
             list(endpoints),
@@ -121,6 +120,12 @@ class RemoteStore(Store):
         )
         super().__init__(native, timeout_s=config.timeout_s)
         self.max_frame_bytes = config.max_frame_bytes
+        if not config.session and _is_worker(name):
+            try:
+                declare_own_loop(self, name)
+            except BaseException:
+                self.close()
+                raise
 
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
         """Return, by server, the data of the pushes applied in this session, in order of stream.
@@ -147,6 +152,12 @@ class RemoteStore(Store):
         Only a named session does; it also survives an error that ends the process.
         """
         self._native.keep_session(keeps)
+
+
+def _is_worker(name: str) -> bool:
+    """Return whether a store with this name trains as a worker, under any scheduler."""
+    index = os.environ.get("SPARSEFLEET_INDEX", "[0-9]+")
+    return re.search(f"worker-{index}$", name) is not None
 
 
 def _failover_wait_s() -> float:

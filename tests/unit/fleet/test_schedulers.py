@@ -9,7 +9,8 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import role_from_environment
 from sparsefleet.fleet.fleet import Fleet
 from sparsefleet.fleet.incarnation import Incarnation
-from sparsefleet.fleet.schedulers import expand_counts, expand_nodes, job_of_scheduler
+from sparsefleet.fleet.schedulers import expand_counts, expand_nodes
+from sparsefleet.job_id import job_id
 
 # The variables that Slurm 22.05 sets for three servers on two nodes and four workers on two others.
 SLURM = {
@@ -191,9 +192,9 @@ def test_broken_counts_are_rejected(text: str) -> None:
 
 
 def test_job_has_the_same_identity_in_all_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert job_of_scheduler(task("big1", 0, 3)) == "slurm-17.0"
-    assert job_of_scheduler(JOBSET) == "jobset-6f"
-    assert job_of_scheduler(TORCHRUN) == ""
+    assert job_id(task("big1", 0, 3)) == "slurm-17.0"
+    assert job_id(JOBSET) == "jobset-6f"
+    assert job_id(TORCHRUN) == ""
     for name in ("SPARSEFLEET_JOB_ID", "SPARSEFLEET_INCARNATION"):
         monkeypatch.delenv(name, raising=False)
     assert not Incarnation.from_environment().is_replaceable

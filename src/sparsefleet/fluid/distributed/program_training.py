@@ -222,7 +222,7 @@ class ProgramTraining(ProgramRole):
         if not inputs.lowered.sends:
             return super().run(workload, inputs)
         self.get_ready(workload.scope)
-        declare_own_loop()
+        declare_own_loop(self.model.store, f"worker-{self.role.index}")
         with (
             self.model.step(batch=inputs, lookups=workload) as step,
             self.running(workload.scope, step),
