@@ -15,10 +15,11 @@ else this machine runs, and it is what limits a fleet.
     gather      100 bytes of each worker to all workers; also per kB that a worker receives
     idle        a second of a connected worker that does nothing: heartbeats
 
-Part `workers` has one server and must not grow with the number of workers. Part `servers` has 8
-workers, in rounds 2,000 rows each, and a push of 20 rows besides. There an operation on rows asks
-every server, so that its figure is a part for the rows, which must not grow, and one for each
-request; the last two lines have what a single request and an idle worker cost one server.
+Part `workers` has one server and must not grow with the number of workers. Each figure is over 20
+turns of all workers at least: the first ones find neither sessions nor sockets in the caches. Part
+`servers` has 8 workers, in rounds 2,000 rows each. There an operation on rows asks every server. So
+each is repeated with 20 rows, which shows what its requests cost; the rest is for the rows and must
+not grow. The last lines have what a request and an idle worker cost one server.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ DIM = 8
 KEYS = np.arange(PUSHED_ROWS, dtype=np.uint64)
 GRADIENTS = np.ones((PUSHED_ROWS, DIM), np.float32)
 IDLE_S = 3.0
+FEWEST_TURNS = 20
 
 
 class ServerProcesses:
@@ -167,9 +169,11 @@ def measure_clocks(fleet: Workers, times: int) -> dict[str, float]:
     return {"clock": clock, "barrier": barrier}
 
 
-def measure_rounds(fleet: Workers, rounds: int, num_rows: int = ROUND_ROWS) -> dict[str, float]:
+def measure_rounds(
+    fleet: Workers, rounds: int, num_rows: int = ROUND_ROWS, group: str = "train"
+) -> dict[str, float]:
     """Cost of a worker's part in a round, and how long the round takes for each worker."""
-    members = [RoundMember(group="train", rank=i, size=fleet.num) for i in range(fleet.num)]
+    members = [RoundMember(group=group, rank=i, size=fleet.num) for i in range(fleet.num)]
     rng = np.random.default_rng(7)
     keys = [rng.choice(KEYS, num_rows, replace=False) for _ in range(fleet.num)]
     gradients = np.ones((num_rows, DIM), np.float32)
@@ -216,15 +220,29 @@ def measure_gather(fleet: Workers, times: int) -> dict[str, float]:
 
 
 def measure_few(fleet: Workers, times: int) -> dict[str, float]:
-    """Cost of a push of a few rows."""
+    """Cost of a push, a round and a take of a few rows; all workers watch already."""
     keys, gradients = KEYS[:FEW_ROWS], GRADIENTS[:FEW_ROWS]
 
     def push() -> None:
         for _ in range(times):
             fleet.stores[0].push("t", keys, gradients, unique=True)
 
+    def take() -> None:
+        for store in fleet.stores:
+            assert sum(len(found) for found, _ in store.take_changes("t")) == FEW_ROWS
+
     push()
-    return {"few rows": fleet.cost_s(times, push)}
+    pushed = fleet.cost_s(times, push)
+    taken = []
+    take()
+    for _ in range(FEWEST_TURNS):
+        fleet.stores[0].push("t", keys, gradients, unique=True)
+        taken.append(fleet.cost_s(fleet.num, take))
+    return {
+        "push of few": pushed,
+        "round of few": measure_rounds(fleet, FEWEST_TURNS, FEW_ROWS, "few")["round"],
+        "take of few": statistics.mean(taken),
+    }
 
 
 def measure_idle(fleet: Workers) -> dict[str, float]:
@@ -238,13 +256,13 @@ def measure_idle(fleet: Workers) -> dict[str, float]:
 
 def measure_workers(num_workers: int, calls: int) -> dict[str, float]:
     """Return all figures of one server at this number of workers."""
-    times = max(2, calls // num_workers)
+    times = max(FEWEST_TURNS, calls // num_workers)
     with workers(num_workers) as fleet:
         return {
             **measure_idle(fleet),
             **measure_clocks(fleet, times),
             **measure_rounds(fleet, times),
-            **measure_gather(fleet, max(1, times // 2)),
+            **measure_gather(fleet, max(1, calls // num_workers // 2)),
             **measure_changes(fleet, max(3, calls // 100)),  # last: all watch from then on
         }
 
@@ -254,14 +272,17 @@ def measure_servers(num_servers: int, calls: int) -> dict[str, float]:
     with workers(WORKERS_OF_SERVERS, num_servers) as fleet:
         idle = measure_idle(fleet)["idle"]
         found = {
-            **measure_clocks(fleet, calls // 10),
-            **measure_rounds(fleet, max(2, calls // 40), 10 * ROUND_ROWS),
-            **measure_few(fleet, calls),
+            **measure_clocks(fleet, max(FEWEST_TURNS, calls // 10)),
+            **measure_rounds(fleet, max(FEWEST_TURNS, calls // 40), 10 * ROUND_ROWS),
             **measure_changes(fleet, max(3, calls // 20)),
+            **measure_few(fleet, calls),
         }
         del found["memory"]  # of few rows per server, mostly pages that were free before
-        request = found["few rows"] / num_servers
-        return {**found, "few rows per server": request, "idle per server": idle / num_servers}
+        for name in ("round", "take"):
+            found[f"{name}, the rows"] = found[name] - found[f"{name} of few"]
+        for name in ("push", "round", "take"):
+            found[f"{name} of few, per server"] = found[f"{name} of few"] / num_servers
+        return {**found, "idle per server": idle / num_servers}
 
 
 def medians(taken: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -281,6 +302,8 @@ def show(title: str, unit: str, figures: Mapping[int, Mapping[str, float]], few:
     heads = ["operation", *(f"{count} {unit}" for count in counts), f"from {few}"]
     report(title, heads, rows)
     for name in figures[few]:
+        if name.endswith("of few"):  # a request to each server: see the line per server
+            continue
         growth = figures[counts[-1]][name] / max(figures[few][name], 1e-12)
         text = f"{name}: {growth:.2f}x from {few} to {counts[-1]} {unit} ({TARGET_GROWTH} wanted):"
         judge(text, growth <= TARGET_GROWTH)
