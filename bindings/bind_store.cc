@@ -84,7 +84,8 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
                      const std::string& transport, std::string name, double connect_timeout_s,
                      double try_timeout_s, double heartbeat_interval_s, double peer_timeout_s,
                      std::uint64_t max_frame_bytes, nb::object log, double failover_wait_s,
-                     std::string session, std::string restart_notes) {
+                     std::string session, std::string restart_notes,
+                     const std::string& wire_dtype) {
   ClientOptions options;
   options.endpoints = std::move(endpoints);
   options.security.job_key = std::string(job_key.c_str(), job_key.size());
@@ -98,6 +99,7 @@ StoreHandle* Connect(std::vector<std::string> endpoints, nb::bytes job_key,
   options.failover_wait_s = failover_wait_s;
   options.restart_notes = std::move(restart_notes);
   options.session = std::move(session);
+  options.wire_dtype = WireDtypeOf(wire_dtype);
   options.log = LogCallback(std::move(log)).function();
   Result<std::unique_ptr<Client>> client = Status(Code::kInternal, "not connected");
   {
@@ -267,7 +269,7 @@ void BindStore(nb::module_& m) {
                   "name"_a, "connect_timeout_s"_a, "try_timeout_s"_a, "heartbeat_interval_s"_a,
                   "peer_timeout_s"_a, "max_frame_bytes"_a, "log"_a.none(),
                   "failover_wait_s"_a = 0.0, "session"_a = "", "restart_notes"_a = "",
-                  "Tables on servers.")
+                  "wire_dtype"_a = "float32", "Tables on servers.")
       .def(
           "applied_data",
           [](const StoreHandle& h, double timeout_s) {

@@ -48,10 +48,10 @@ Status CheckOptions(const ClientOptions& options) {
 }
 
 // FNV-1a, mixed.
-std::uint64_t IdOfSession(std::string_view session) {
-  std::uint64_t id = 0xcbf29ce484222325;
-  for (const char letter : session) id = (id ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
-  return Mix64(id);
+std::uint64_t HashOf(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
+  return Mix64(hash);
 }
 
 // The calls of the session's previous process are over; ours follow them.
@@ -86,6 +86,11 @@ ClientCore::~ClientCore() {
   for (const auto& link : links) link->CloseIdle();
 }
 
+std::uint64_t ClientCore::NextRoundingSeed(std::uint64_t step) {
+  const std::uint64_t number = num_rounded.fetch_add(1, std::memory_order_relaxed);
+  return Mix64(Mix64(HashOf(options.name) ^ step) + number);
+}
+
 Client::Client(std::shared_ptr<ClientCore> core) : core_(std::move(core)) {}
 Client::~Client() = default;
 
@@ -99,7 +104,7 @@ Result<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   }
   auto channels = ChannelFactory::Create(options.security);
   if (!channels.ok()) return channels.status();
-  auto client_id = options.session.empty() ? RandomNumber() : Result(IdOfSession(options.session));
+  auto client_id = options.session.empty() ? RandomNumber() : Result(HashOf(options.session));
   if (!client_id.ok()) return client_id.status();
   LinkOptions link_options;
   link_options.client_id = client_id.value();

@@ -22,6 +22,14 @@ struct ClientCore;
 struct GatheredBody;
 enum class MessageType : std::uint8_t;
 
+// The numbers of pulls and pushes on the network. Tables and callers always have float32.
+enum class WireDtype : std::uint8_t {
+  kFloat32 = 0,
+  // Gradients and added values are rounded at random, without a bias; rows and values to the
+  // nearest. The host lane does not need it and moves float32.
+  kBf16 = 1,
+};
+
 struct ClientOptions {
   // "host:port", "[v6]:port" or "/path" of a file with one of these, in server order.
   std::vector<std::string> endpoints;
@@ -48,6 +56,7 @@ struct ClientOptions {
   double first_backoff_s = 0.05;  // doubles with every try
   double max_backoff_s = 2.0;
   std::uint64_t max_frame_bytes = 256ull << 20;
+  WireDtype wire_dtype = WireDtype::kFloat32;
 
   // Receives retries and lost or returned servers, on any thread; it may block. Severity as in
   // ServerOptions.

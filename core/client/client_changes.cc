@@ -56,10 +56,12 @@ Result<bool> ClientChanges::Next(std::size_t /*max_rows*/, RowBatch& out) {
 
 Status ClientChanges::Fetch() {
   std::vector<ServerPart> parts;
+  std::vector<bool> is_bf16;  // by part
   for (const std::uint32_t server : open_) {
     TableRequest request{table_};
     request.number = watched_->received[server];
-    request.flags = begins_ ? kFlagBeginTaking : 0;
+    is_bf16.push_back(core_->SendsBf16(server));
+    request.flags = (begins_ ? kFlagBeginTaking : 0) | (is_bf16.back() ? kFlagTakeBf16 : 0);
     parts.emplace_back(server, Encode(request));
   }
   const CallSpec spec{MessageType::kTakeChanges, TableSubject(table_), "taking its changes from",
@@ -67,8 +69,8 @@ Status ClientChanges::Fetch() {
   if (Status s = RunCall(*core_, spec, parts); !s.ok()) return s;
   begins_ = false;
   std::vector<RowBatch> received;
-  for (const ServerPart& part : parts) {
-    auto named = DecodeRows(part.reply.body);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto named = DecodeRows(parts[i].reply.body, is_bf16[i]);
     if (!named.ok()) return named.status().WithPrefix(spec.subject);
     received.push_back(std::move(named).value().rows);
   }

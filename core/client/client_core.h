@@ -28,6 +28,13 @@ struct ClientCore {
   Sequences& SequencesOf(MessageType type) {
     return windows[static_cast<std::size_t>(WindowOf(type))];
   }
+  // Whether pulls and pushes of this server move 16-bit numbers now.
+  bool SendsBf16(std::uint32_t server) const {
+    return options.wire_dtype == WireDtype::kBf16 && !links[server]->has_lane();
+  }
+  // A seed for the roundings of one push: a function of the client's name, the push's step and the
+  // number of pushes before it.
+  std::uint64_t NextRoundingSeed(std::uint64_t step);
   void Log(int severity, const std::string& message) const {
     if (options.log) options.log(severity, message);
   }
@@ -36,6 +43,7 @@ struct ClientCore {
   std::vector<std::unique_ptr<ServerLink>> links;  // in server order; the list never changes
   std::array<Sequences, kNumWindows> windows;
   std::atomic<std::uint64_t> next_request_id{1};
+  std::atomic<std::uint64_t> num_rounded{0};  // pushes
   TableDirectory tables;
   ScratchPool scratch;
   LeftGroups left_groups;

@@ -1,6 +1,5 @@
 // Pull: assigns keys to their servers and reads replies into the caller's memory.
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include "client/client.h"
 #include "client/client_core.h"
 #include "client/table_lookup.h"
+#include "client/value_places.h"
 
 namespace sparsefleet {
 namespace {
@@ -24,6 +24,7 @@ class PullCall {
       request.mode = mode;
       request.step = step;
     }
+    for (std::uint32_t i = 0; i < core.num_servers(); ++i) sends_bf16_.push_back(core.SendsBf16(i));
   }
 
   Status Run(const CallClock& clock);
@@ -32,7 +33,7 @@ class PullCall {
   Status Check(const PullSection& section, const TableInfo& info) const;
   void AddSparse(std::size_t i);
   void AddDense(std::size_t i);
-  void Add(std::uint32_t server, const PullRequest::Section& section, std::span<float> to);
+  void Add(std::uint32_t server, PullRequest::Section section, std::span<float> to);
   void PutBack();
 
   ClientCore& core_;
@@ -41,7 +42,8 @@ class PullCall {
   std::vector<TableInfo> infos_;
   std::vector<PullRequest> requests_;  // by server
   std::vector<ReplyBuffer> replies_;
-  std::array<std::byte, 8> padding_;  // read and discarded
+  std::vector<bool> sends_bf16_;  // by server
+  ValuePlaces places_;
 };
 
 Status PullCall::Check(const PullSection& section, const TableInfo& info) const {
@@ -67,11 +69,10 @@ Status PullCall::Check(const PullSection& section, const TableInfo& info) const 
                                     " values, got " + std::to_string(section.out.size())};
 }
 
-void PullCall::Add(std::uint32_t server, const PullRequest::Section& section, std::span<float> to) {
+void PullCall::Add(std::uint32_t server, PullRequest::Section section, std::span<float> to) {
+  section.bf16 = sends_bf16_[server];
   requests_[server].sections.push_back(section);
-  auto& parts = replies_[server].parts;
-  parts.push_back(std::as_writable_bytes(to));
-  if (to.size() % 2 != 0) parts.push_back(std::span(padding_).first(4));
+  places_.Add(replies_[server].parts, to, section.bf16);
 }
 
 void PullCall::AddSparse(std::size_t i) {
@@ -129,6 +130,7 @@ Status PullCall::Run(const CallClock& clock) {
   }
   const CallSpec spec{MessageType::kPull, TablesSubject(sections_), "pull from", clock.left_s()};
   if (Status s = RunCall(core_, spec, parts); !s.ok()) return s;
+  places_.Widen();
   PutBack();
   return Status::Ok();
 }

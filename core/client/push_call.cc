@@ -5,7 +5,9 @@
 #include <limits>
 #include <string>
 
+#include "key/key.h"
 #include "optimizer/kernels.h"
+#include "transport/bf16.h"
 
 namespace sparsefleet {
 namespace {
@@ -63,6 +65,10 @@ PushCall::PushCall(ClientCore& core, std::span<const PushSection> sections, std:
   requests_.resize(core.num_servers());
   replies_.resize(core.num_servers());
   for (auto& request : requests_) request.step = step;
+  for (std::uint32_t i = 0; i < core.num_servers(); ++i) sends_bf16_.push_back(core.SendsBf16(i));
+  if (std::find(sends_bf16_.begin(), sends_bf16_.end(), true) != sends_bf16_.end()) {
+    rounding_seed_ = core.NextRoundingSeed(step);
+  }
   // Marks are not a section of any table.
   for (const PushSection& section : sections) {
     if (section.marks.empty()) continue;
@@ -144,6 +150,10 @@ Status PushCall::AddSparse(std::size_t i) {
     const std::size_t begin = n > 1 ? scratch.partition.BeginOf(server) : 0;
     requests_[server].sections.push_back({section.table, false, true, section.add, dim, part.size(),
                                           part, values.subspan(begin * dim, part.size() * dim)});
+    if (!sends_bf16_[server]) continue;
+    PushRequest::Section& request = requests_[server].sections.back();
+    request.bf16 = true;
+    request.narrow = Narrow(i, server, {&values, 1}, begin * dim, part.size() * dim);
   }
   return Status::Ok();
 }
@@ -175,9 +185,15 @@ void PushCall::AddDense(std::size_t i) {
     request.dim = 1;
     request.count = range.size();
     request.wants_values = !section.out.empty();
-    TakeRange(parts, range.begin, range.end, request);
+    request.bf16 = sends_bf16_[server];
+    if (request.bf16) {
+      request.narrow = Narrow(i, server, parts, range.begin, range.size());
+    } else {
+      TakeRange(parts, range.begin, range.end, request);
+    }
     if (section.out.empty()) continue;
-    Expect(replies_[server].values, section.out.subspan(range.begin, range.size()));
+    places_.Add(replies_[server].values, section.out.subspan(range.begin, range.size()),
+                request.bf16);
   }
   // Each server reports the skipped push; count it once.
   if (is_poisoned && holders > 0) repeated_rejections_ += holders - 1;
@@ -200,13 +216,29 @@ void PushCall::AddWantedRows(std::size_t i) {
     request.count = keys.size();
     request.keys = keys;
     request.wants_rows = true;
-    Expect(replies_[server].rows, rows.subspan(begin * dim, keys.size() * dim));
+    request.bf16 = sends_bf16_[server];
+    places_.Add(replies_[server].rows, rows.subspan(begin * dim, keys.size() * dim), request.bf16);
   }
 }
 
-void PushCall::Expect(std::vector<std::span<std::byte>>& reply, std::span<float> out) {
-  reply.push_back(std::as_writable_bytes(out));
-  if (out.size() % 2 != 0) reply.emplace_back(padding_);
+std::span<const Bf16> PushCall::Narrow(std::size_t section, std::uint32_t server, DenseParts parts,
+                                       std::uint64_t begin, std::uint64_t count) {
+  // Allocated once for all servers: parts of it are already referred to.
+  const auto room =
+      Room(scratch_.section(section).narrow, SizeOfParts(parts)).subspan(begin, count);
+  const auto seed =
+      static_cast<std::uint32_t>(Mix64(rounding_seed_ + section * core_.num_servers() + server));
+  std::uint64_t at = 0;
+  for (const auto& part : parts) {
+    const std::uint64_t from = std::max(at, begin);
+    const std::uint64_t to = std::min<std::uint64_t>(at + part.size(), begin + count);
+    if (from < to) {
+      BestBf16().narrow_by_chance(room.data() + (from - begin), part.data() + (from - at),
+                                  to - from, seed, from - begin);
+    }
+    at += part.size();
+  }
+  return room;
 }
 
 Status PushCall::Build(const CallClock& clock) {
@@ -252,6 +284,7 @@ Result<PushResult> PushCall::Finish(std::span<const ServerPart> parts) {
     if (!result.ok()) return result;
     sum += result.value();
   }
+  places_.Widen();
   for (std::size_t i = 0; core_.num_servers() > 1 && i < sections_.size(); ++i) {
     if (!sections_[i].wants_rows()) continue;
     SectionScratch& scratch = scratch_.section(i);

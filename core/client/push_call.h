@@ -12,6 +12,7 @@
 #include "client/client_core.h"
 #include "client/row_scratch.h"
 #include "client/table_lookup.h"
+#include "client/value_places.h"
 #include "merge/dense_parts.h"
 #include "status/status.h"
 #include "store/store.h"
@@ -45,7 +46,9 @@ class PushCall {
   Status AddSparse(std::size_t i);
   void AddDense(std::size_t i);
   void AddWantedRows(std::size_t i);
-  void Expect(std::vector<std::span<std::byte>>& reply, std::span<float> out);
+  // Rounds `count` values, the concatenated parts from `begin`, to 16 bits for one server.
+  std::span<const Bf16> Narrow(std::size_t section, std::uint32_t server, DenseParts parts,
+                               std::uint64_t begin, std::uint64_t count);
 
   ClientCore& core_;
   const std::span<const PushSection> sections_;
@@ -59,7 +62,9 @@ class PushCall {
     std::vector<std::span<std::byte>> values;
   };
   std::vector<Reply> replies_;
-  std::array<std::byte, 4> padding_;  // read and discarded
+  ValuePlaces places_;
+  std::vector<bool> sends_bf16_;  // by server
+  std::uint64_t rounding_seed_ = 0;
   std::uint64_t repeated_rejections_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "client/key_partition.h"
 #include "merge/unique.h"
 #include "sync/mutex.h"
+#include "transport/bf16.h"
 
 namespace sparsefleet {
 
@@ -18,14 +19,16 @@ struct SectionScratch {
   UniqueKeys unique;
   std::vector<float> summed;       // rows of the unique keys
   std::vector<float> partitioned;  // rows server by server
+  std::vector<Bf16> narrow;        // values in 16 bits, server by server
 };
 
 struct RowScratch {
   std::vector<SectionScratch> sections;
 };
 
-// `size` floats at the front of `room`, which only grows, so that it is not cleared every time.
-inline std::span<float> Room(std::vector<float>& room, std::size_t size) {
+// `size` numbers at the front of `room`, which only grows, so that it is not cleared every time.
+template <typename T>
+std::span<T> Room(std::vector<T>& room, std::size_t size) {
   if (room.size() < size) room.resize(size);
   return std::span(room).first(size);
 }

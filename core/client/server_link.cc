@@ -108,6 +108,11 @@ std::optional<std::string> ServerLink::lane() const {
   return lane_ && !lane_->empty() ? lane_ : std::nullopt;
 }
 
+bool ServerLink::has_lane() const {
+  MutexLock lock(mutex_);
+  return lane_ && !lane_->empty();
+}
+
 bool ServerLink::AsksForLane(int fd) const {
   if (!options_.lane_channels || !ConnectsToOwnHost(fd)) return false;
   MutexLock lock(mutex_);

@@ -77,6 +77,7 @@ class ServerLink final : public ConnectionHost {
   Status Greeted(const HelloReply& reply) override;
   std::uint64_t max_reply_bytes() const override { return options_.max_frame_bytes; }
   std::optional<std::string> lane() const override;
+  bool has_lane() const;
   bool AsksForLane(int fd) const override;
   void SetLane(std::string name) override;
   void LaneFailed() override;

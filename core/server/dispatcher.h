@@ -124,11 +124,26 @@ class Dispatcher {
   static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
   // The sections of a push that carry values; checks that their width matches the tables.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
+  // Where the rows of a reply are read to: into its body, or first into `wide` if they are sent in
+  // 16 bits.
+  struct PlacedRows {
+    struct Narrowed {
+      std::span<const float> from;
+      std::byte* to;
+    };
+    std::vector<PullSection> sections;
+    std::vector<Narrowed> narrowed;
+    std::shared_ptr<float[]> wide;
+    // Call when the sections have been read.
+    void Finish() const;
+  };
+  static PlacedRows PlaceRows(std::span<const PullRequest::Section> pulled,
+                              std::span<std::byte> body);
   // The values requested with a push: the reply, except its leading counts and the rows.
   struct PushAnswer {
     ReplyBody body;
     std::span<std::byte> head;
-    std::vector<PullSection> rows;  // where they go in the body
+    PlacedRows rows;
     DenseReads values;
   };
   // Nothing if the push is new, otherwise its reply: its marks show that it was applied before.

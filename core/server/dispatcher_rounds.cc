@@ -11,6 +11,7 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   std::unique_ptr<std::byte[]> memory = KeepBody(call);
   auto request = DecodePushRound({memory.get(), call.body.size()});
   if (!request.ok()) return request.status();
+  std::unique_ptr<float[]> widened = WidenValues(request.value().push);
   const PushRoundRequest& round = request.value();
   auto sections = CheckedSections(round.push);
   if (!sections.ok()) return sections.status();
@@ -22,7 +23,9 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   contribution.step = round.push.step;
   contribution.refusal = round.refusal;
   const std::shared_ptr<std::byte[]> keys = std::move(memory);  // holds keys and gradients
-  contribution.memory = keys;
+  contribution.memory =
+      std::make_shared<std::pair<std::shared_ptr<std::byte[]>, decltype(widened)>>(
+          keys, std::move(widened));
   const std::span<const DataMark> marks = round.push.marks;  // in `keys`
   if (journal_ != nullptr) {
     const RequestHead head = HeadOf(call);

@@ -140,7 +140,7 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
   auto request = DecodeTableRequest(call.body);
   if (!request.ok()) return request.status();
   const auto& [name, received, real, flags] = request.value();
-  if ((flags & ~kFlagBeginTaking) != 0) {
+  if ((flags & ~(kFlagBeginTaking | kFlagTakeBf16)) != 0) {
     return Status(Code::kProtocol, "take changes: unknown flags " + std::to_string(flags));
   }
   auto table = tables_.Sparse(name);
@@ -154,9 +154,18 @@ Dispatcher::Answer Dispatcher::TakeChanges(const Call& call) {
   const std::uint64_t max_rows =
       std::max<std::uint64_t>(1, std::min<std::uint64_t>(room, kTakenBytes) / row_bytes);
   bool begins = (flags & kFlagBeginTaking) != 0;
+  const bool bf16 = (flags & kFlagTakeBf16) != 0;
   for (;;) {
     const auto keys = changes.value()->Take(std::exchange(begins, false), received,
                                             static_cast<std::size_t>(max_rows));
+    if (bf16) {
+      auto rows = table.value()->Read(keys);
+      if (!rows.ok()) return rows.status();
+      const bool is_over = keys.empty() || !rows.value().keys.empty();
+      if (is_over) return ReplyBody(EncodeRows("", rows.value(), true));
+      changes.value()->DropLast();  // all of them have been removed since
+      continue;
+    }
     std::span<std::byte> out;
     ReplyBody body = ReplyBody::Uninitialized(PlainRowsBytes(keys.size(), dim), out);
     auto removed = table.value()->PullKnown(keys, PutPlainRows(keys, dim, out));

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optimizer/row_optimizer.h"
@@ -11,6 +12,7 @@
 #include "sync/mutex.h"
 #include "table/dense_table.h"
 #include "table/pinned_seconds.h"
+#include "transport/bf16.h"
 
 namespace sparsefleet {
 namespace {
@@ -34,26 +36,6 @@ std::size_t NumPulledFirst(const PullRequest& request) {
   return static_cast<std::size_t>(sections.rend() - last);
 }
 
-// The floats of each section within the reply body, for the tables to write into.
-std::vector<PullSection> PlacePullSections(std::span<const PullRequest::Section> pulled,
-                                           std::span<std::byte> body) {
-  std::vector<PullSection> sections;
-  sections.reserve(pulled.size());
-  std::size_t at = 0;
-  for (const auto& section : pulled) {
-    const std::size_t values = static_cast<std::size_t>(section.count) * section.dim;
-    auto* first = reinterpret_cast<float*>(body.data() + at);
-    sections.push_back(
-        {section.table, section.keys, {first, values}, section.dense, section.offset});
-    at += values * sizeof(float);
-    if (at % 8 != 0) {
-      std::memset(body.data() + at, 0, 4);
-      at += 4;
-    }
-  }
-  return sections;
-}
-
 // Bytes per element, including the optimizer state.
 std::uint64_t DenseElementBytes(const DenseSpec& spec) {
   return sizeof(float) * RowOptimizer(spec.optimizer).StateDim(1) + sizeof(float);
@@ -72,6 +54,39 @@ std::uint64_t DenseBytesBeside(const TableSet& tables, const std::string& name) 
 }
 
 }  // namespace
+
+Dispatcher::PlacedRows Dispatcher::PlaceRows(std::span<const PullRequest::Section> pulled,
+                                             std::span<std::byte> body) {
+  PlacedRows placed;
+  placed.sections.reserve(pulled.size());
+  std::size_t num_wide = 0;
+  for (const auto& section : pulled) {
+    if (section.bf16) num_wide += static_cast<std::size_t>(section.count) * section.dim;
+  }
+  if (num_wide > 0) placed.wide = std::make_unique_for_overwrite<float[]>(num_wide);
+  float* wide = placed.wide.get();
+  std::byte* at = body.data();
+  for (const auto& section : pulled) {
+    const std::size_t values = static_cast<std::size_t>(section.count) * section.dim;
+    const std::size_t bytes = static_cast<std::size_t>(ValueBytes(values, section.bf16));
+    if (bytes > 0) std::memset(at + bytes - 8, 0, 8);  // what follows the values
+    float* first = reinterpret_cast<float*>(at);
+    if (section.bf16) {
+      first = std::exchange(wide, wide + values);
+      placed.narrowed.push_back({{first, values}, at});
+    }
+    placed.sections.push_back(
+        {section.table, section.keys, {first, values}, section.dense, section.offset});
+    at += bytes;
+  }
+  return placed;
+}
+
+void Dispatcher::PlacedRows::Finish() const {
+  for (const auto& [from, to] : narrowed) {
+    BestBf16().narrow(reinterpret_cast<Bf16*>(to), from.data(), from.size());
+  }
+}
 
 Dispatcher::Answer Dispatcher::DefineSparse(const Call& call) {
   auto spec = DecodeSparseSpec(call.body);
@@ -138,14 +153,15 @@ Dispatcher::Answer Dispatcher::Pull(const Call& call) {
   for (const auto& section : std::span(request.sections).subspan(num_first)) {
     auto table = tables_.DensePart(section.table, section.offset, section.count);
     if (!table.ok()) return table.status();
-    reads->push_back({std::move(table).value(), section.offset, section.count});
+    reads->push_back({std::move(table).value(), section.offset, section.count, section.bf16});
     read_bytes += reads->back().bytes();
   }
   std::span<std::byte> out;
   ReplyBody body =
       ReplyBody::Uninitialized(static_cast<std::size_t>(reply_bytes) - read_bytes, out);
-  const auto sections = PlacePullSections(std::span(request.sections).first(num_first), out);
-  if (Status s = tables_.Pull(sections, request.mode, request.step); !s.ok()) return s;
+  const auto rows = PlaceRows(std::span(request.sections).first(num_first), out);
+  if (Status s = tables_.Pull(rows.sections, request.mode, request.step); !s.ok()) return s;
+  rows.Finish();
   return body.Append(std::move(reads));
 }
 
@@ -173,12 +189,12 @@ Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& re
       Status s = CheckWidth(tables_, section.table, section.dim, "push asks for");
       if (!s.ok()) return s;
       wanted.sections.push_back(
-          {section.table, false, section.dim, section.count, 0, section.keys});
+          {section.table, false, section.dim, section.count, 0, section.keys, section.bf16});
     }
     if (!section.wants_values) continue;
     auto table = tables_.DensePart(section.table, 0, section.count);
     if (!table.ok()) return table.status();
-    reads->push_back({std::move(table).value(), 0, section.count});
+    reads->push_back({std::move(table).value(), 0, section.count, section.bf16});
     other_bytes += reads->back().bytes();
   }
   const std::uint64_t row_bytes = PullReplyBytes(wanted);
@@ -195,7 +211,7 @@ Result<Dispatcher::PushAnswer> Dispatcher::BeginPushAnswer(const PushRequest& re
   answer.body =
       ReplyBody::Uninitialized(kPushResultBytes + static_cast<std::size_t>(row_bytes), out);
   answer.head = out.first(kPushResultBytes);
-  answer.rows = PlacePullSections(wanted.sections, out.subspan(kPushResultBytes));
+  answer.rows = PlaceRows(wanted.sections, out.subspan(kPushResultBytes));
   answer.values = std::move(reads);
   return answer;
 }
@@ -204,12 +220,13 @@ Result<ReplyBody> Dispatcher::FinishPushAnswer(PushAnswer& answer, const PushRes
                                                std::uint64_t step) const {
   try {
     std::ranges::copy(Encode(result), answer.head.begin());
-    if (!answer.rows.empty()) {
-      Status s = tables_.Pull(answer.rows, PullMode::kTrain, step);
+    if (!answer.rows.sections.empty()) {
+      Status s = tables_.Pull(answer.rows.sections, PullMode::kTrain, step);
       if (!s.ok()) {
         return Status(Code::kAnswerLost,
                       "push: it was applied, but its rows cannot be read: " + s.message());
       }
+      answer.rows.Finish();
     }
   } catch (const std::bad_alloc&) {
     // Out of memory for new rows; the message is too short to allocate.
@@ -236,7 +253,7 @@ Dispatcher::Answer Dispatcher::AnswerOfMarks(const Call& call, const PushRequest
                     "applied: push their gradients separately");
 }
 
-// Without the parts that only the reply needs.
+// Without the parts that only the reply needs, and always in float32, as it is applied.
 Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::uint32_t seconds) {
   PushRequest logged;
   logged.step = request.step;
@@ -246,6 +263,7 @@ Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::ui
     journal_->CountRows(section.keys.size());
     logged.sections.push_back(section);
     logged.sections.back().wants_values = false;
+    logged.sections.back().bf16 = false;
   }
   if (logged.sections.empty() && logged.marks.empty()) return Status::Ok();
   RequestHead head = HeadOf(call);
@@ -257,6 +275,7 @@ Status Dispatcher::LogPush(const Call& call, const PushRequest& request, std::ui
 Dispatcher::Answer Dispatcher::Push(const Call& call) {
   auto decoded = DecodePushRequest(call.body);
   if (!decoded.ok()) return decoded.status();
+  const auto widened = WidenValues(decoded.value());
   const PushRequest& request = decoded.value();
   auto sections = CheckedSections(request);
   if (!sections.ok()) return sections.status();

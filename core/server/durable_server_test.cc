@@ -20,10 +20,14 @@ namespace {
 constexpr double kTimeout = 60;
 
 std::unique_ptr<Client> ConnectTo(const DurableProcess& server, const std::string& name,
-                                  const std::string& session = "") {
+                                  const std::string& session = "",
+                                  WireDtype dtype = WireDtype::kFloat32) {
   ClientOptions options;
   options.endpoints = {server.endpoint()};
-  options.security = TestSecurity(TransportKind::kAuto);
+  // Shared memory would move float32.
+  const bool is_narrow = dtype == WireDtype::kBf16;
+  options.security = TestSecurity(is_narrow ? TransportKind::kTls : TransportKind::kAuto);
+  options.wire_dtype = dtype;
   options.name = name;
   options.session = session;
   options.failover_wait_s = 60;
@@ -72,7 +76,8 @@ class Killer {
 };
 
 // Each push adds 1 to some rows and to all elements of the dense table.
-void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills) {
+void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills,
+                 WireDtype dtype = WireDtype::kFloat32) {
   const TemporaryDirectory place;
   DurableProcess server(place.path(), durability, snapshot_bytes);
   constexpr std::size_t kKeys = 500;
@@ -90,7 +95,7 @@ void CheckLedger(Durability durability, std::uint64_t snapshot_bytes, int kills)
     std::vector<std::jthread> workers;
     for (unsigned w = 0; w < 2; ++w) {
       workers.emplace_back([&, w] {
-        auto client = ConnectTo(server, "worker-" + std::to_string(w));
+        auto client = ConnectTo(server, "worker-" + std::to_string(w), "", dtype);
         std::mt19937 random(w + 1);
         const std::vector<float> dense(kDense, -1.0F);
         while (!is_over) {
@@ -146,6 +151,8 @@ const Test kProcess("pushes are applied exactly once across kills of the server:
 const Test kProcessSnapshots(
     "pushes are applied exactly once across kills, with constant snapshots",
     [] { CheckLedger(Durability::kProcess, 50'000, 12); });
+const Test kNarrow("pushes in 16 bits are applied exactly once across kills of the server",
+                   [] { CheckLedger(Durability::kProcess, 50'000, 6, WireDtype::kBf16); });
 const Test kDisk("pushes are applied exactly once across kills of the server: disk",
                  [] { CheckLedger(Durability::kDisk, 300'000, 6); });
 
@@ -209,6 +216,42 @@ const Test kRounds("rounds across kills of the server give the same bits as with
   }
   Expect(found == wanted, "the bits differ");
   Expect(kills > 2, "the server was hardly ever killed");
+});
+
+const Test kNarrowReplay("a push in 16 bits is replayed with the bits that were applied", [] {
+  for (const bool as_round : {false, true}) {
+    const TemporaryDirectory place;
+    DurableProcess server(place.path(), Durability::kProcess);
+    auto client = ConnectTo(server, "worker-0", "", WireDtype::kBf16);
+    RequireOk(client->Define(LedgerSpec("t", 3), kTimeout));
+    std::vector<Key> keys(50);
+    std::iota(keys.begin(), keys.end(), Key{0});
+    std::vector<float> gradients(keys.size() * 3);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      gradients[i] = 0.1F + 0.01F * static_cast<float>(i);
+    }
+    PushSection section;
+    section.table = "t";
+    section.keys = keys;
+    section.gradients = gradients;
+    const RoundMember member{"g", 0, 1};
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+      auto result = as_round ? client->PushRound(member, step, {&section, 1}, step, kTimeout)
+                             : client->Push({&section, 1}, step, kTimeout);
+      RequireOk(result.status());
+    }
+    const auto read = [&] {
+      std::vector<float> rows(gradients.size());
+      const PullSection pulled{"t", keys, rows};
+      auto reader = ConnectTo(server, "reader");
+      RequireOk(reader->Pull({&pulled, 1}, PullMode::kInferZeros, 1, kTimeout));
+      return rows;
+    };
+    const auto before = read();
+    server.Restart();
+    Expect(read() == before, "the bits differ");
+    Expect(before[0] != -0.5F, "nothing was rounded");
+  }
 });
 
 const Test kOtherState("all other state of a server is recovered, from log and snapshot", [] {

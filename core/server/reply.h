@@ -22,9 +22,12 @@ struct DenseRead {
   std::shared_ptr<const DenseTable> table;
   std::uint64_t offset = 0;
   std::uint64_t count = 0;  // REQUIRES: elements [offset, offset + count) are in the table
+  bool bf16 = false;
 
   // In a body, zeros follow up to a multiple of 8.
-  std::size_t bytes() const { return (count * sizeof(float) + 7) / 8 * 8; }
+  std::size_t bytes() const { return static_cast<std::size_t>(ValueBytes(count, bf16)); }
+  // REQUIRES: room for bytes(), aligned to 8.
+  void WriteTo(std::byte* out) const;
 };
 
 using DenseReads = std::shared_ptr<const std::vector<DenseRead>>;
@@ -68,9 +71,7 @@ class ReplyBody {
     if (reads_ == nullptr) return;
     std::size_t at = bytes_.size();
     for (const DenseRead& read : *reads_) {
-      const std::size_t values = static_cast<std::size_t>(read.count);
-      (void)read.table->Read(read.offset, {reinterpret_cast<float*>(out.data() + at), values});
-      if (values % 2 != 0) std::memset(out.data() + at + values * sizeof(float), 0, sizeof(float));
+      read.WriteTo(out.data() + at);
       at += read.bytes();
     }
   }

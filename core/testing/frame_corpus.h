@@ -87,8 +87,19 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   wants.keys = keys;
   wants.wants_rows = true;
   push.sections.push_back(wants);
+  static const std::vector<Bf16> narrow(33, 0xbf00);
+  PullRequest narrow_pull = pull;
+  for (auto& section : narrow_pull.sections) section.bf16 = true;
+  PushRequest narrow_push = push;
+  for (auto& section : narrow_push.sections) {
+    section.bf16 = true;
+    section.narrow = std::span(narrow).first(section.values.size());
+    section.wants_values = section.dense;
+  }
   PushRoundRequest round{{"train", 0, 1, false}, 7, "", push};
   round.push.sections[1].add = false;
+  PushRoundRequest narrow_round{{"bits", 0, 1, false}, 3, "", narrow_push};
+  narrow_round.push.sections[1].add = false;
   PushRoundRequest waiting = round;
   waiting.member.size = 2;
   waiting.member.group = "pair";
@@ -113,6 +124,9 @@ inline std::vector<CorpusFrame> CorpusFrames() {
           {T::kTableInfo, Encode(ads)},
           {T::kPull, Encode(pull)},
           {T::kPush, Encode(push)},
+          {T::kPull, Encode(narrow_pull)},
+          {T::kPush, Encode(narrow_push)},
+          {T::kPushRound, Encode(narrow_round)},
           {T::kWriteDense, Encode(WriteDenseRequest{"net", dense})},
           {T::kSetLearningRate, Encode(ads)},
           {T::kPushRound, Encode(round)},

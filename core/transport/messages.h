@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "store/store.h"
 #include "table/table_set.h"
 #include "table/table_spec.h"
+#include "transport/bf16.h"
 #include "transport/body.h"
 
 namespace sparsefleet {
@@ -73,11 +75,13 @@ struct TableRequest {
   // wait: at_least; shrink: step; learning rate: its count; take changes: chunks received
   std::uint64_t number = 0;
   double real = 0;  // learning rate
-  // open cut: 1 only dirty, 2 clear dirty; learning rate: 1 it has a count; take changes: 1 begin
+  // open cut: 1 only dirty, 2 clear dirty; learning rate: 1 it has a count; take changes: 1 begin,
+  // 2 rows in 16 bits
   std::uint32_t flags = 0;
 };
 inline constexpr std::uint32_t kFlagHasCount = 1;
 inline constexpr std::uint32_t kFlagBeginTaking = 1;
+inline constexpr std::uint32_t kFlagTakeBf16 = 2;
 Body Encode(const TableRequest& message);
 Result<TableRequest> DecodeTableRequest(std::span<const std::byte> body);
 
@@ -96,14 +100,19 @@ struct PullRequest {
     std::uint64_t count = 0;    // keys, or elements of a dense part
     std::uint64_t offset = 0;   // dense: first element, counted in this server's part
     std::span<const Key> keys;  // sparse
+    bool bf16 = false;          // the reply brings the values in 16 bits
   };
   std::vector<Section> sections;
 };
 Body Encode(const PullRequest& message);
 GatheredBody Gather(const PullRequest& message);  // the same bytes
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> body);
-// Bytes of the reply's body; the floats of a section start at a multiple of 8.
+// Bytes of the reply's body; the values of a section start at a multiple of 8.
 std::uint64_t PullReplyBytes(const PullRequest& message);
+// Bytes of `count` values in a reply, with the zeros that follow them. REQUIRES: no overflow.
+constexpr std::uint64_t ValueBytes(std::uint64_t count, bool bf16) {
+  return (count * (bf16 ? sizeof(Bf16) : sizeof(float)) + 7) & ~std::uint64_t{7};
+}
 
 // Push. Each section's head, name, its keys, its values.
 struct PushRequest {
@@ -121,6 +130,9 @@ struct PushRequest {
     // Dense, not decoded: further values, if they are not contiguous.
     std::vector<std::span<const float>> more_values = {};
     bool wants_rows = false;  // sparse: no values; reply with the rows after the push
+    // `narrow` replaces `values`, and the reply brings values and rows in 16 bits.
+    bool bf16 = false;
+    std::span<const Bf16> narrow = {};
   };
   std::vector<Section> sections;
   std::span<const DataMark> marks = {};  // of the data that the push comes from
@@ -128,6 +140,9 @@ struct PushRequest {
 Body Encode(const PushRequest& message);
 GatheredBody Gather(const PushRequest& message);
 Result<PushRequest> DecodePushRequest(std::span<const std::byte> body);
+// Sets `values` of the decoded sections that have `narrow` ones; returns their memory, which must
+// outlive the message, or null if there are none.
+std::unique_ptr<float[]> WidenValues(PushRequest& message);
 // The reply to a push; the requested rows, then the values follow it as in the reply to a pull.
 inline constexpr std::size_t kPushResultBytes = 24;
 Body Encode(const PushResult& result);
@@ -241,12 +256,13 @@ Body Encode(const CommandRequest& message);
 GatheredBody Gather(const CommandRequest& message);
 Result<CommandRequest> DecodeCommand(std::span<const std::byte> body);
 
-// Rows with a table name (import), or an empty one (reply to next; no rows: the end).
-Body EncodeRows(std::string_view table, const RowBatch& rows);
+// Rows with a table name (import), or an empty one (reply to next; no rows: the end). `bf16`: their
+// values in 16 bits (reply to take changes).
+Body EncodeRows(std::string_view table, const RowBatch& rows, bool bf16 = false);
 struct NamedRows {
   std::string table;
   RowBatch rows;
 };
-Result<NamedRows> DecodeRows(std::span<const std::byte> body);
+Result<NamedRows> DecodeRows(std::span<const std::byte> body, bool bf16 = false);
 
 }  // namespace sparsefleet

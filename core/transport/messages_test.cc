@@ -1,6 +1,7 @@
 #include "transport/messages.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <random>
 #include <string>
@@ -67,6 +68,31 @@ PushRequest ExamplePush() {
   return m;
 }
 
+PullRequest NarrowPull() {
+  PullRequest m = ExamplePull();
+  m.sections[0].bf16 = m.sections[1].bf16 = true;
+  return m;
+}
+
+const std::vector<Bf16> kNarrow = {0x3f00, 0xbf80, 0x7f61, 0, 0x4000};
+
+// 16-bit values of odd length, then 32-bit ones.
+PushRequest NarrowPush() {
+  PushRequest m = ExamplePush();
+  PushRequest::Section section;
+  section.table = "narrow";
+  section.dim = 1;
+  section.count = kKeys.size();
+  section.keys = kKeys;
+  section.bf16 = true;
+  section.narrow = kNarrow;
+  m.sections.insert(m.sections.begin(), section);
+  section.narrow = {};
+  section.wants_rows = true;
+  m.sections.push_back(section);
+  return m;
+}
+
 PushRoundRequest ExampleRound() { return {{"train", 1, 3, true}, 77, "nan", ExamplePush()}; }
 
 RowBatch ExampleRows() { return {{1, 2, 3}, {1, 2, 3, 4, 5, 6}, {7, 8, 9}, {1, 2, 3, 4, 5, 6}}; }
@@ -109,9 +135,55 @@ std::vector<BodyKind> AllKinds() {
       {"next cut", Encode(NextCutRequest{3, 4}), StatusOf(DecodeNextCut)},
       {"command", Encode(CommandRequest{"save", std::as_bytes(std::span(kKeys))}),
        StatusOf(DecodeCommand)},
-      {"rows", EncodeRows("ads", ExampleRows()), StatusOf(DecodeRows)},
+      {"rows", EncodeRows("ads", ExampleRows()),
+       [](auto body) { return DecodeRows(body).status(); }},
+      {"rows in 16 bits", EncodeRows("ads", ExampleRows(), true),
+       [](auto body) { return DecodeRows(body, true).status(); }},
+      {"pull in 16 bits", Encode(NarrowPull()), StatusOf(DecodePullRequest)},
+      {"push in 16 bits", Encode(NarrowPush()), StatusOf(DecodePushRequest)},
   };
 }
+
+const Test kNarrowPush("16-bit sections mix with others, and their flag survives widening", [] {
+  const Body body = Encode(NarrowPush());
+  const GatheredBody gathered = Gather(NarrowPush());
+  Body joined;
+  for (const iovec& piece : gathered.pieces) {
+    const auto* bytes = static_cast<const std::byte*>(piece.iov_base);
+    joined.insert(joined.end(), bytes, bytes + piece.iov_len);
+  }
+  Expect(joined == body, "gathered in the same bytes");
+  PushRequest m = RequireOk(DecodePushRequest(body));
+  const auto memory = WidenValues(m);
+  Require(m.sections.size() == 4 && m.sections[0].values.size() == kNarrow.size());
+  for (std::size_t i = 0; i < kNarrow.size(); ++i) {
+    ExpectEqual(std::bit_cast<std::uint32_t>(m.sections[0].values[i]),
+                static_cast<std::uint32_t>(kNarrow[i]) << 16);
+  }
+  Expect(m.sections[0].bf16 && m.sections[3].bf16 && m.sections[3].wants_rows);
+  Expect(!m.sections[1].bf16 && std::ranges::equal(m.sections[1].values, kValues));
+  PushRequest plain = ExamplePush();
+  Expect(WidenValues(plain) == nullptr, "nothing to widen");
+});
+
+const Test kBadFlags("unknown section flags are named in the error", [] {
+  Body body = Encode(NarrowPull());
+  body[16 + 20] = std::byte{128};
+  const Status pull = DecodePullRequest(body).status();
+  ExpectCode(pull, Code::kProtocol);
+  Expect(pull.message().find("unknown flags 128") != std::string::npos, pull.message());
+  body = Encode(NarrowPush());
+  body[16 + 20] = std::byte{64 | 32};  // marks have no values
+  const Status push = DecodePushRequest(body).status();
+  ExpectCode(push, Code::kProtocol);
+  Expect(push.message().find("unknown flags 96") != std::string::npos, push.message());
+});
+
+const Test kReplyBytes("the reply to a pull counts 2 bytes for each 16-bit value", [] {
+  // 5 rows of 10 and 1001 elements, each padded to 8 bytes.
+  ExpectEqual(PullReplyBytes(ExamplePull()), 200U + 4008U);
+  ExpectEqual(PullReplyBytes(NarrowPull()), 104U + 2008U);
+});
 
 const Test kTruncated("every body truncated at any byte or extended by one is kProtocol", [] {
   for (const auto& kind : AllKinds()) {

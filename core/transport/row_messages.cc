@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "transport/member_body.h"
 #include "transport/messages.h"
@@ -16,8 +17,10 @@ constexpr std::uint8_t kSectionAdd = 4;
 constexpr std::uint8_t kSectionWantsValues = 8;
 constexpr std::uint8_t kSectionWantsRows = 16;
 constexpr std::uint8_t kSectionMarks = 32;
-constexpr std::uint8_t kPushFlags =
-    kSectionDense | kSectionUnique | kSectionAdd | kSectionWantsValues | kSectionWantsRows;
+constexpr std::uint8_t kSectionBf16 = 64;
+constexpr std::uint8_t kPullFlags = kSectionDense | kSectionBf16;
+constexpr std::uint8_t kPushFlags = kSectionDense | kSectionUnique | kSectionAdd |
+                                    kSectionWantsValues | kSectionWantsRows | kSectionBf16;
 
 // The head shared by pull and push sections.
 void PutSectionHead(BodyWriter& out, std::string_view table, std::uint8_t flags, std::uint32_t dim,
@@ -36,8 +39,9 @@ void PutPull(BodyWriter& out, const PullRequest& m, ArrayWriter put_array) {
   out.Put(static_cast<std::uint8_t>(m.mode));
   out.Put(static_cast<std::uint32_t>(m.sections.size()));
   for (const auto& section : m.sections) {
-    PutSectionHead(out, section.table, section.dense ? kSectionDense : 0, section.dim,
-                   section.count, section.offset);
+    const std::uint8_t flags =
+        (section.dense ? kSectionDense : 0) | (section.bf16 ? kSectionBf16 : 0);
+    PutSectionHead(out, section.table, flags, section.dim, section.count, section.offset);
     if (!section.dense) put_array(section.keys);
   }
 }
@@ -54,10 +58,14 @@ void PutPush(BodyWriter& out, const PushRequest& m, ArrayWriter put_array) {
     const std::uint8_t flags =
         (section.dense ? kSectionDense : 0) | (section.keys_are_unique ? kSectionUnique : 0) |
         (section.add ? kSectionAdd : 0) | (section.wants_values ? kSectionWantsValues : 0) |
-        (section.wants_rows ? kSectionWantsRows : 0);
+        (section.wants_rows ? kSectionWantsRows : 0) | (section.bf16 ? kSectionBf16 : 0);
     PutSectionHead(out, section.table, flags, section.dim, section.count, 0);
     if (!section.dense) put_array(section.keys);
     if (section.wants_rows) continue;
+    if (section.bf16) {
+      put_array(section.narrow);
+      continue;
+    }
     put_array(section.values);
     for (const auto& values : section.more_values) put_array(values, true);
   }
@@ -145,6 +153,10 @@ Status BadSection(std::string_view what, std::string_view table, std::string_vie
                                "': " + std::string(why)};
 }
 
+Status BadFlags(std::string_view what, const SectionHead& head) {
+  return BadSection(what, head.table, "unknown flags " + std::to_string(head.flags));
+}
+
 }  // namespace
 
 Body Encode(const PullRequest& m) {
@@ -170,10 +182,11 @@ Result<PullRequest> DecodePullRequest(std::span<const std::byte> body) {
   }
   for (std::uint32_t i = 0; i < num_sections && !in.bad(); ++i) {
     const SectionHead head = GetSectionHead(in);
-    if ((head.flags & ~kSectionDense) != 0) return BadSection("pull", head.table, "unknown flags");
+    if ((head.flags & ~kPullFlags) != 0) return BadFlags("pull", head);
     PullRequest::Section section;
     section.table = head.table;
     section.dense = (head.flags & kSectionDense) != 0;
+    section.bf16 = (head.flags & kSectionBf16) != 0;
     section.dim = head.dim;
     section.count = head.count;
     section.offset = head.offset;
@@ -192,7 +205,7 @@ std::uint64_t PullReplyBytes(const PullRequest& m) {
   for (const auto& section : m.sections) {
     const std::uint64_t values = NumValues(section.count, section.dim);
     if (values > (UINT64_MAX >> 8)) return UINT64_MAX;
-    const std::uint64_t bytes = (values * sizeof(float) + 7) & ~std::uint64_t{7};
+    const std::uint64_t bytes = ValueBytes(values, section.bf16);
     if (total > UINT64_MAX - bytes) return UINT64_MAX;
     total += bytes;
   }
@@ -229,13 +242,14 @@ Status GetPush(BodyReader& in, PushRequest& m) {
       m.marks = in.GetArray<DataMark>(head.count);
       continue;
     }
-    if ((head.flags & ~kPushFlags) != 0) return BadSection("push", head.table, "unknown flags");
+    if ((head.flags & ~kPushFlags) != 0) return BadFlags("push", head);
     PushRequest::Section section;
     section.table = head.table;
     section.dense = (head.flags & kSectionDense) != 0;
     section.keys_are_unique = (head.flags & kSectionUnique) != 0;
     section.add = (head.flags & kSectionAdd) != 0;
     section.wants_values = (head.flags & kSectionWantsValues) != 0;
+    section.bf16 = (head.flags & kSectionBf16) != 0;
     section.dim = head.dim;
     section.count = head.count;
     if (section.dim == 0 || section.dim > kMaxDim || (section.dense && section.dim != 1)) {
@@ -246,12 +260,15 @@ Status GetPush(BodyReader& in, PushRequest& m) {
       return BadSection("push", head.table,
                         "requests values of a sparse table, which needs the rows flag");
     }
-    if (section.wants_rows && head.flags != kSectionWantsRows) {
+    if (section.wants_rows && (head.flags & ~kSectionBf16) != kSectionWantsRows) {
       return BadSection("push", head.table, "the rows flag excludes other flags");
     }
     if (!section.dense) section.keys = in.GetArray<Key>(head.count);
-    if (!section.wants_rows) {
-      section.values = in.GetArray<float>(NumValues(head.count, head.dim));
+    const std::uint64_t num_values = section.wants_rows ? 0 : NumValues(head.count, head.dim);
+    if (num_values > 0 && section.bf16) {
+      section.narrow = in.GetArray<Bf16>(num_values);
+    } else if (!section.wants_rows) {
+      section.values = in.GetArray<float>(num_values);
     }
     m.sections.push_back(section);
   }
@@ -266,6 +283,22 @@ Result<PushRequest> DecodePushRequest(std::span<const std::byte> body) {
   if (Status s = GetPush(in, m); !s.ok()) return s;
   if (Status s = in.Finish("push"); !s.ok()) return s;
   return m;
+}
+
+std::unique_ptr<float[]> WidenValues(PushRequest& m) {
+  std::size_t total = 0;
+  for (const auto& section : m.sections) total += section.narrow.size();
+  if (total == 0) return nullptr;
+  auto memory = std::make_unique_for_overwrite<float[]>(total);
+  float* at = memory.get();
+  for (auto& section : m.sections) {
+    const auto narrow = std::exchange(section.narrow, {});
+    if (narrow.empty()) continue;
+    BestBf16().widen(at, std::as_bytes(narrow).data(), narrow.size());
+    section.values = {at, narrow.size()};
+    at += narrow.size();
+  }
+  return memory;
 }
 
 Body Encode(const PushRoundRequest& m) {
