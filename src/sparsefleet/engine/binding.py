@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sparsefleet.fleet.fleet import Fleet
     from sparsefleet.modes import ModeConfig
     from sparsefleet.optim import Optimizer
+    from sparsefleet.store.remote_store import WireDtype
 
 __all__ = ["bind_model", "mode_for_job"]
 
@@ -35,6 +36,7 @@ def bind_model(
     threads: int = 1,
     schedule: ScheduleLike | None = None,
     track_dirty: bool = False,
+    wire_dtype: WireDtype | None = None,
 ) -> DistributedModel:
     """Bind the model to the fleet, which manages it from now on; see `Fleet.distribute`."""
     mode = chosen_mode(mode)
@@ -45,6 +47,7 @@ def bind_model(
         "schedule": schedule,
         "name": fleet.next_model_name(),
         "track_dirty": track_dirty,
+        "wire_dtype": wire_dtype,
     }
     if isinstance(config, CollectiveConfig):
         strategy = config.strategy

@@ -54,6 +54,7 @@ from sparsefleet.store import LocalStore, RemoteStore, RemoteStoreConfig, Store,
 
 if TYPE_CHECKING:
     from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
+    from sparsefleet.store.remote_store import WireDtype
 
 __all__ = ["DistributedModel"]
 
@@ -67,6 +68,7 @@ class DistributedModel:
 
     name: identifies this training run among the workers; each run has its own.
     connect_s: seconds to wait for servers to start.
+    wire_dtype: numbers on the network, see `RemoteStoreConfig`.
     track_dirty: tables track which rows changed, so that a save can hold only those.
     placement: where dense parameters live and who updates them; None is the store.
 
@@ -95,6 +97,7 @@ class DistributedModel:
         name: str = "model",
         wait_s: float = 600.0,
         connect_s: float = 30.0,
+        wire_dtype: WireDtype | None = None,
         track_dirty: bool = False,
         placement: StorePlacement | None = None,
     ) -> None:
@@ -103,14 +106,13 @@ class DistributedModel:
         self.role = role
         self.threads = threads
         self.placement = placement or StorePlacement()
-        """Where dense parameters live and who updates them."""
         optimizer = self.placement.own_optimizer(model, optimizer)
         self._optimizer = optimizer
         self.stepping = TorchStepping(optimizer)
         """The user's torch optimizer, while this model is in charge of it."""
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self.wait_s = wait_s
-        self._connect_s = connect_s
+        self._remote = RemoteStoreConfig(connect_timeout_s=connect_s, wire_dtype=wire_dtype)
         self._track_dirty = track_dirty
         self.groups = dense_groups(model, optimizer)
         """The dense parameters, grouped by update rule."""
@@ -510,13 +512,11 @@ class DistributedModel:
         self._incarnation = self.placement.incarnation()
         if self._starts:  # this process has already started once
             self._incarnation = replace(self._incarnation, number=0)
+        session = self._incarnation.session(self.role.index, self.name)
         store = RemoteStore(
             self.role.server_endpoints,
             name=f"worker-{self.role.index}",
-            config=RemoteStoreConfig(
-                connect_timeout_s=self._connect_s,
-                session=self._incarnation.session(self.role.index, self.name),
-            ),
+            config=replace(self._remote, session=session),
         )
         if self._incarnation.is_replaceable:
             self.succession = Succession(store, self.role, self._incarnation, self.name)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
     from sparsefleet.serving.export.targets import TargetsLike
     from sparsefleet.serving.updates import Update
     from sparsefleet.serving.updates.publisher import Publisher
+    from sparsefleet.store.remote_store import WireDtype
 
 __all__ = ["Fleet"]
 
@@ -65,6 +66,7 @@ class Fleet(JobProcess):
         threads: int = 1,
         schedule: ScheduleLike | None = None,
         track_dirty: bool = False,
+        wire_dtype: WireDtype | None = None,
     ) -> FleetModel:
         """Bind a model to the fleet; `init_worker()` then starts it.
 
@@ -73,6 +75,7 @@ class Fleet(JobProcess):
             several workers, local for one.
         schedule: a torch scheduler for `optimizer`, or a function from step to factor.
         track_dirty: tables track which rows changed, so that a save can hold only those.
+        wire_dtype: numbers on the network, "float32" or "bf16"; see `RemoteStoreConfig`.
         """
         return self.binder(
             self,
@@ -82,6 +85,7 @@ class Fleet(JobProcess):
             threads=threads,
             schedule=schedule,
             track_dirty=track_dirty,
+            wire_dtype=wire_dtype,
         )
 
     def attach(self, model: FleetModel) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsefleet.optim import Optimizer
     from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
     from sparsefleet.store import Store
+    from sparsefleet.store.remote_store import WireDtype
 
     ScheduleLike = LRScheduler | Callable[[int], float]
     """A torch scheduler, or a function from the number of steps to a factor."""
@@ -41,6 +42,7 @@ class Binder(Protocol):
         threads: int = 1,
         schedule: ScheduleLike | None = None,
         track_dirty: bool = False,
+        wire_dtype: WireDtype | None = None,
     ) -> FleetModel: ...
 
 

@@ -20,6 +20,9 @@ from sparsefleet.store.store import Store
 _log = logging.getLogger("sparsefleet.client")
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR)
 
+WireDtype = Literal["float32", "bf16"]
+WIRE_DTYPES: tuple[WireDtype, ...] = ("float32", "bf16")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStoreConfig:
@@ -55,13 +58,24 @@ class RemoteStoreConfig:
     max_frame_bytes: int = 256 << 20
     """Largest request or reply. Servers have their own limit."""
 
+    wire_dtype: WireDtype | None = None
+    """Numbers of pulls and pushes on the network. "bf16" moves the upper 16 bits of each float32:
+    gradients and added values are rounded up or down at random, so that their mean is right, rows
+    and dense values to the nearest. Servers, their checkpoints and this process keep float32.
+    Shared memory within a host always moves float32. None: `SPARSEFLEET_WIRE_DTYPE`, else
+    "float32"."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("failover_wait_s", "session"):
+            if field.name not in ("failover_wait_s", "session", "wire_dtype"):
                 require_positive(self, field.name)
         if not 0 <= self.failover_wait_s <= 1e6:
             raise ConfigError(
                 f"RemoteStoreConfig.failover_wait_s must be in 0..1e6, got {self.failover_wait_s}"
+            )
+        if self.wire_dtype is not None and self.wire_dtype not in WIRE_DTYPES:
+            raise ConfigError(
+                f"RemoteStoreConfig.wire_dtype must be 'float32' or 'bf16', got {self.wire_dtype!r}"
             )
         if self.heartbeat_interval_s >= self.peer_timeout_s:
             raise ConfigError(
@@ -117,6 +131,7 @@ class RemoteStore(Store):
             failover_wait_s=failover_wait_s,
             session=config.session,
             restart_notes=os.environ.get("SPARSEFLEET_LOG_DIR", ""),
+            wire_dtype=config.wire_dtype or _wire_dtype(),
         )
         super().__init__(native, timeout_s=config.timeout_s)
         self.max_frame_bytes = config.max_frame_bytes
@@ -168,6 +183,13 @@ def _failover_wait_s() -> float:
         raise ConfigError(
             f"SPARSEFLEET_FAILOVER_WAIT_S must be a number of seconds, got {text!r}"
         ) from None
+
+
+def _wire_dtype() -> str:
+    text = os.environ.get("SPARSEFLEET_WIRE_DTYPE") or "float32"
+    if text not in WIRE_DTYPES:
+        raise ConfigError(f"SPARSEFLEET_WIRE_DTYPE must be 'float32' or 'bf16', got {text!r}")
+    return text
 
 
 def _write_log(severity: int, message: str) -> None:

@@ -148,6 +148,7 @@ class Trainer:
             threads=threads,
             schedule=schedule,
             track_dirty=checkpoints is not None and checkpoints.deltas_between_fulls > 0,
+            wire_dtype=self.config.wire_dtype,
         )
         self._training = Training(
             distributed,

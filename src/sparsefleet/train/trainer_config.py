@@ -14,6 +14,7 @@ from sparsefleet.engine.training_pass import LoopConfig
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_bool, require_int, require_positive
 from sparsefleet.modes import CollectiveConfig, ModeConfig
+from sparsefleet.store.remote_store import WIRE_DTYPES, WireDtype
 
 __all__ = ["TrainerConfig", "check_collective", "check_trained"]
 
@@ -79,6 +80,10 @@ class TrainerConfig:
     """Takes the inputs of a batch, returns the group of each example, int[B]; metrics by group such
     as GAUC need it."""
 
+    wire_dtype: WireDtype | None = None
+    """Numbers between this worker and servers on other hosts: "float32", or "bf16" for half the
+    bytes; see `sparsefleet.store.RemoteStoreConfig`. None: `SPARSEFLEET_WIRE_DTYPE`."""
+
     stop_timeout_s: float = 30.0
     """Seconds that other threads have to leave their step after one has failed."""
 
@@ -93,6 +98,7 @@ class TrainerConfig:
         require_positive(self, "log_interval_s")
         require_int(self, "metrics_window_batches", 1, 1_000_000)
         require_positive(self, "stop_timeout_s")
+        require(self.wire_dtype in (None, *WIRE_DTYPES), self, "wire_dtype", "'float32' or 'bf16'")
         as_profile(self.profile)
         if self.validate_every_steps is not None:
             require_int(self, "validate_every_steps", 1, 2**62)

@@ -19,7 +19,7 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.modes import GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
-from sparsefleet.train import Trainer
+from sparsefleet.train import Trainer, TrainerConfig
 
 DEADLINE_S = 60.0
 ADAGRAD = optim.Adagrad(lr=0.1)
@@ -50,7 +50,8 @@ def worker(
             server_endpoints=tuple(servers.endpoints),
         )
     )
-    return Trainer(model or Clicks(), BCE, optimizer, config=QUIET, fleet=fleet, **options)
+    options.setdefault("config", QUIET)
+    return Trainer(model or Clicks(), BCE, optimizer, fleet=fleet, **options)
 
 
 def as_workers(servers: NativeServers, job: Callable[[Trainer, int], Any], **options: Any) -> list:
@@ -98,6 +99,22 @@ def test_workers_with_uneven_data_train_and_evaluate_together(
     assert figures == others  # bit for bit
     assert figures["auc"] > 0.85
     assert figures["loss"] < first
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "bf16"])
+def test_a_worker_of_another_host_may_exchange_16_bit_numbers(
+    wire_dtype: Any, servers: NativeServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_TRANSPORT", "tls")  # instead of shared memory
+    config = TrainerConfig(quiet=True, wire_dtype=wire_dtype)
+    model = Clicks()
+    with worker(servers, 0, 1, model, mode="sync", config=config) as trainer:
+        trainer.fit(clicks(20), epochs=4)
+        figures = trainer.evaluate(clicks(20, seed=1))
+        weights = model.head.weight.detach().clone()
+    assert figures["auc"] > 0.85
+    has_16_bits = bool((weights.view(torch.int32) & 0xFFFF == 0).all())
+    assert has_16_bits == (wire_dtype == "bf16")
 
 
 def test_figures_of_two_workers_are_those_of_one_with_all_data(servers: NativeServers) -> None:

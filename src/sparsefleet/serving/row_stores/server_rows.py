@@ -62,7 +62,9 @@ class ServerRows:
         self._manifest = manifest
         self._job_key = job_key
         self._transport = transport
-        self._config = RemoteStoreConfig(timeout_s=timeout_s, connect_timeout_s=timeout_s)
+        self._config = RemoteStoreConfig(
+            timeout_s=timeout_s, connect_timeout_s=timeout_s, wire_dtype="float32"
+        )
         self._lock = threading.Lock()
         self._store: RemoteStore | None = None
         self._tables = {entry.name: _ServerTable(self, entry) for entry in manifest.tables}

@@ -118,7 +118,9 @@ class ServersSide(Side):
         self, name: str, endpoints: Sequence[str], tables: Sequence[str], *, timeout_s: float
     ) -> None:
         super().__init__(name)
-        config = RemoteStoreConfig(timeout_s=timeout_s, connect_timeout_s=timeout_s)
+        config = RemoteStoreConfig(
+            timeout_s=timeout_s, connect_timeout_s=timeout_s, wire_dtype="float32"
+        )
         self._store = RemoteStore(endpoints, name="verify", config=config)
         self._names = tables
 
