@@ -28,6 +28,14 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
         fleet("async", transport="tls"),
     ),
+    "network": (
+        DDP,
+        *(
+            fleet(mode, **wire)
+            for mode in ("sync", "async")
+            for wire in ({}, {"transport": "tls"}, {"transport": "tls", "wire_dtype": "bf16"})
+        ),
+    ),
     "files": (
         *FLOOR,
         *(SideSpec(engine=OURS, threads=threads, from_files=True) for threads in (1, 2)),
@@ -40,6 +48,7 @@ QUICK_SIDES = {
     "local": ("products 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2"),
     "rounds": ("torch DDP 2", "sparsefleet sync 2x2", "PaddlePaddle sync 2x2"),
     "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
+    "network": ("sparsefleet sync 2x2, tls", "sparsefleet sync 2x2, tls, bf16"),
     "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
 }
 """One side of each kind: processes take seconds to start, and a quick run lasts only minutes."""

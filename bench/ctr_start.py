@@ -39,6 +39,8 @@ class SideSpec:
     """Read MultiSlot files instead of training from memory."""
     transport: str | None = None
     """Between workers and servers; None: our default."""
+    wire_dtype: str | None = None
+    """The numbers between them on the network; None: our default."""
     durability: str | None = None
     """Durability of the servers; None: their default."""
     is_proxied: bool = False
@@ -59,6 +61,7 @@ class SideSpec:
         else:
             how += f" {self.threads}"
         how += f", {self.transport}" if self.transport else ""
+        how += f", {self.wire_dtype}" if self.wire_dtype else ""
         how += f", {self.durability}" if self.durability else ""
         return f"{self.engine} {how}{', files' if self.from_files else ''}"
 
@@ -185,6 +188,7 @@ def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | 
             "SPARSEFLEET_SERVERS": ",".join(endpoints),
             "SPARSEFLEET_WORKERS": str(spec.workers),
             **({"SPARSEFLEET_TRANSPORT": spec.transport} if spec.transport else {}),
+            **({"SPARSEFLEET_WIRE_DTYPE": spec.wire_dtype} if spec.wire_dtype else {}),
         }
         for rank in range(spec.workers)
     ]

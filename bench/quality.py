@@ -6,7 +6,8 @@ Every mode runs with its default settings on 2 servers and 2 workers. Modes that
 workers (sync, hybrid) take half a batch per worker, so that all make the same number of updates
 from the same number of examples. GEO needs plain SGD and is compared with local training by plain
 SGD. Plain torch (bench/quality_torch.py) trains the same model on dense tables with torch's own
-optimizers and loop. For each: mean and standard deviation over seeds, and the mean difference to
+optimizers and loop. A mode followed by `bf16` moves 16-bit numbers over TLS, and is compared with
+the mode itself. For each: mean and standard deviation over seeds, and the mean difference to
 local training seed by seed; more than 0.002 below it is a miss. The report is Markdown and JSON.
 """
 
@@ -37,6 +38,8 @@ AVERAGING = ("sync", "hybrid")
 SIDES = ("local", "torch", "sync", "half_async", "async", "hybrid", "local sgd", "geo")
 TOLERANCE = 0.002
 DEADLINE_S = 1800.0
+NARROW = " bf16"
+LAUNCH_NARROW = ("--native-servers", "--transport", "tls", "--env", "SPARSEFLEET_WIRE_DTYPE=bf16")
 
 Runs = dict[str, list[dict[str, float]]]
 """By side, the figures of each seed."""
@@ -50,14 +53,19 @@ def command_of(
         flags += ["--epochs", str(options.epochs)]
     if side == "torch":
         return [sys.executable, str(ROOT / "bench" / "quality_torch.py"), recipe, *flags]
-    mode = side.removesuffix(" sgd")
-    if side in ("local sgd", "geo"):
+    mode = side.removesuffix(" sgd").removesuffix(NARROW)
+    if side == "local sgd" or mode == "geo":
         flags.append("--plain-sgd")
     if mode in AVERAGING:
         flags += ["--batch-size", str(find_recipe(recipe).settings.batch_size // 2)]
+    program, job = [sys.executable, "-m", "sparsefleet"], ["--servers", "2", "--workers", "2"]
+    if side.endswith(NARROW):
+        job += [*LAUNCH_NARROW, "--log-dir", f"{out}/logs", "--quiet", "-m"]
+        worker = ["sparsefleet.zoo.recipes.run", recipe, "--mode", mode, *flags]
+        return [*program, "launch", *job, *worker]
     if mode != "local":
-        flags += ["--servers", "2", "--workers", "2"]
-    return [sys.executable, "-m", "sparsefleet", "recipe", "run", recipe, "--mode", mode, *flags]
+        flags += job
+    return [*program, "recipe", "run", recipe, "--mode", mode, *flags]
 
 
 def figures_of(recipe: str, side: str, seed: int, options: argparse.Namespace) -> dict[str, float]:
@@ -85,6 +93,8 @@ def table_of(runs: Runs, metric: str) -> list[str]:
         values = [one[metric] for one in found]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         twin = runs.get("local sgd" if side == "geo" else "local", [])
+        if side.endswith(NARROW):
+            twin = runs.get(side.removesuffix(NARROW), [])
         shown, verdict = "", ""
         if twin and not side.startswith("local"):
             pairs = zip(values, (one[metric] for one in twin), strict=False)
