@@ -28,7 +28,7 @@ const CodecKernels& BaselineCodecKernels();
 const CodecKernels& Avx2CodecKernels();    // x86-64 only; REQUIRES: HasAvx2()
 const CodecKernels& Avx512CodecKernels();  // x86-64 only; REQUIRES: HasAvx512()
 bool HasAvx512();                          // F, BW, DQ and VL
-// The fastest set this processor supports.
-const CodecKernels& BestCodecKernels();
+// The fastest set that this processor supports, for rows of `dim` values.
+const CodecKernels& BestCodecKernels(std::uint32_t dim);
 
 }  // namespace sparsefleet

@@ -31,17 +31,19 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
 }
 
-const CodecKernels& BestCodecKernels() {
-  static const CodecKernels& best = HasAvx512() ? Avx512CodecKernels()
-                                    : HasAvx2() ? Avx2CodecKernels()
-                                                : BaselineCodecKernels();
+const CodecKernels& BestCodecKernels(std::uint32_t dim) {
+  // The wide loops take 64 values at a time; what is left over is slow.
+  constexpr std::uint32_t kWideDim = 64;
+  static const bool has_avx512 = HasAvx512();
+  if (has_avx512 && dim >= kWideDim) return Avx512CodecKernels();
+  static const CodecKernels& best = HasAvx2() ? Avx2CodecKernels() : BaselineCodecKernels();
   return best;
 }
 
 #else
 
 bool HasAvx512() { return false; }
-const CodecKernels& BestCodecKernels() { return BaselineCodecKernels(); }
+const CodecKernels& BestCodecKernels(std::uint32_t) { return BaselineCodecKernels(); }
 
 #endif
 

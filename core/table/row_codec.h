@@ -21,8 +21,9 @@ namespace sparsefleet {
 class RowCodec {
  public:
   // REQUIRES: dim is in 1 .. kMaxDim.
-  RowCodec(RowDtype dtype, std::uint32_t dim, std::uint64_t seed,
-           const CodecKernels& kernels = BestCodecKernels());
+  RowCodec(RowDtype dtype, std::uint32_t dim, std::uint64_t seed)
+      : RowCodec(dtype, dim, seed, BestCodecKernels(dim)) {}
+  RowCodec(RowDtype dtype, std::uint32_t dim, std::uint64_t seed, const CodecKernels& kernels);
 
   bool is_plain() const { return dtype_ == RowDtype::kFloat32; }
   std::uint32_t bytes() const { return bytes_; }
