@@ -139,7 +139,7 @@ def auc_of(recipe: str, row_dtype: RowDtype, seed: int, data: Path, quick: bool)
     if quick:
         settings = replace(settings, epochs=1)
     done = chosen.run(data, mode="local", seed=seed, settings=settings, quiet=True)
-    return done.figures["AUC"]
+    return done.figures["auc"]
 
 
 def measure_quality(data: Path, seeds: int, quick: bool) -> dict[str, dict[str, list[float]]]:
