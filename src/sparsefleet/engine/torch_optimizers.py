@@ -5,6 +5,7 @@ Letters: w a value, g its gradient, lr the learning rate. Formulas: docs/tables.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,27 @@ def torch_optimizer(
     return made
 
 
-class Ftrl(torch.optim.Optimizer):
+class _OneByOne(torch.optim.Optimizer):
+    """Updates the parameters one by one."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for w in (p for p in group["params"] if p.grad is not None):
+                self._update(w, self.state[w], group["lr"])
+        return loss
+
+    @abstractmethod
+    def _update(self, w: torch.Tensor, state: dict[str, torch.Tensor], lr: float) -> None:
+        """Update a parameter and its state, which is empty at first."""
+
+
+class Ftrl(_OneByOne):
     """Follow the regularized leader (McMahan et al. 2013), as `sparsefleet.optim.Ftrl`.
 
     State: `squares` (n) and `linear` (z), of the shape of the parameter.
@@ -71,32 +92,25 @@ class Ftrl(torch.optim.Optimizer):
 
     def __init__(self, params: Any, description: optim.Ftrl) -> None:
         self._description = description
-        super().__init__(params, {"lr": description.lr})
+        super().__init__(params, description.lr)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
-        loss = None if closure is None else closure()
+    def _update(self, w: torch.Tensor, state: dict[str, torch.Tensor], lr: float) -> None:
+        assert w.grad is not None
         rule = self._description
         power = -rule.lr_power
-        for group in self.param_groups:
-            lr = group["lr"]
-            for w in (p for p in group["params"] if p.grad is not None):
-                state = self.state[w]
-                if not state:
-                    state["squares"] = torch.full_like(w, rule.initial_accumulator)
-                    state["linear"] = torch.zeros_like(w)
-                n, z = state["squares"], state["linear"]
-                before = n.pow(power)
-                n.addcmul_(w.grad, w.grad)
-                after = n.pow(power)
-                z.add_(w.grad).addcmul_((after - before) / lr, w, value=-1)
-                moved = (z.sign() * rule.l1 - z) / (after / lr + 2 * rule.l2)
-                w.copy_(torch.where(z.abs() <= rule.l1, torch.zeros_like(w), moved))
-        return loss
+        if not state:
+            state["squares"] = torch.full_like(w, rule.initial_accumulator)
+            state["linear"] = torch.zeros_like(w)
+        n, z = state["squares"], state["linear"]
+        before = n.pow(power)
+        n.addcmul_(w.grad, w.grad)
+        after = n.pow(power)
+        z.add_(w.grad).addcmul_((after - before) / lr, w, value=-1)
+        moved = (z.sign() * rule.l1 - z) / (after / lr + 2 * rule.l2)
+        w.copy_(torch.where(z.abs() <= rule.l1, torch.zeros_like(w), moved))
 
 
-class DecayedAdagrad(torch.optim.Optimizer):
+class DecayedAdagrad(_OneByOne):
     """Adagrad with a decaying sum, as `sparsefleet.optim.DecayedAdagrad`.
 
     State: `moment`, of the shape of the parameter.
@@ -104,22 +118,16 @@ class DecayedAdagrad(torch.optim.Optimizer):
 
     def __init__(self, params: Any, description: optim.DecayedAdagrad) -> None:
         self._description = description
-        super().__init__(params, {"lr": description.lr})
+        super().__init__(params, description.lr)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
-        loss = None if closure is None else closure()
+    def _update(self, w: torch.Tensor, state: dict[str, torch.Tensor], lr: float) -> None:
+        assert w.grad is not None
         rule = self._description
-        for group in self.param_groups:
-            for w in (p for p in group["params"] if p.grad is not None):
-                state = self.state[w]
-                if not state:
-                    state["moment"] = torch.zeros_like(w)
-                g = w.grad.add(w, alpha=rule.l2) if rule.l2 else w.grad
-                s = state["moment"].mul_(rule.decay).addcmul_(g, g, value=1 - rule.decay)
-                w.addcdiv_(g, s.sqrt().add_(rule.eps), value=-group["lr"])
-        return loss
+        if not state:
+            state["moment"] = torch.zeros_like(w)
+        g = w.grad.add(w, alpha=rule.l2) if rule.l2 else w.grad
+        s = state["moment"].mul_(rule.decay).addcmul_(g, g, value=1 - rule.decay)
+        w.addcdiv_(g, s.sqrt().add_(rule.eps), value=-lr)
 
 
 def _adding_signs(l1: float) -> Callable[..., None]:
