@@ -12,19 +12,13 @@
 
 #include "parse/csv.h"
 #include "parse/hash64.h"
-#include "parse/record_parser.h"
 #include "testing/check.h"
+#include "testing/parsed_lines.h"
 
 using namespace sparsefleet;
 using namespace sparsefleet::testing;
 
 namespace {
-
-constexpr int kLines = 150'000;
-constexpr int kLinesPerFile = 500;
-constexpr std::size_t kMaxLineBytes = 4096;
-
-using Record = std::vector<std::vector<std::uint64_t>>;  // slot by slot, as bits
 
 // Fields: id, unused, number that may be missing, tags, pair with + between, text.
 CsvOptions Options() {
@@ -100,7 +94,7 @@ class LineMaker {
         line += kPieces[Below(kPieces.size())];
         return;
       default:
-        if (Below(50) == 0) line.append(kMaxLineBytes, '7');
+        if (Below(50) == 0) line.append(kFuzzLineBytes, '7');
     }
   }
 
@@ -181,7 +175,7 @@ bool PlainFloat(const std::string& field, std::uint64_t& bits) {
   return end == text.c_str() + text.size() && std::isfinite(value);
 }
 
-bool PlainRecord(const std::string& line, Record& record) {
+bool PlainRecord(const std::string& line, RecordBits& record) {
   std::vector<std::string> fields;
   if (!PlainSplit(line, fields) || fields.size() != 6) return false;
   record.assign(5, {});
@@ -205,75 +199,19 @@ bool PlainRecord(const std::string& line, Record& record) {
   return record[3].size() == 2;
 }
 
-// Feeds the lines in blocks of odd sizes, each in memory of exactly its size so that a sanitizer
-// sees a read beyond it. Returns whether each line is valid.
-std::vector<bool> Run(const std::shared_ptr<const RecordFormat>& format,
-                      const std::vector<std::string>& lines, LineMaker& maker, ColumnBatch& batch) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  RecordParser parser(format, kMaxLineBytes);
-  parser.BeginFile();
-  std::vector<bool> sound(lines.size(), true);
-  const auto drain = [&] {
-    while (parser.Parse(batch, SIZE_MAX) != ParseOutcome::kNeedBlock) {
-      const BadLine& bad = parser.bad_line();
-      Require(bad.line >= 1 && bad.line <= lines.size());
-      const std::string& line = lines[bad.line - 1];
-      Expect(bad.problem.column >= 1 && bad.problem.column <= line.size() + 1);
-      Expect(bad.problem.what.starts_with("expected ") && bad.problem.what.size() < 300);
-      sound[bad.line - 1] = false;
-    }
-  };
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t size = std::min<std::size_t>(1 + maker.Below(9000), text.size() - at);
-    const auto block = std::make_unique_for_overwrite<char[]>(size);
-    std::copy_n(text.data() + at, size, block.get());
-    parser.Feed({block.get(), size});
-    drain();
-    at += size;
-  }
-  parser.Finish();
-  drain();
-  ExpectEqual(parser.line(), lines.size());
-  return sound;
-}
-
-Record RecordOf(const ColumnBatch& batch, std::size_t r) {
-  Record record;
-  for (const auto& column : batch.columns()) {
-    const std::size_t width = column.spec.width;
-    const std::size_t begin = width ? r * width : static_cast<std::size_t>(column.offsets[r]);
-    const std::size_t end = width ? begin + width : static_cast<std::size_t>(column.offsets[r + 1]);
-    auto& values = record.emplace_back();
-    for (std::size_t i = begin; i < end; ++i) {
-      values.push_back(column.spec.kind == ValueKind::kFloat
-                           ? std::bit_cast<std::uint32_t>(column.floats[i])
-                           : std::bit_cast<std::uint64_t>(column.ids[i]));
-    }
-  }
-  return record;
-}
-
 const Test kCsv("150,000 damaged CSV lines: a simple parser agrees on each", [] {
   const auto format = RequireOk(MakeCsv(Options()));
   LineMaker maker(13);
-  int sound = 0;
-  for (int first = 0; first < kLines; first += kLinesPerFile) {
+  std::size_t sound = 0;
+  for (int first = 0; first < kFuzzLines; first += kFuzzLinesPerFile) {
     std::vector<std::string> lines;
-    for (int i = 0; i < kLinesPerFile; ++i) lines.push_back(maker.Damaged(maker.Line()));
+    for (int i = 0; i < kFuzzLinesPerFile; ++i) lines.push_back(maker.Damaged(maker.Line()));
+    const auto below = [&](std::uint64_t bound) { return maker.Below(bound); };
     ColumnBatch batch(format->columns());
-    const auto accepted = Run(format, lines, maker, batch);
-    std::size_t r = 0;
-    Record record;
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      const bool wanted = lines[i].size() <= kMaxLineBytes && PlainRecord(lines[i], record);
-      Require(accepted[i] == wanted, "the parsers disagree on line: " + lines[i]);
-      if (wanted) Require(RecordOf(batch, r++) == record, "different values: " + lines[i]);
-    }
-    ExpectEqual(r, batch.num_records());
-    sound += static_cast<int>(r);
+    CompareParsers(format, lines, true, below, PlainRecord, batch);
+    sound += batch.num_records();
   }
-  Expect(sound > kLines / 4 && sound < kLines * 4 / 5, "valid lines: " + Show(sound));
+  Expect(sound > kFuzzLines / 4 && sound < kFuzzLines * 4 / 5, "valid lines: " + Show(sound));
 });
 
 }  // namespace
