@@ -102,7 +102,7 @@ def _gpus(count: int) -> str:
     return f"{count or 'no'} GPU{'s' if count != 1 else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MeetingStore:
     """The store that all ranks of a world share."""
 
@@ -150,7 +150,7 @@ def open_meeting(
             generation = None if incarnation is None else 0
         store = _stores[where]
     elif meeting_point is not None:
-        return MeetingStore(meeting_point, "in their store", is_one_node)
+        return MeetingStore(store=meeting_point, where="in their store", is_loopback=is_one_node)
     else:
         raise ConfigError(
             "World.join: several ranks need a meeting_point, 'host:port' of rank 0; `sparsefleet "
@@ -161,7 +161,14 @@ def open_meeting(
     if incarnation and generation is not None:
         generation = store.add(_generation_key(attempt), 1)
         prefix = _generation_prefix(attempt, generation)
-    return MeetingStore(PrefixStore(prefix, store), where, is_one_node, keeper, generation, attempt)
+    return MeetingStore(
+        store=PrefixStore(prefix, store),
+        where=where,
+        is_loopback=is_one_node,
+        keeper=keeper,
+        generation=generation,
+        attempt=attempt,
+    )
 
 
 def reopen_meeting(meeting: MeetingStore, *, timeout_s: float) -> MeetingStore:

@@ -29,13 +29,13 @@ from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicat
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.rank_replacement import RankReplacement
-from sparsefleet.engine.rate_schedule import RateSchedule, ScheduleLike
+from sparsefleet.engine.rate_schedule import ScheduleLike, schedule_with_rates
 from sparsefleet.engine.step import Place, ReadAhead, Step
 from sparsefleet.engine.succession import Succession, TakenOver
 from sparsefleet.engine.torch_optimizers import TorchStepping
 from sparsefleet.engine.worker_metrics import WORKER
 from sparsefleet.engine.workload import LookupSource
-from sparsefleet.errors import ConfigError, NotFoundError
+from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.meeting import Meeting
@@ -129,7 +129,11 @@ class DistributedModel:
             self.stepping.optimizer if self._by_torch else None,
         )
         """The dense tensors by name."""
-        self._rates = self._rates_of(schedule)
+        default = self.placement.table_default(self.groups, self._optimizer)
+        following = [m.name for m in self._modules if default and not m.own_optimizer]
+        self._rates = schedule_with_rates(
+            schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
+        )
         self._steps = 0  # schedule steps counted by earlier modes
         self._starts = 0
         self._failed = False
@@ -215,7 +219,7 @@ class DistributedModel:
             for group in self._native_groups():
                 self._store.define(group.spec())
             if taken is None:
-                self._first_values_once()
+                self.placement.write_first_values_once(self)
             else:
                 self._starts = taken.starts - 1
                 self._meeting.continue_from(taken.shared_at)
@@ -544,17 +548,6 @@ class DistributedModel:
             self.store.step = taken.store_step
         return taken
 
-    def _first_values_once(self) -> None:
-        """Write the initial values, unless a previous process did: others may already be
-        training."""
-        note = f"first-values/{self.meeting.name}"
-        try:
-            self.board.get_note(note)
-        except NotFoundError:
-            self.placement.write_first_values(self)
-            if self.succession is not None and self.role.is_first_worker:
-                self.board.put_note(note, b"written")
-
     def _mode_setting(self, taken: TakenOver | None = None) -> ModeSetting:
         ranks = self.placement.rank_setting(self)
         return ModeSetting(
@@ -580,18 +573,6 @@ class DistributedModel:
             ranks=ranks,
             position=None if taken is None else taken.mode_position,
             outbox=None if self.succession is None else self.succession.outbox,
-        )
-
-    def _rates_of(self, schedule: ScheduleLike | Schedule | None) -> Schedule | None:
-        if schedule is None or isinstance(schedule, Schedule):
-            return schedule
-        if isinstance(self._optimizer, list):
-            raise ConfigError("groups with their own optimizers need a schedule with rates_at()")
-        following: list[str] = []
-        if self.placement.table_default(self.groups, self._optimizer) is not None:
-            following = [module.name for module in self._modules if module.own_optimizer is None]
-        return RateSchedule(
-            schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
         )
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:

@@ -119,6 +119,16 @@ class StorePlacement:
         del bound
         return None
 
+    def write_first_values_once(self, bound: DistributedModel) -> None:
+        """Write the initial values, unless a previous process did: others may already train."""
+        note = f"first-values/{bound.meeting.name}"
+        try:
+            bound.board.get_note(note)
+        except NotFoundError:
+            self.write_first_values(bound)
+            if bound.succession is not None and bound.role.is_first_worker:
+                bound.board.put_note(note, b"written")
+
     def write_first_values(self, bound: DistributedModel) -> None:
         """Write the first worker's values, or those that servers should load, to the store."""
         if not bound.role.is_first_worker:

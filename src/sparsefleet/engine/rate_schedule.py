@@ -10,10 +10,11 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sparsefleet import optim
-from sparsefleet.engine.dense_groups import DenseGroup
+from sparsefleet.engine.dense_groups import DenseGroup, OptimizerLike
 from sparsefleet.errors import ConfigError
+from sparsefleet.modes.mode_setting import Schedule
 
-__all__ = ["RateSchedule", "ScheduleLike"]
+__all__ = ["RateSchedule", "ScheduleLike", "schedule_with_rates"]
 
 ScheduleLike = LRScheduler | Callable[[int], float]
 
@@ -86,3 +87,19 @@ class RateSchedule:
             return dict.fromkeys(self._group_of, self._optimizer.lr)
         groups = self._optimizer.param_groups
         return {table: float(groups[index]["lr"]) for table, index in self._group_of.items()}
+
+
+def schedule_with_rates(
+    schedule: ScheduleLike | Schedule | None,
+    optimizer: OptimizerLike,
+    groups: Sequence[DenseGroup],
+    following: Sequence[str],
+    *,
+    torch_steps: bool,
+) -> Schedule | None:
+    """Return a `RateSchedule` of these arguments; a schedule that has rates, or None, as it is."""
+    if schedule is None or isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(optimizer, list):
+        raise ConfigError("groups with their own optimizers need a schedule with rates_at()")
+    return RateSchedule(schedule, optimizer, groups, following, torch_steps=torch_steps)
