@@ -46,28 +46,93 @@ Status CheckRanges(std::size_t num_keys, const std::vector<PaddedRange>& ranges)
   return Status::Ok();
 }
 
-nb::tuple Unique(const Array<const Key>& keys, const std::vector<RangeTuple>& padding) {
-  if (keys.size() > kMaxKeys) {
-    Raise(
-        {Code::kTooLarge, "a batch has at most 2^31 - 1 keys, got " + std::to_string(keys.size())});
+std::vector<PaddedRange> RangesOf(std::size_t num_keys, const std::vector<RangeTuple>& padding) {
+  if (num_keys > kMaxKeys) {
+    Raise({Code::kTooLarge, "a batch has at most 2^31 - 1 keys, got " + std::to_string(num_keys)});
   }
   std::vector<PaddedRange> ranges;
   ranges.reserve(padding.size());
   for (const auto& [begin, end, key] : padding) ranges.push_back({begin, end, key});
-  Check(CheckRanges(keys.size(), ranges));
-  std::vector<Key> distinct;
+  Check(CheckRanges(num_keys, ranges));
+  return ranges;
+}
+
+// The distinct keys of some tables, table by table, and the place of each key in its table.
+struct DistinctKeys {
+  std::vector<Key> keys;
+  std::vector<std::size_t> counts;  // of distinct keys, by table
   std::vector<std::uint32_t> inverse;
+
+  // REQUIRES: the ranges fit the keys.
+  void Add(std::span<const Key> all, std::span<const PaddedRange> ranges) {
+    thread_local UniqueKeys unique;  // reuses its hash table, which is as large as the batch
+    unique.Build(all, ranges);
+    keys.insert(keys.end(), unique.keys().begin(), unique.keys().end());
+    inverse.insert(inverse.end(), unique.inverse().begin(), unique.inverse().end());
+    counts.push_back(unique.size());
+  }
+
+  nb::object TakeKeys() {
+    const std::size_t shape[] = {keys.size()};
+    return ToNumpy(std::move(keys), shape);
+  }
+  nb::object TakeInverse() {
+    const std::size_t shape[] = {inverse.size()};
+    return ToNumpy(std::move(inverse), shape);
+  }
+};
+
+nb::tuple Unique(const Array<const Key>& keys, const std::vector<RangeTuple>& padding) {
+  const std::vector<PaddedRange> ranges = RangesOf(keys.size(), padding);
+  DistinctKeys distinct;
   {
     nb::gil_scoped_release release;
-    thread_local UniqueKeys unique;  // reuses its hash table, which is as large as the batch
-    unique.Build(SpanOf(keys), ranges);
-    distinct.assign(unique.keys().begin(), unique.keys().end());
-    inverse.assign(unique.inverse().begin(), unique.inverse().end());
+    distinct.Add(SpanOf(keys), ranges);
   }
-  const std::size_t distinct_shape[] = {distinct.size()};
-  const std::size_t inverse_shape[] = {inverse.size()};
-  return nb::make_tuple(ToNumpy(std::move(distinct), distinct_shape),
-                        ToNumpy(std::move(inverse), inverse_shape));
+  return nb::make_tuple(distinct.TakeKeys(), distinct.TakeInverse());
+}
+
+// The ids of a table's lookups, one after another, and where they hold padding.
+using Ids = Array<const std::int64_t>;
+using TableIds = std::tuple<std::vector<Ids>, std::vector<RangeTuple>>;
+
+// Ids reinterpreted as unsigned.
+std::span<const Key> KeysOf(const Ids& ids) {
+  return {reinterpret_cast<const Key*>(ids.data()), ids.size()};
+}
+
+nb::tuple UniqueOfTables(const std::vector<TableIds>& tables) {
+  std::vector<std::vector<PaddedRange>> ranges;
+  ranges.reserve(tables.size());
+  std::size_t total = 0;
+  for (const auto& [lookups, padding] : tables) {
+    std::size_t num_keys = 0;
+    for (const auto& ids : lookups) num_keys += ids.size();
+    ranges.push_back(RangesOf(num_keys, padding));
+    total += num_keys;
+  }
+  DistinctKeys distinct;
+  {
+    nb::gil_scoped_release release;
+    distinct.keys.reserve(total);
+    distinct.inverse.reserve(total);
+    std::vector<Key> joined;
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      const auto& lookups = std::get<0>(tables[i]);
+      if (lookups.size() == 1) {
+        distinct.Add(KeysOf(lookups[0]), ranges[i]);
+        continue;
+      }
+      joined.clear();
+      for (const auto& ids : lookups) {
+        const std::span<const Key> keys = KeysOf(ids);
+        joined.insert(joined.end(), keys.begin(), keys.end());
+      }
+      distinct.Add(joined, ranges[i]);
+    }
+  }
+  return nb::make_tuple(distinct.TakeKeys(), nb::cast(std::move(distinct.counts)),
+                        distinct.TakeInverse());
 }
 
 // `few` has one row per distinct key, `many` one per key of the batch.
@@ -155,6 +220,14 @@ void BindMerge(nb::module_& m) {
               "...) -> tuple[NDArray[numpy.uint64], NDArray[numpy.uint32]]"),
       "The distinct keys uint64[U] in order of first occurrence, and where each key went, "
       "uint32[N]. `padding` lists (begin, end, key): there the key gets PADDING_PLACE, not a row.");
+  m.def(
+      "unique_of_tables", &UniqueOfTables, "tables"_a,
+      nb::sig("def unique_of_tables(tables: Sequence[tuple[Sequence[NDArray[numpy.int64]], "
+              "Sequence[tuple[int, int, int]]]]) -> tuple[NDArray[numpy.uint64], list[int], "
+              "NDArray[numpy.uint32]]"),
+      "unique() of several tables at once: each is the ids of its lookups, one after another, and "
+      "its padding. Returns the distinct keys of all tables, table by table, their number by "
+      "table, and the place of each id among the keys of its table.");
   m.def("gather_rows", &Gather, "rows"_a, "inverse"_a, "out"_a,
         "Copies rows[inverse[i]] (float32[U, D]) to out[i] (float32[N, D]); zeros for "
         "PADDING_PLACE.");

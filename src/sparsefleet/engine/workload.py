@@ -119,7 +119,7 @@ class LookupSource(Protocol):
     def lookups(self, inputs: Any) -> list[Lookup] | None:
         """Return what the batch will look up, using the same tensors that `train` will look up.
 
-        Rows are matched to lookups by table, memory and shape of the ids (`Lookup.identity`): a
+        Rows are matched to lookups by table, memory and shape of the ids (`Lookup.matches`): a
         view of the same elements matches, a copy does not and costs a separate request. An empty
         list means no lookups. None means unknown yet: rows are then pulled as they are looked up.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sparsefleet.monitor.series import Sample, sample
 
@@ -11,12 +11,15 @@ __all__ = ["LOOKUPS", "LookupCounts"]
 
 _EVERY = 64  # mini-batches between looks at the most frequent id, which cost a pass over the ids
 
+LookupCount = tuple[str, int, int, Callable[[], float]]
+"""A table, its ids, its distinct ids, and a function that returns the share of the top id."""
+
 
 class LookupCounts:
     """Counts by table. Thread-safe.
 
     >>> counts = LookupCounts()
-    >>> counts.add("ads", 3, 2, lambda: 2 / 3)
+    >>> counts.add([("ads", 3, 2, lambda: 2 / 3)])
     >>> [round(each.value, 2) for each in counts.samples()]
     [3.0, 2.0, 0.67]
     """
@@ -25,17 +28,20 @@ class LookupCounts:
         self._lock = threading.Lock()
         self._tables: dict[str, list[float]] = {}
 
-    def add(self, table: str, num_ids: int, num_unique: int, hottest: Callable[[], float]) -> None:
-        """Count the lookups of one mini-batch; `hottest` returns the share of its top id."""
+    def add(self, tables: Iterable[LookupCount]) -> None:
+        """Count the lookups of one mini-batch."""
+        due = []
         with self._lock:
-            counted = self._tables.get(table)
-            if counted is None:
-                counted = self._tables[table] = [0.0, 0.0, 0.0, 0.0]
-            is_due = counted[3] % _EVERY == 0
-            counted[0] += num_ids
-            counted[1] += num_unique
-            counted[3] += 1
-        if is_due and num_ids:
+            for table, num_ids, num_unique, hottest in tables:
+                counted = self._tables.get(table)
+                if counted is None:
+                    counted = self._tables[table] = [0.0, 0.0, 0.0, 0.0]
+                if counted[3] % _EVERY == 0 and num_ids:
+                    due.append((counted, hottest))
+                counted[0] += num_ids
+                counted[1] += num_unique
+                counted[3] += 1
+        for counted, hottest in due:
             counted[2] = hottest()
 
     def samples(self) -> Iterator[Sample]:

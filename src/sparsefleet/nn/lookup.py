@@ -8,8 +8,9 @@ Letters: N ids of all lookups, U distinct ids, D row width, K keys (features), B
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -20,11 +21,11 @@ from sparsefleet.errors import ShapeError
 from sparsefleet.store.arrays import Keys
 from sparsefleet.store.store import Unknown
 
-__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "values_of_key", "weights_of"]
+__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "values_by_key", "weights_of"]
 
 
 Inverse = NDArray[np.uint32]
-Identity = tuple[Any, ...]
+Address = tuple[str, int]
 
 _KEY_MASK = 2**64 - 1
 
@@ -60,16 +61,19 @@ class Lookup:
         # there.
         self.version = -1 if ids.is_inference() else ids._version
 
-    def identity(self) -> Identity:
-        """Return a key that is equal for lookups of the same unchanged ids in the same memory."""
-        ids = self.ids
+    def address(self) -> Address:
+        """Return what lookups of the same ids in the same memory have in common, to find them."""
+        return self.table, self.ids.data_ptr()
+
+    def matches(self, other: Lookup) -> bool:
+        """Return whether the other, which has the same address, looks up the same unchanged ids."""
+        mine, theirs = self.ids, other.ids
         return (
-            self.table,
-            ids.data_ptr(),
-            ids.shape,
-            ids.stride(),
-            self.version,
-            self.padding_idx,
+            self.version == other.version
+            and self.padding_idx == other.padding_idx
+            and (
+                mine is theirs or (mine.shape == theirs.shape and mine.stride() == theirs.stride())
+            )
         )
 
     def __repr__(self) -> str:
@@ -89,23 +93,44 @@ def check_ids(table: str, ids: object) -> None:
     raise ShapeError(f"{what}, got a tensor on {ids.device}; move it with .cpu()")
 
 
-def unique_keys(lookups: Sequence[Lookup]) -> tuple[Keys, Inverse]:
-    """Return the distinct keys uint64[U] of a table's lookups, and each id's index into them:
-    uint32[N].
+class TableKeys(NamedTuple):
+    """The distinct keys of a table's lookups, whose ids are concatenated."""
 
-    The ids of all lookups are concatenated; padding maps to ``_core.PADDING_PLACE``.
-    """
+    keys: Keys
+    """uint64[U], each key once."""
+    inverse: Inverse
+    """uint32[N], each id's index into ``keys``; ``_core.PADDING_PLACE`` for padding."""
+    sizes: list[int]
+    """The number of ids in each lookup."""
+
+
+def distinct_keys(tables: Sequence[Sequence[Lookup]]) -> list[TableKeys]:
+    """Return the distinct keys of each table's lookups, with one native call for all tables."""
+    given, sizes = [], []
+    for lookups in tables:
+        # NumPy rather than torch: every torch operator releases the GIL and must reacquire it.
+        flat = [lookup.ids.numpy().reshape(-1) for lookup in lookups]
+        given.append(([np.ascontiguousarray(ids) for ids in flat], _padding(lookups, flat)))
+        sizes.append([len(ids) for ids in flat])
+    keys, counts, inverse = _core.unique_of_tables(given)
+    found = []
+    first_key = first_id = 0
+    for count, of_table in zip(counts, sizes, strict=True):
+        end_key, end_id = first_key + count, first_id + sum(of_table)
+        found.append(TableKeys(keys[first_key:end_key], inverse[first_id:end_id], of_table))
+        first_key, first_id = end_key, end_id
+    return found
+
+
+def _padding(lookups: Sequence[Lookup], flat: Sequence[NDArray[Any]]) -> list[tuple[int, int, int]]:
+    """Return begin, end and padding key of the lookups that have padding."""
     padding = []
     end = 0
-    for lookup in lookups:
-        begin = end
-        end += lookup.ids.numel()
+    for lookup, ids in zip(lookups, flat, strict=True):
+        begin, end = end, end + len(ids)
         if lookup.padding_idx is not None:
             padding.append((begin, end, lookup.padding_idx & _KEY_MASK))
-    # NumPy rather than torch: every torch operator releases the GIL and must reacquire it.
-    flat = [lookup.ids.numpy().reshape(-1) for lookup in lookups]
-    ids = np.ascontiguousarray(flat[0]) if len(flat) == 1 else np.concatenate(flat)
-    return _core.unique(ids.view(np.uint64), padding)
+    return padding
 
 
 def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bool) -> None:
@@ -182,16 +207,20 @@ def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
     return (num_offsets - 1) // num_keys
 
 
-def values_of_key(ids: KeyedJagged, index: int) -> torch.Tensor:
-    """Return the ids of one key, a view of all values."""
+def values_by_key(ids: KeyedJagged) -> list[torch.Tensor]:
+    """Return the ids of each key, as views of all values."""
+    views = getattr(ids, "values_per_key", None)
+    if callable(views):  # ours keeps them
+        return views()  # type: ignore[no-any-return]
+    num_keys = len(ids.keys())
     starts = getattr(ids, "offset_per_key", None)
-    if callable(starts):  # TorchRec's and ours keep them as numbers
-        begin, end = starts()[index : index + 2]
-        return ids.values()[begin:end]
-    offsets = ids.offsets()
-    num_bags = (len(offsets) - 1) // len(ids.keys())
-    begin, end = offsets[index * num_bags], offsets[(index + 1) * num_bags]
-    return ids.values()[int(begin) : int(end)]
+    if callable(starts):  # TorchRec's keeps them as numbers
+        ends: list[int] = starts()
+    else:
+        offsets = ids.offsets()
+        ends = offsets[:: max((len(offsets) - 1) // max(num_keys, 1), 1)].tolist()
+    values = ids.values()
+    return [values[begin:end] for begin, end in itertools.pairwise(ends[: num_keys + 1])]
 
 
 def weights_of(ids: KeyedJagged) -> torch.Tensor | None:

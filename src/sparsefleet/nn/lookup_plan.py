@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sparsefleet.nn.lookup import Lookup, is_keyed_jagged, values_of_key
+from sparsefleet.nn.lookup import Lookup, is_keyed_jagged, values_by_key
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store.store import Unknown
 
@@ -106,8 +106,9 @@ class LookupPlan:
         shape and strides must be those it had when the plan was learned.
         """
         found = []
+        keyed: dict[Path, list[torch.Tensor]] = {}  # the values by key, of objects found so far
         for entry in self._entries:
-            ids = _at(batch, entry.path)
+            ids = _at(batch, entry.path, keyed)
             if ids is not None and entry.view is not None:
                 ids = entry.view.apply(ids)
             if ids is None:
@@ -136,23 +137,42 @@ def _id_tensors(part: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
             yield from _id_tensors(value, (*path, index))
     elif is_keyed_jagged(part):
         yield from _id_tensors(part.values(), (*path, _VALUES))
-        for index in range(len(part.keys())):
-            yield from _id_tensors(values_of_key(part, index), (*path, _Key(index)))
+        for index, values in enumerate(values_by_key(part)):
+            yield from _id_tensors(values, (*path, _Key(index)))
 
 
-def _at(batch: Any, path: Path) -> torch.Tensor | None:
+def _at(batch: Any, path: Path, keyed: dict[Path, list[torch.Tensor]]) -> torch.Tensor | None:
+    last = path[-1] if path else None
+    if isinstance(last, _Key):
+        return _values_at(batch, path[:-1], last.place, keyed)
+    part = _part_at(batch, path)
+    return part if isinstance(part, torch.Tensor) and _holds_ids(part) else None
+
+
+def _part_at(batch: Any, path: Path) -> Any:
+    """Return the part of the batch; None if it has no such part."""
     part = batch
     try:
         for key in path:
             if key is _VALUES:
                 part = part.values() if is_keyed_jagged(part) else None
-            elif isinstance(key, _Key):
-                part = values_of_key(part, key.place) if is_keyed_jagged(part) else None
             else:
                 part = part[key]
     except (LookupError, TypeError):
         return None
-    return part if isinstance(part, torch.Tensor) and _holds_ids(part) else None
+    return part
+
+
+def _values_at(
+    batch: Any, path: Path, place: int, keyed: dict[Path, list[torch.Tensor]]
+) -> torch.Tensor | None:
+    """Return the values of one key of the keyed jagged tensor at `path`."""
+    parts = keyed.get(path)
+    if parts is None:
+        part = _part_at(batch, path)
+        is_known = is_keyed_jagged(part) and _holds_ids(part.values())
+        parts = keyed[path] = values_by_key(part) if is_known else []
+    return parts[place] if place < len(parts) else None
 
 
 def _holds_ids(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.monitor import LOOKUPS
-from sparsefleet.nn.lookup import Inverse, Lookup, unique_keys
+from sparsefleet.nn.lookup import Inverse, Lookup, TableKeys, distinct_keys
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown
 
@@ -31,22 +31,15 @@ class TableRows:
 
     __slots__ = ("dim", "inverse", "keys", "lookups", "rows", "sizes", "table")
 
-    def __init__(self, lookups: list[Lookup]) -> None:
+    def __init__(self, lookups: list[Lookup], found: TableKeys) -> None:
         self.table = lookups[0].table
         self.dim = lookups[0].dim
         self.lookups = lookups
-        self.sizes = [lookup.ids.numel() for lookup in lookups]
-        """The number of ids in each lookup."""
-        keys, inverse = unique_keys(lookups)
-        self.keys: Keys = keys
-        """uint64[U], each key once."""
-        self.inverse: Inverse = inverse
-        """uint32[N], each id's index into ``keys``; ``_core.PADDING_PLACE`` for padding."""
+        self.keys, self.inverse, self.sizes = found
         self.rows: Floats | None = None
         """float32[U, D] after the pull; None if every id is padding."""
-        LOOKUPS.add(self.table, len(inverse), len(keys), self._hottest)
 
-    def _hottest(self) -> float:
+    def hottest(self) -> float:
         """Return the share of the ids that the most frequent one has."""
         places = self.inverse[self.inverse != _core.PADDING_PLACE]
         return float(np.bincount(places).max() / len(places)) if len(places) else 0.0
@@ -61,6 +54,8 @@ class TableRows:
 
     def places_of(self, index: int) -> Inverse:
         """Return the part of ``inverse`` that belongs to one lookup."""
+        if len(self.sizes) == 1:
+            return self.inverse
         begin = sum(self.sizes[:index])
         return self.inverse[begin : begin + self.sizes[index]]
 
@@ -98,7 +93,15 @@ def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
     by_table: dict[str, list[Lookup]] = {}
     for lookup in lookups:
         by_table.setdefault(lookup.table, []).append(lookup)
-    return PulledRows({table: TableRows(group) for table, group in by_table.items()})
+    found = distinct_keys(list(by_table.values()))
+    tables = {
+        table: TableRows(group, keys)
+        for (table, group), keys in zip(by_table.items(), found, strict=True)
+    }
+    LOOKUPS.add(
+        (table, len(rows.inverse), len(rows.keys), rows.hottest) for table, rows in tables.items()
+    )
+    return PulledRows(tables)
 
 
 def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> PulledRows:

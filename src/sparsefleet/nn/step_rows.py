@@ -15,7 +15,7 @@ import torch
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn.lookup import Identity, Inverse, Lookup, unique_keys
+from sparsefleet.nn.lookup import Address, Inverse, Lookup, distinct_keys
 from sparsefleet.nn.pulled_rows import (
     DistinctLeaf,
     DistinctRows,
@@ -23,6 +23,7 @@ from sparsefleet.nn.pulled_rows import (
     PulledRows,
     TableRows,
     distinct_rows,
+    plan_rows,
     pull_rows,
 )
 from sparsefleet.store.arrays import Floats, Keys
@@ -89,10 +90,10 @@ class StepRows:
         self._leaves: list[_Leaf | DistinctLeaf] = []
         self._leaf_of_table: dict[str, _Leaf] = {}
         self._distinct_of_table: dict[str, DistinctLeaf] = {}
-        self._planned: dict[Identity, list[tuple[TableRows, int]]] = {}
+        self._planned: dict[Address, list[tuple[TableRows, int]]] = {}
         for rows in pulled.tables.values() if pulled else ():
             for index, lookup in enumerate(rows.lookups):
-                self._planned.setdefault(lookup.identity(), []).append((rows, index))
+                self._planned.setdefault(lookup.address(), []).append((rows, index))
 
     def __enter__(self) -> Self:
         _active.steps.append(self)
@@ -116,10 +117,9 @@ class StepRows:
         If ``train`` is set and the step trains, the rows take part in autograd; otherwise no row is
         created.
         """
-        self.lookups.append(lookup)
         train = train and self._train
-        places = self._planned.get(lookup.identity()) if self._planned else None
-        if places is not None:
+        places = self._places_of(lookup)
+        if places:
             found = self._planned_rows(places, train)
         else:
             rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
@@ -130,19 +130,20 @@ class StepRows:
         """Return the same rows, each distinct row once, for an operator that reads them in
         place.
         """
-        self.lookups.append(lookup)
         train = train and self._train
-        places = self._planned.get(lookup.identity()) if self._planned else None
-        if places is None:
-            rows = pull_rows([lookup], self._pull, train=train).tables[lookup.table]
-            return self._added(DistinctLeaf(rows)).take([0]) if train else distinct_rows(rows, 0)
-        rows, index = places[0]
+        places = self._places_of(lookup)
+        if not places:
+            rows, indexes = pull_rows([lookup], self._pull, train=train).tables[lookup.table], [0]
+        else:
+            rows, indexes = places[0][0], [index for _, index in places]
         if not train:
-            return distinct_rows(rows, index)
-        leaf = self._distinct_of_table.get(rows.table)
+            return distinct_rows(rows, indexes[0])
+        leaf = self._distinct_of_table.get(rows.table) if places else None
         if leaf is None:
-            leaf = self._distinct_of_table[rows.table] = self._added(DistinctLeaf(rows))
-        return leaf.take([index for _, index in places])
+            leaf = self._added(DistinctLeaf(rows))
+            if places:
+                self._distinct_of_table[rows.table] = leaf
+        return leaf.take(indexes)
 
     def gradients(self) -> dict[str, Gradient]:
         """Return, by table, the distinct keys uint64[U] and their summed gradients float32[U, D].
@@ -161,6 +162,14 @@ class StepRows:
         """Return whether a loss depended on any lookup, even if it was only padding."""
         return any(leaf.has_gradient for leaf in self._leaves)
 
+    def _places_of(self, lookup: Lookup) -> list[tuple[TableRows, int]]:
+        """Count the lookup, and return where the planned ones of the same ids are."""
+        self.lookups.append(lookup)
+        planned = self._planned.get(lookup.address()) if self._planned else None
+        if planned is None:
+            return []
+        return [place for place in planned if place[0].lookups[place[1]].matches(lookup)]
+
     def _planned_rows(self, places: list[tuple[TableRows, int]], train: bool) -> torch.Tensor:
         rows, index = places[0]
         if not train:
@@ -173,7 +182,7 @@ class StepRows:
                 return leaf.take(index)
         # Looked up more often than planned (a recomputed forward pass): hand out the pulled rows
         # again as a separate tensor, since the caller may have written into the first.
-        again = TableRows([rows.lookups[index]])
+        [again] = plan_rows([rows.lookups[index]]).tables.values()
         return self._added(_Leaf(again, rows.gather_one(index))).take(0)
 
     def _added(self, leaf: AnyLeaf) -> AnyLeaf:
@@ -226,8 +235,10 @@ class _Leaf:
         ends = np.cumsum([lookup.ids.numel() for lookup in self._lookups])
         pieces = np.split(rows, ends[:-1])
         kept = [index for index, was_made in enumerate(made) if was_made]
-        keys, inverse = unique_keys([self._lookups[index] for index in kept])
-        return sum_by_key(keys, inverse, np.concatenate([pieces[index] for index in kept]))
+        [found] = distinct_keys([[self._lookups[index] for index in kept]])
+        return sum_by_key(
+            found.keys, found.inverse, np.concatenate([pieces[index] for index in kept])
+        )
 
 
 def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:

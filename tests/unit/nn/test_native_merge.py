@@ -24,6 +24,26 @@ def test_unique_gather_and_sum_agree_with_numpy() -> None:
     np.testing.assert_allclose(sums, wanted, rtol=1e-6)
 
 
+def test_keys_of_several_tables_are_those_of_each_alone() -> None:
+    random = np.random.default_rng(4)
+    lookups = [
+        [random.integers(-9, 9, size) for size in sizes] for sizes in ((30, 0, 12), (7,), ())
+    ]
+    padding = [[(30, 42, 2**64 - 3)], [(0, 7, 5)], []]
+    keys, counts, inverse = _core.unique_of_tables(list(zip(lookups, padding, strict=True)))
+    end_key = end_id = 0
+    for arrays, ranges, count in zip(lookups, padding, counts, strict=True):
+        joined = np.concatenate([np.empty(0, np.int64), *arrays])
+        alone, places = _core.unique(joined.view(np.uint64), ranges)
+        begin_key, end_key = end_key, end_key + count
+        begin_id, end_id = end_id, end_id + len(joined)
+        assert keys[begin_key:end_key].tolist() == alone.tolist()
+        assert inverse[begin_id:end_id].tolist() == places.tolist()
+    assert (end_key, end_id) == (len(keys), len(inverse))
+    with pytest.raises(ConfigError, match="within the 7 keys"):
+        _core.unique_of_tables([([random.integers(0, 9, 7)], [(0, 8, 0)])])
+
+
 def test_empty_batch_has_no_keys() -> None:
     distinct, inverse = _core.unique(np.empty(0, np.uint64))
     assert distinct.shape == inverse.shape == (0,)
