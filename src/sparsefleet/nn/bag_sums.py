@@ -10,15 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn.pulled_rows import DistinctRows
+from sparsefleet.nn.pulled_rows import DistinctRows, graph_input
 from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.store.arrays import Floats
 
 __all__ = ["Bags", "sum_rows_by_bag"]
+
+
+Lengths = NDArray[np.int64]
 
 
 class Bags(NamedTuple):
@@ -27,7 +32,7 @@ class Bags(NamedTuple):
     module: SparseModule
     ids: Tensor
     """int64[N], on the CPU."""
-    lengths: Tensor
+    lengths: Lengths
     """int64[B], validated: not negative, N in total."""
 
 
@@ -41,7 +46,7 @@ def sum_rows_by_bag(features: Sequence[Bags]) -> Tensor:
     >>> from sparsefleet.store import Constant
     >>> ads = SparseEmbedding("ads", 2, initializer=Constant(1.0)).eval()
     >>> ads.unknown = "initial"
-    >>> sum_rows_by_bag([Bags(ads, torch.tensor([5, 6, 5]), torch.tensor([2, 1]))])
+    >>> sum_rows_by_bag([Bags(ads, torch.tensor([5, 6, 5]), np.array([2, 1]))])
     tensor([[2., 2.],
             [1., 1.]])
     """
@@ -51,13 +56,11 @@ def sum_rows_by_bag(features: Sequence[Bags]) -> Tensor:
 
 
 def _sum_eagerly(features: Sequence[Bags]) -> Tensor:
-    found = [bags.module.look_up_distinct(bags.ids) for bags in features]
-    lengths = [np.ascontiguousarray(bags.lengths.numpy(), np.int64) for bags in features]
-    leaves = list({id(each.rows): each.rows for each in found}.values())
-    if any(leaf.requires_grad for leaf in leaves):
-        places = {id(leaf): place for place, leaf in enumerate(leaves)}
+    found = [bags.module.look_up_distinct_eagerly(bags.ids) for bags in features]
+    lengths = [bags.lengths for bags in features]
+    if any(each.leaf is not None for each in found):
         apply: Callable[..., Tensor] = _Sum.apply
-        return apply(found, lengths, [places[id(each.rows)] for each in found], *leaves)
+        return apply(found, lengths, graph_input())
     return _sum(found, lengths)
 
 
@@ -68,39 +71,49 @@ def _sum_outside_graph(features: Sequence[Bags]) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """Sums for autograd; the leaves are only graph inputs, values come from their memory."""
+    """Sums for autograd; rows and their gradients are not in the graph, see `graph_input`."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        found: list[DistinctRows],
-        lengths: list[Any],
-        leaf_of: list[int],  # of each feature
-        *leaves: Tensor,
+        ctx: Any, found: list[DistinctRows], lengths: list[Lengths], graph_input: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(*leaves)
-        ctx.places, ctx.lengths, ctx.leaf_of = [each.places for each in found], lengths, leaf_of
+        ctx.save_for_backward(graph_input)
+        ctx.found, ctx.lengths = found, lengths
         return _sum(found, lengths)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         if torch.is_grad_enabled():
             raise ConfigError(
                 "sums of bags have no second derivative, but backward() was called with "
                 "create_graph=True; look the ids up with SparseEmbedding and sum with torch there"
             )
-        # Raises if an earlier backward pass freed them. They may be other tensors than in the
-        # forward pass: torch.utils.checkpoint and save_on_cpu replace what is saved.
-        sums = [np.zeros(leaf.shape, np.float32) for leaf in ctx.saved_tensors]
-        features = [
-            (sums[leaf], places, lengths)
-            for leaf, places, lengths in zip(ctx.leaf_of, ctx.places, ctx.lengths, strict=True)
-        ]
+        _ = ctx.saved_tensors  # raises if an earlier backward pass freed them
+        sums = _zeros(ctx.found)
+        features = list(zip(sums, (each.places for each in ctx.found), ctx.lengths, strict=True))
         _core.add_bag_gradients(np.ascontiguousarray(gradient.numpy()), features)
-        return None, None, None, *(torch.from_numpy(each) for each in sums)
+        for leaf, added in {
+            each.leaf: one for each, one in zip(ctx.found, sums, strict=True)
+        }.items():
+            if leaf is not None:
+                leaf.add(added)
+        return None, None, None
 
 
-def _sum(found: list[DistinctRows], lengths: list[Any]) -> Tensor:
+def _zeros(found: list[DistinctRows]) -> list[Floats]:
+    """Return an array for the gradients of each feature's rows; features of one leaf share it."""
+    keys = [(id(each.array), each.leaf is None) for each in found]  # rows may also be frozen
+    shapes = {key: each.array.shape for key, each in zip(keys, found, strict=True)}
+    whole = np.zeros(sum(rows * dim for rows, dim in shapes.values()), np.float32)
+    parts = {}
+    end = 0
+    for key, (rows, dim) in shapes.items():
+        begin, end = end, end + rows * dim
+        parts[key] = whole[begin:end].reshape(rows, dim)
+    return [parts[key] for key in keys]
+
+
+def _sum(found: list[DistinctRows], lengths: list[Lengths]) -> Tensor:
     width = sum(each.array.shape[1] for each in found)
     out = np.empty((len(lengths[0]), width), np.float32)
     features = [

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.nn.pulled_rows import DistinctRows
+from sparsefleet.nn.pulled_rows import DistinctRows, graph_input
 from sparsefleet.nn.sparse_embedding import SparseEmbedding
 from sparsefleet.nn.step_rows import is_traced
 
@@ -64,60 +64,48 @@ def embedding_dots(
     if right_ids.is_cuda:
         return embedding_dots(left, left_ids.cpu(), right, right_ids.cpu()).to(right_ids.device)
     sides = (left.look_up_distinct(left_ids), right.look_up_distinct(right_ids))
-    if sides[0].rows.requires_grad or sides[1].rows.requires_grad:
+    if sides[0].leaf is not None or sides[1].leaf is not None:
         apply: Callable[..., Tensor] = _Dots.apply
-        return apply(sides[0].rows, sides[1].rows, sides, right_ids.shape)
+        return apply(sides, right_ids.shape, graph_input())
     return _dots(*sides, right_ids.shape)
 
 
 class _Dots(torch.autograd.Function):
-    """Dot products for autograd; the row tensors are only graph inputs, values come from their
-    memory.
+    """Dot products for autograd; rows and their gradients are not in the graph, see
+    `graph_input`.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor,
-        sides: tuple[DistinctRows, DistinctRows],
-        shape: torch.Size,
+        ctx: Any, sides: tuple[DistinctRows, DistinctRows], shape: torch.Size, graph_input: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(left, right)
+        ctx.save_for_backward(graph_input)
         ctx.sides = sides
         return _dots(*sides, shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         if torch.is_grad_enabled():
             raise ConfigError(
                 "embedding_dots has no second derivative, but backward() was called with "
                 "create_graph=True; use torch operators there instead: "
                 "(left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)"
             )
-        left_rows, right_rows = ctx.saved_tensors  # raises if an earlier backward pass freed them
+        _ = ctx.saved_tensors  # raises if an earlier backward pass freed them
         left, right = ctx.sides
-        needs_left, needs_right = ctx.needs_input_grad[:2]
-        left_sums = np.empty_like(left.array) if needs_left else None
-        if left_rows is right_rows:
-            right_sums = left_sums
-        else:
-            right_sums = np.empty_like(right.array) if needs_right else None
+        sums = {side.leaf: np.empty_like(side.array) for side in ctx.sides if side.leaf is not None}
         _core.sum_dot_gradients(
             np.ascontiguousarray(gradient.numpy()).reshape(-1),
             left.array,
             left.places,
             right.array,
             right.places,
-            left_sums,
-            right_sums,
+            sums.get(left.leaf),
+            sums.get(right.leaf),
         )
-        return (
-            None if left_sums is None else torch.from_numpy(left_sums),
-            None if right_sums is None or right_sums is left_sums else torch.from_numpy(right_sums),
-            None,
-            None,
-        )
+        for leaf, added in sums.items():
+            leaf.add(added)
+        return None, None, None
 
 
 def _dots(left: DistinctRows, right: DistinctRows, shape: torch.Size) -> Tensor:

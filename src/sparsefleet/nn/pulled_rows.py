@@ -5,7 +5,7 @@ Letters: N ids of all lookups of a table, U distinct ids, D row width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -133,54 +133,71 @@ def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> P
 class DistinctRows(NamedTuple):
     """Rows for an operator that reads them in place; read-only."""
 
-    rows: torch.Tensor
-    """float32[U, D]; part of the autograd graph when the lookup trains."""
     array: Floats
-    """The memory behind ``rows``."""
+    """float32[U, D]"""
     places: Inverse
     """uint32[N], the row index of each id; ``_core.PADDING_PLACE`` for padding."""
+    leaf: DistinctLeaf | None
+    """What the operator gives the gradients to; None if the lookup does not train."""
 
 
 def distinct_rows(rows: TableRows, index: int) -> DistinctRows:
-    """Return the rows of one lookup, without autograd."""
-    array = _array_of(rows)
-    return DistinctRows(torch.from_numpy(array), array, rows.places_of(index))
+    """Return the rows of one lookup that does not train."""
+    return DistinctRows(_array_of(rows), rows.places_of(index), None)
 
 
 class DistinctLeaf:
-    """The distinct rows of a table's lookups as one leaf tensor of autograd."""
+    """The distinct rows of a table's lookups, and the sums of their gradients."""
 
-    __slots__ = ("_array", "_made", "_rows", "_values", "table")
+    __slots__ = ("_array", "_made", "_rows", "_sums", "table")
 
     def __init__(self, rows: TableRows) -> None:
         self.table = rows.table
         self._rows = rows
         self._array = _array_of(rows)
-        self._values = torch.from_numpy(self._array).requires_grad_()
+        self._sums: Floats | None = None
         self._made: set[int] = set()
 
     @property
-    def has_gradient(self) -> bool:
-        return self._values.grad is not None
+    def shape(self) -> tuple[int, int]:
+        """Return [U, D]."""
+        return self._array.shape  # type: ignore[return-value]
 
-    def take(self, indexes: Collection[int]) -> DistinctRows:
+    @property
+    def has_gradient(self) -> bool:
+        return self._sums is not None
+
+    def take(self, indexes: Sequence[int]) -> DistinctRows:
         """Return the rows of a lookup, given its indexes in the table; several lookups may have
         equal ids.
         """
         self._made.update(indexes)
-        return DistinctRows(self._values, self._array, self._rows.places_of(min(indexes)))
+        return DistinctRows(self._array, self._rows.places_of(indexes[0]), self)
+
+    def add(self, sums: Floats) -> None:
+        """Add gradients of the rows, float32[U, D]; the leaf keeps the first array."""
+        if self._sums is None:
+            self._sums = sums
+        else:
+            self._sums += sums
 
     def gradient(self) -> tuple[Keys, Floats] | None:
         """Return the distinct keys and summed gradients of the lookups that were made."""
-        grad = self._values.grad
-        if grad is None:
+        sums = self._sums
+        if sums is None:
             return None
-        sums = np.ascontiguousarray(grad.numpy())
         if len(self._made) == len(self._rows.lookups):
             return self._rows.keys, sums
         places = np.unique(np.concatenate([self._rows.places_of(i) for i in self._made]))
         places = places[places != _core.PADDING_PLACE]
         return self._rows.keys[places], sums[places]
+
+
+def graph_input() -> torch.Tensor:
+    """Return an empty tensor that makes autograd call the backward pass of an operator on
+    `DistinctRows`, which gives its gradients to their leaves.
+    """
+    return torch.empty(0, requires_grad=True)
 
 
 def _array_of(rows: TableRows) -> Floats:

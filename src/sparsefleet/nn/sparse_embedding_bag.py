@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Literal, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -195,7 +196,8 @@ class SparseEmbeddingBag(SparseModule):
         if weights is not None:
             self._check_weights(ids, weights)
         if weights is None and isinstance(sum_bags, BagsOfLengths):
-            total = sum_rows_by_bag([Bags(self, ids, sum_bags.lengths)])
+            lengths = np.ascontiguousarray(sum_bags.lengths.numpy(), np.int64)
+            total = sum_rows_by_bag([Bags(self, ids, lengths)])
         else:
             rows = self._look_up(ids)  # zeros for padding
             total = sum_bags(rows if weights is None else rows * weights.unsqueeze(-1), -2)

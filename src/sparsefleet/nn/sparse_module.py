@@ -129,9 +129,10 @@ class SparseModule(nn.Module):
         """Return the distinct rows of ``ids``, for operators that need no copy per id."""
         if torch.compiler.is_dynamo_compiling():
             return _look_up_distinct_outside_graph(self, ids)
-        return self._look_up_distinct_eagerly(ids)
+        return self.look_up_distinct_eagerly(ids)
 
-    def _look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
+    def look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
+        """Return the same, where torch.compile has already left its graph."""
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up_distinct(lookup, train=train)
 
@@ -172,7 +173,7 @@ def _look_up_outside_graph(module: SparseModule, ids: torch.Tensor) -> torch.Ten
 
 @_disable_dynamo
 def _look_up_distinct_outside_graph(module: SparseModule, ids: torch.Tensor) -> DistinctRows:
-    return module._look_up_distinct_eagerly(ids)
+    return module.look_up_distinct_eagerly(ids)
 
 
 def _is_id(value: object) -> bool:

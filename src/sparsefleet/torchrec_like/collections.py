@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.nn import SparseEmbedding, import_embedding, import_embeddings
 from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
+from sparsefleet.nn.lookup import values_by_key
 from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths, traced_bags
 from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import is_traced
@@ -153,6 +156,9 @@ class EmbeddingBagCollection(_Collection):
     ) -> None:
         super().__init__(tables, optimizer)
         self._is_weighted = is_weighted
+        self._keys = [key for key, _, _ in self._users]
+        self._dims = [config.embedding_dim for _, _, config in self._users]
+        self._poolings = [_pooling(config) for _, _, config in self._users]
         self.embedding_bags = nn.ModuleDict(self._tables)
         for config in tables:
             if _pooling(config) == "MEAN" and is_weighted:
@@ -167,28 +173,42 @@ class EmbeddingBagCollection(_Collection):
 
     def forward(self, features: Any) -> KeyedTensor:
         """Return pooled rows; features: a KeyedJaggedTensor, of TorchRec or of this module."""
-        jagged = [features[feature] for _, feature, _ in self._users]
-        keys = [key for key, _, _ in self._users]
-        dims = [config.embedding_dim for _, _, config in self._users]
         if is_traced() or self._is_weighted or not features.values().is_cpu:
-            pooled = self._pool_rows(jagged)
+            pooled = self._pool_rows([features[feature] for _, feature, _ in self._users])
         else:
-            _check_lengths(features)
-            pooled = sum_rows_by_bag(
-                [
-                    Bags(self._tables[config.name], ids.values(), ids.lengths())
-                    for (_, _, config), ids in zip(self._users, jagged, strict=True)
-                ]
-            )
-        if any(_pooling(config) == "MEAN" for _, _, config in self._users):
+            pooled = sum_rows_by_bag(self._bags(features))
+        if "MEAN" in self._poolings:
             parts = [
-                _mean(total, ids) if _pooling(config) == "MEAN" else total
-                for (_, _, config), ids, total in zip(
-                    self._users, jagged, torch.split(pooled, dims, dim=1), strict=True
+                _mean(total, features[feature]) if pooling == "MEAN" else total
+                for (_, feature, _), pooling, total in zip(
+                    self._users,
+                    self._poolings,
+                    torch.split(pooled, self._dims, dim=1),
+                    strict=True,
                 )
             ]
             pooled = torch.cat(parts, dim=1)
-        return KeyedTensor(keys, dims, pooled)
+        return KeyedTensor(self._keys, self._dims, pooled)
+
+    def _bags(self, features: Any) -> list[Bags]:
+        """Return the bags of each table's features, with lengths that fit the ids."""
+        lengths = np.ascontiguousarray(features.lengths().numpy(), np.int64)
+        _check_lengths(lengths, features.values().numel())
+        places = {name: place for place, name in enumerate(features.keys())}
+        ids, num_bags = values_by_key(features), features.stride()
+        if len(lengths) != len(places) * num_bags:
+            raise ShapeError(
+                f"{len(places)} features of {num_bags} examples have {len(lengths)} lengths, "
+                f"expected {len(places) * num_bags}: the same number of bags for all"
+            )
+        bags = []
+        for _, feature, config in self._users:
+            place = places.get(feature)
+            if place is None:
+                raise KeyError(f"there is no feature {feature!r}; the keys are {features.keys()}")
+            of_feature = lengths[place * num_bags : (place + 1) * num_bags]
+            bags.append(Bags(self._tables[config.name], ids[place], of_feature))
+        return bags
 
     def _pool_rows(self, jagged: list[Any]) -> Tensor:
         """Return the sums of all bags from the rows of all ids, times their weights."""
@@ -315,14 +335,13 @@ def _pooling(config: Any) -> str:
     return str(config.pooling.name)
 
 
-def _check_lengths(features: Any) -> None:
+def _check_lengths(lengths: NDArray[np.int64], num_ids: int) -> None:
     """Raise ShapeError unless the lengths of all bags are >= 0 and add up to the number of ids."""
-    lengths, num_ids = features.lengths(), features.values().numel()
     total = int(lengths.sum())
-    if total != num_ids or (len(lengths) and int(lengths.min()) < 0):
+    if total != num_ids or (len(lengths) and lengths.min() < 0):
         raise ShapeError(
             f"the lengths of the features sum to {total}, the smallest is "
-            f"{int(lengths.min()) if len(lengths) else 0}, but there are {num_ids} ids; expected "
+            f"{lengths.min() if len(lengths) else 0}, but there are {num_ids} ids; expected "
             "lengths >= 0 that sum to the number of ids"
         )
 

@@ -161,6 +161,7 @@ class KeyedJaggedTensor(_Jagged):
         self._stride = stride if stride is not None else num_bags // max(len(self._keys), 1)
         self._parts: dict[str, JaggedTensor] = {}
         self._per_key: list[int] | None = None
+        self._views: list[Tensor] | None = None
 
     @staticmethod
     def from_lengths_sync(
@@ -223,9 +224,17 @@ class KeyedJaggedTensor(_Jagged):
     def offset_per_key(self) -> list[int]:
         """Return where the values of each feature start, and the end."""
         if self._per_key is None:
-            starts = self.offsets()[:: max(self._stride, 1)].tolist()
-            self._per_key = [*starts[: len(self._keys)], len(self._values)]
+            starts = self.offsets()[:: self._stride].tolist() if self._stride else []
+            starts = starts[: len(self._keys)] or [0] * len(self._keys)
+            self._per_key = [*starts, len(self._values)]
         return self._per_key
+
+    def values_per_key(self) -> list[Tensor]:
+        """Return the values of each feature as views, the same tensors each time."""
+        if self._views is None:
+            ends = self.offset_per_key()
+            self._views = [self._values[begin:end] for begin, end in itertools.pairwise(ends)]
+        return self._views
 
     def __getitem__(self, key: str) -> JaggedTensor:
         """Return one feature; its values are a view."""

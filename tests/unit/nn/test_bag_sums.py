@@ -11,12 +11,16 @@ from torch import nn
 
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.nn import SparseEmbedding, import_embedding
+from sparsefleet.nn import SparseEmbedding, bind, import_embedding
 from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
+from sparsefleet.nn.lookup import Lookup
+from sparsefleet.nn.pulled_rows import pull_rows
+from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.optim import SGD
+from sparsefleet.store import LocalStore
 
 IDS = [torch.tensor([3, 1, 3, 3, 0]), torch.tensor([2, 3])]
-LENGTHS = [torch.tensor([2, 0, 3]), torch.tensor([1, 1, 0])]
+LENGTHS = [np.array([2, 0, 3]), np.array([1, 1, 0])]
 
 
 def table(name: str, weight: torch.Tensor) -> SparseEmbedding:
@@ -26,7 +30,7 @@ def table(name: str, weight: torch.Tensor) -> SparseEmbedding:
 
 
 def torch_sum(weight: torch.Tensor, at: int) -> torch.Tensor:
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), LENGTHS[at].cumsum(0)[:-1]])
+    offsets = torch.from_numpy(LENGTHS[at].cumsum() - LENGTHS[at])
     return nn.functional.embedding_bag(IDS[at], weight, offsets, mode="sum")
 
 
@@ -83,6 +87,38 @@ def test_features_of_one_table_add_their_gradients() -> None:
         0: [1.0, 1.0],
         2: [1.0, 1.0],
     }
+
+
+def test_a_frozen_module_of_the_same_table_adds_no_gradient() -> None:
+    weight = torch.ones(4, 2)
+    trained, frozen = (SparseEmbedding("both", 2, optimizer=SGD(lr=1.0)) for _ in range(2))
+    frozen.eval()
+    store = LocalStore()
+    bind(nn.ModuleList([trained, frozen]), store)
+    import_embedding(trained, weight)
+
+    def pull(keys: Any, **how: Any) -> Any:
+        return store.pull_many(keys, **how)[0]
+
+    lookups = [Lookup("both", 2, ids) for ids in IDS]
+    with StepRows(pull, pulled=pull_rows(lookups, pull)) as step:
+        features = zip((trained, frozen), IDS, LENGTHS, strict=True)
+        sum_rows_by_bag([Bags(*each) for each in features]).sum().backward()
+    keys, sums = step.gradients()["both"]
+    found = dict(zip(keys.tolist(), sums.tolist(), strict=True))
+    assert found == {3: [3.0, 3.0], 1: [1.0, 1.0], 0: [1.0, 1.0]}
+
+
+def test_gradients_of_parameters_alone_leave_the_rows_without() -> None:
+    module, layer = table("alone", torch.ones(4, 2)), nn.Linear(2, 1)
+    total = layer(sum_rows_by_bag([Bags(module, IDS[0], LENGTHS[0])])).sum()
+    torch.autograd.grad(total, list(layer.parameters()), retain_graph=True)
+    assert module.take_gradients() == {}
+    total = layer(sum_rows_by_bag([Bags(module, IDS[0], LENGTHS[0])])).sum()
+    total.backward(retain_graph=True)
+    total.backward()
+    _, sums = module.take_gradients()["alone"]
+    np.testing.assert_allclose(sums[0], 6 * layer.weight.detach()[0], rtol=1e-6)
 
 
 def test_padding_adds_nothing_and_evaluation_makes_no_graph() -> None:
