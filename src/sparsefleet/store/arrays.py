@@ -25,7 +25,8 @@ def as_keys(table: str, keys: Any) -> Keys:
 
     Contiguous int64 or uint64 NumPy arrays and CPU tensors are not copied.
     """
-    if type(keys) is np.ndarray and keys.dtype is _KEY and keys.flags.c_contiguous:
+    # Not `is`: arrays from native code may have another of NumPy's types of this size.
+    if type(keys) is np.ndarray and keys.dtype == _KEY and keys.flags.c_contiguous:
         return keys
     array = _as_array(table, "keys", keys)
     if array.dtype not in _KEY_DTYPES:
