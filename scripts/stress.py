@@ -29,7 +29,11 @@ TESTS = (
     "tests/process/test_launch.py",
     "tests/process/test_launch_restarts.py",
     "tests/process/test_launch_nodes.py",
+    "tests/process/test_launch_replica.py",
     "tests/process/test_lost_worker.py",
+    "tests/process/test_preemption.py",
+    "tests/process/test_ray_jobs.py",
+    "tests/process/test_restarts_alone.py",
     "tests/process/test_resumed_job.py",
     "tests/regressions/test_cause_of_a_failed_job.py",
     "tests/regressions/test_foreign_members.py",
@@ -162,26 +166,24 @@ def commands(options: argparse.Namespace, order: random.Random) -> list[tuple[li
     return found
 
 
-def main() -> int:
-    options = arguments()
-    output = (ROOT / options.output).resolve()
-    output.mkdir(parents=True, exist_ok=True)
+def run_all(options: argparse.Namespace, output: Path) -> tuple[int, int, dict[str, list[str]]]:
+    """Run until the runs or the time are over, or Ctrl-C; return runs, tests and the failures."""
     order = random.Random(options.seed)
     failures: dict[str, list[str]] = {}
     begun = time.monotonic()
     number = tests = 0
-    with busy_machine(options.load):
+    try:
         while number < options.runs:
             if options.seconds and number and time.monotonic() - begun > options.seconds:
                 break
-            number += 1
             start, failed = time.monotonic(), []
             for command, flag in commands(options, order):
                 kind = "pytest" if "pytest" in command else "ctest"
-                kept = output / f"run-{number}-{kind}.txt"
+                kept = output / f"run-{number + 1}-{kind}.txt"
                 found, total = run_once(command, flag, kept, options.timeout_s)
                 failed += found
                 tests += total
+            number += 1
             for test, how in failed:
                 failures.setdefault(test, []).append(f"run {number}: {how}")
             told = ", ".join(sorted(test for test, _ in failed)) or "all passed"
@@ -189,6 +191,18 @@ def main() -> int:
                 f"run {number} of {options.runs}, {time.monotonic() - start:.0f} s: {told}",
                 flush=True,
             )
+    except KeyboardInterrupt:
+        print(f"interrupted in run {number + 1}, which does not count")
+    return number, tests, failures
+
+
+def main() -> int:
+    options = arguments()
+    output = (ROOT / options.output).resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with busy_machine(options.load):
+        number, tests, failures = run_all(options, output)
     print(
         f"\n{tests} tests in {number} runs, {time.monotonic() - begun:.0f} s, load {options.load}"
     )
@@ -198,7 +212,7 @@ def main() -> int:
             print(f"    {each}")
     if failures:
         print(f"output of the failed runs: {output}/run-*.txt")
-    return 1 if failures else 0
+    return 1 if failures or not number else 0
 
 
 if __name__ == "__main__":
