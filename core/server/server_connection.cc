@@ -18,7 +18,7 @@ constexpr std::size_t kMaxUnsentBytes = 16u << 20;  // reading pauses beyond thi
 constexpr std::uint32_t kMaxOwedReplies = 256;      // and beyond this many pending replies
 constexpr std::uint64_t kMaxHelloBytes = 4096;
 constexpr std::size_t kGatherBuffers = 32;
-constexpr std::chrono::seconds kLinger{2};
+constexpr std::chrono::seconds kLinger{2};  // without a byte from the peer
 constexpr std::chrono::seconds kIdleKeepsMemory{10};
 
 std::string SecondsText(std::chrono::nanoseconds duration) {
@@ -359,8 +359,10 @@ bool ServerConnection::MakeFront() {
 }
 
 // Reads and discards until the peer closes: closing a socket with unread bytes resets it, and a
-// reset may destroy the error reply before the peer has read it.
+// reset may destroy the error reply before the peer has read it. Whoever still sends after kLinger
+// gets more time, up to the limit of a frame.
 void ServerConnection::Discard() {
+  linger_until_ = std::min(std::chrono::steady_clock::now() + kLinger, linger_end_);
   std::array<std::byte, 16384> scratch;
   for (int i = 0; i < 64; ++i) {
     auto progress = channel_->Read(scratch);
@@ -404,6 +406,7 @@ void ServerConnection::FailOutOfMemory() {
 void ServerConnection::BeginLinger() {
   phase_ = Phase::kLinger;
   linger_until_ = std::chrono::steady_clock::now() + kLinger;
+  linger_end_ = std::max(linger_until_, linger_until_ - kLinger + host_.frame_timeout);
 }
 
 void ServerConnection::TimeOut() {

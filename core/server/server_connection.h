@@ -126,6 +126,7 @@ class ServerConnection final : public ReplySink,
   std::uint64_t bytes_counted_ = 0;
   TimePoint last_read_;
   TimePoint linger_until_;
+  TimePoint linger_end_;
 
   mutable Mutex mutex_;
   bool running_ GUARDED_BY(mutex_) = false;

@@ -123,6 +123,23 @@ const Test kOversized("a frame that claims too large a body gets TOO_LARGE and a
                         ExpectEqual(server.server->Stats()["server.protocol_errors"], 1.0);
                       });
 
+const Test kSlowSender(
+    "a peer that still sends a rejected frame is not cut off before it reads why", [] {
+      TestServer server;
+      auto client = server.Join(1, "slow");
+      FrameHeader header;
+      header.type = MessageType::kStats;
+      header.request_id = 77;
+      header.body_bytes = 0xffffffff;
+      client->SendBytes(HeaderBytes(header));
+      const std::vector<std::byte> block(1024);
+      for (int i = 0; i < 30; ++i) {
+        Require(client->SendBytes(block), "the server reset the connection");
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a slow peer
+      }
+      ExpectCode(client->ReadReply().status, Code::kTooLarge);
+    });
+
 const Test kVersion("the error for another protocol version names both", [] {
   TestServer server;
   auto client = server.Connect();
