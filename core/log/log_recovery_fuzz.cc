@@ -46,15 +46,18 @@ class Fuzzer {
   }
 
   // The first byte chooses: a whole file, or pairs of a position (two bytes) and a value to write
-  // into the valid one, which is cut off at the last position.
+  // into the valid one, which may then be cut off at the last position.
   void Feed(std::span<const std::uint8_t> input) {
     if (input.empty()) return;
     std::string file(input.begin() + 1, input.end());
     if (input[0] % 2 == 0) {
       file = valid_;
+      std::size_t position = valid_.size();
       for (std::size_t i = 1; i + 3 <= input.size(); i += 3) {
-        file[(input[i] | input[i + 1] << 8) % valid_.size()] = static_cast<char>(input[i + 2]);
+        position = (input[i] | input[i + 1] << 8) % valid_.size();
+        file[position] = static_cast<char>(input[i + 2]);
       }
+      if (input[0] % 4 == 0) file.resize(position);
     }
     WriteFile(segment_, file);
     const auto first = Recover();
