@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +34,20 @@ __all__ = [
     "UniformInitializer",
     "Xavier",
     "XavierInitializer",
+    "force_init_on_cpu",
+    "init_on_cpu",
 ]
+
+
+@contextmanager
+def init_on_cpu() -> Iterator[None]:
+    """Do nothing: parameters are initialized on the CPU. A context of Fluid before 1.8."""
+    yield
+
+
+def force_init_on_cpu() -> bool:
+    """Return whether the code is within `init_on_cpu`: always False."""
+    return False
 
 
 class Initializer:
@@ -46,6 +61,8 @@ class Initializer:
         """Add the operator to the block of the start-up program."""
         type, attrs = self.fill(variable)
         common = {"shape": list(variable.shape), "dtype": variable.dtype}
+        if "seed" in attrs and block.program.random_seed:
+            attrs["program_seed"] = block.program.random_seed
         block.append_op(type, {}, {"Out": variable}, {**common, **attrs})
 
 

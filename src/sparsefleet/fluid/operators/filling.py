@@ -13,6 +13,11 @@ from sparsefleet.fluid.framework.initializer import Initializer
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.seeded_draws import (
+    seeded_normal,
+    seeded_truncated_normal,
+    seeded_uniform,
+)
 from sparsefleet.fluid.operators.sizes import Sizes, open_sizes, run_sizes, sizes_of
 
 __all__ = [
@@ -104,6 +109,11 @@ def assign_value(
     return torch.tensor(values, dtype=getattr(torch, dtype), device=device).reshape(tuple(shape))
 
 
+def _is_seeded(made: Tensor, seed: int) -> bool:
+    """Return whether to draw as 1.8.5 does on a CPU."""
+    return bool(seed) and made.device.type == "cpu" and made.dtype in (torch.float32, torch.float64)
+
+
 @op("uniform_random", "ShapeTensor? ShapeTensorList*", lod="none", infer=_given_shape)
 def uniform_random_op(
     shape_tensor: Tensor | None,
@@ -117,11 +127,16 @@ def uniform_random_op(
     diag_step: int = 0,
     diag_val: float = 1.0,
     dtype: str = "float32",
+    seed: int = 0,
+    program_seed: int = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     made = torch.empty(sizes, dtype=getattr(torch, dtype))
-    made.uniform_(min, max, generator=generator)
+    if _is_seeded(made, seed or program_seed):
+        seeded_uniform(made, seed or program_seed, min, max)
+    else:
+        made.uniform_(min, max, generator=generator)
     made.view(-1)[: diag_num * (diag_step + 1) : diag_step + 1] = diag_val
     return made
 
@@ -136,10 +151,14 @@ def gaussian_random_op(
     mean: float = 0.0,
     std: float = 1.0,
     dtype: str = "float32",
+    seed: int = 0,
+    program_seed: int = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     made = torch.empty(sizes, dtype=getattr(torch, dtype))
+    if _is_seeded(made, seed or program_seed):
+        return seeded_normal(made, seed or program_seed, mean, std)
     return made.normal_(mean, std, generator=generator)
 
 
@@ -151,12 +170,16 @@ def truncated_gaussian_random(
     std: float = 1.0,
     dtype: str = "float32",
     device: str = "cpu",
+    seed: int = 0,
+    program_seed: int = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draw from a normal distribution, truncated at two standard deviations."""
     made = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=device)
     if made.is_meta or std == 0.0:
         return made if made.is_meta else made.fill_(mean)
+    if _is_seeded(made, seed or program_seed):
+        return seeded_truncated_normal(made, seed or program_seed, mean, std)
     return torch.nn.init.trunc_normal_(
         made, mean, std, mean - 2 * std, mean + 2 * std, generator=generator
     )
