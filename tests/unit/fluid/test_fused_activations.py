@@ -39,6 +39,7 @@ def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return function
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
+    monkeypatch.setattr(fused, "COMPILE_AFTER_S", 0.0)
     monkeypatch.setattr(fused, "can_compile", lambda: True)
     return asked
 
@@ -164,10 +165,20 @@ def test_without_a_compiler_it_is_said_once(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.skipif(module_preparation.found_compiler() is None, reason="there is no C++ compiler")
-def test_compiled_kernels_give_the_same() -> None:
+def test_compiled_kernels_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "COMPILE_AFTER_S", 0.0)
     apart, together = train(False), train(True)
     for name, value in apart.items():
         np.testing.assert_allclose(together[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_what_runs_briefly_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch, compiled_functions: list[str]
+) -> None:
+    monkeypatch.setattr(fused, "COMPILE_AFTER_S", 60.0)
+    kernel = fused._one_kernel(torch.relu)
+    assert kernel(torch.tensor([-1.0])).item() == 0.0
+    assert compiled_functions == []
 
 
 def test_a_compiler_that_fails_is_said_once_and_done_without(
@@ -181,6 +192,7 @@ def test_a_compiler_that_fails_is_said_once_and_done_without(
 
     monkeypatch.setattr(fused, "can_compile", lambda: True)
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    monkeypatch.setattr(fused, "COMPILE_AFTER_S", 0.0)
     monkeypatch.setattr(fused, "_compiler_error", lambda: CompilerError)
     kernel = fused._one_kernel(torch.relu)
     with caplog.at_level(logging.WARNING):

@@ -1,11 +1,13 @@
 """An operator fused with the activation that follows it.
 
 The intermediate result is not kept for the backward pass, which starts at the activation's result.
-Each pass is one kernel where torch.compile can generate one.
+Each pass becomes one kernel where torch.compile can generate one, in programs that run long enough.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -19,6 +21,10 @@ from sparsefleet.fluid.operators.elementwise import fit_second
 
 Tensor = torch.Tensor
 Act = Callable[[Tensor], Tensor]
+
+
+COMPILE_AFTER_S = 20.0
+"""Time of uncompiled calls after which a function is compiled, which takes about as long."""
 
 
 def _of_sign(below: float) -> Act:
@@ -165,21 +171,31 @@ def _norm_kernels(
 
 
 def _one_kernel(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function on the first call; if the compiler fails, call it uncompiled."""
-    if not can_compile():
-        return plain
-    run: Callable[..., Any] = torch.compile(plain, dynamic=True)
+    """Return a function that compiles itself once its calls have taken `COMPILE_AFTER_S`; if the
+    compiler fails, it stays uncompiled.
+    """
+    return _Kernel(plain) if can_compile() else plain
 
-    def call(*inputs: Tensor) -> Any:
-        nonlocal run
+
+class _Kernel:
+    def __init__(self, plain: Callable[..., Any]) -> None:
+        self._plain = self._run = plain
+        self._left_s = COMPILE_AFTER_S
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        if self._left_s > 0:
+            began = time.perf_counter()
+            found = self._plain(*inputs)
+            self._left_s -= time.perf_counter() - began
+            return found
+        if self._left_s > -math.inf:  # several threads may do this; the first compiles
+            self._left_s, self._run = -math.inf, torch.compile(self._plain, dynamic=True)
         try:
-            return run(*inputs)
+            return self._run(*inputs)
         except _compiler_error() as error:
             say_fusion_is_off(f"the compiler failed ({str(error).strip().partition(chr(10))[0]})")
-            run = plain
-            return plain(*inputs)
-
-    return call
+            self._run = self._plain
+            return self._plain(*inputs)
 
 
 def _compiler_error() -> type[Exception]:
