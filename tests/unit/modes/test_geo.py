@@ -36,6 +36,23 @@ def test_the_servers_see_the_part_of_one_of_two_workers_and_later_the_rest() -> 
         assert job.live[0] == pytest.approx(-0.6)
 
 
+def test_with_batches_on_record_servers_are_ahead_by_what_division_holds_back() -> None:
+    with ModeWorkers(EACH_STEP, workers=2) as job:
+        mode = job.modes[0]
+        mode.pull({ROWS: KEY})
+        seen = []
+        for number in range(1, 4):
+            made = gradients(2.0, {7: 2.0})
+            made.origin = BatchOrigin(epoch=0, number=number)
+            mode.hand_over(made)
+            job.stores[1].wait_version(ROWS, number)
+            seen.append(job.row())
+    divided, held_back = np.array([-0.1, -0.25, -0.425]), 0.0
+    for place, sent in enumerate(divided):
+        held_back = (held_back - 0.2) / 2  # the rule of 1.8.5 with two workers
+        assert seen[place] == pytest.approx(sent + held_back)
+
+
 def test_an_exchange_is_one_step_of_the_tables_rules() -> None:
     with ModeWorkers(EACH_STEP, workers=2) as job:
         mode, store = job.modes[0], job.stores[0]
