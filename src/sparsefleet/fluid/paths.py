@@ -161,6 +161,13 @@ _NAMES: dict[str, dict[str, str]] = {
         "multi_download": "io.hadoop",
         "multi_upload": "io.hadoop",
     },
+    "dataloader": {
+        "BatchSampler": "feeding.map_datasets",
+        "Dataset": "feeding.map_datasets",
+    },
+    "dataloader.batch_sampler": {"BatchSampler": "feeding.map_datasets"},
+    "dataloader.dataset": {"Dataset": "feeding.map_datasets"},
+    "dygraph.backward_strategy": {"BackwardStrategy": "dygraph.eager"},
     "incubate": {},
     "incubate.fleet": {},
     "incubate.fleet.base": {},
@@ -225,13 +232,20 @@ _NAMES: dict[str, dict[str, str]] = {
         ),
         "paddle.reader",
     ),
+    "paddle.check_import_scipy": {"check_import_scipy": "framework.old_helpers"},
+    "paddle.utils": {"Ploter": "paddle.plotting"},
+    "paddle.utils.plot": {"PlotData": "paddle.plotting", "Ploter": "paddle.plotting"},
     "proto": {},
     "reader": {
+        "BatchSampler": "feeding.map_datasets",
         "DataLoader": "feeding.data_loader",
         "DataLoaderBase": "feeding.loader",
+        "Dataset": "feeding.map_datasets",
         "GeneratorLoader": "feeding.generator_loader",
         "PyReader": "feeding.generator_loader",
+        "default_collate_fn": "feeding.map_datasets",
     },
+    "trainer_factory": {"FetchHandlerMonitor": "executor.dataset_training"},
     "transpiler": {
         "DistributeTranspiler": "fleet.distribute_transpiler",
         "DistributeTranspilerConfig": "fleet.transpiler_config",
@@ -248,7 +262,9 @@ _NAMES: dict[str, dict[str, str]] = {
         "op_to_code": "framework.program_text",
         "program_to_code": "framework.program_text",
         "variable_to_code": "framework.program_text",
+        "wait_server_ready": "fleet.communicator",
     },
+    "transpiler.details.checkport": {"wait_server_ready": "fleet.communicator"},
     "transpiler.memory_optimization_transpiler": {
         "memory_optimize": "fleet.distribute_transpiler",
         "release_memory": "fleet.distribute_transpiler",
@@ -282,7 +298,7 @@ class _PathFinder(MetaPathFinder):
             return None
         below = fullname.removeprefix("sparsefleet.fluid.")
         if below in _MODULES:
-            return ModuleSpec(fullname, AliasLoader(f"{_ROOT}.{_MODULES[below]}"))
+            return ModuleSpec(fullname, _PathLoader(f"{_ROOT}.{_MODULES[below]}"))
         if below in _NAMES:
             is_package = any(path.startswith(f"{below}.") for path in paths())
             return ModuleSpec(fullname, _NamesLoader(below), is_package=is_package)
@@ -312,6 +328,15 @@ class AliasLoader(InspectLoader):
     def is_package(self, fullname: str) -> bool:
         del fullname
         return bool(_loader_of(self._real).is_package(self._real))
+
+
+class _PathLoader(AliasLoader):
+    """Loads a module for a path of Fluid; names that it lacks are errors that say so."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        path = module.__name__.removeprefix("sparsefleet.")
+        vars(sys.modules[module.__name__]).setdefault("__getattr__", unknown_names(path))
 
 
 class _OldDatasetFinder(MetaPathFinder):

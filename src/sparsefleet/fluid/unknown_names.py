@@ -17,6 +17,55 @@ _INSTEAD = {
 }
 _INSTEAD["optimizer.DpsgdOptimizer"] = _INSTEAD["optimizer.Dpsgd"]
 
+# Names that most modules of Fluid import, so that programs find them in any: name -> home.
+_IMPORTED = {
+    "Block": "framework",
+    "CompiledProgram": "executor.compiler",
+    "Constant": "framework.initializer",
+    "Executor": "executor.executor",
+    "LayerHelper": "operators.layer_helper",
+    "Mode": "fleet.program_fleet",
+    "Normal": "framework.initializer",
+    "NumpyArrayInitializer": "framework.initializer",
+    "Operator": "framework",
+    "ParallelExecutor": "executor.parallel_executor",
+    "ParamAttr": "framework.param_attr",
+    "Parameter": "framework",
+    "Program": "framework",
+    "VarDesc": "framework.core",
+    "Variable": "framework.variable",
+    "Xavier": "framework.initializer",
+    "append_backward": "optimizer.backward",
+    "append_gradient_clip_ops": "optimizer.clip",
+    "autodoc": "framework.old_helpers",
+    "check_dtype": "operators.argument_checks",
+    "check_type": "operators.argument_checks",
+    "check_variable_and_dtype": "operators.argument_checks",
+    "compiler": "executor.compiler",
+    "convert_dtype": "operators.argument_checks",
+    "convert_np_dtype_to_dtype_": "framework.core",
+    "core": "framework.core",
+    "cpt": "paddle.compat",
+    "default_main_program": "framework",
+    "default_startup_program": "framework",
+    "deprecated": "framework.old_helpers",
+    "device_guard": "framework",
+    "error_clip_callback": "optimizer.clip",
+    "fluid": "",
+    "framework": "framework",
+    "get_logger": "framework.old_helpers",
+    "global_scope": "framework.scope",
+    "in_dygraph_mode": "framework",
+    "layers": "layers",
+    "name_scope": "framework",
+    "program_guard": "framework",
+    "templatedoc": "framework.old_helpers",
+    "unique_name": "framework.unique_name",
+    "wait_server_ready": "fleet.communicator",
+    "wrap_decorator": "framework.old_helpers",
+}
+_MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_name")
+
 
 def unknown_names(module: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for a module of Fluid that names what is missing and where to look."""
@@ -26,6 +75,9 @@ def unknown_names(module: str) -> Callable[[str], Any]:
 
         if f"{module}.{name}".removeprefix("fluid.") in paths():
             return importlib.import_module(f"sparsefleet.{module}.{name}")
+        if name in _IMPORTED:
+            home = importlib.import_module(f"sparsefleet.fluid.{_IMPORTED[name]}".rstrip("."))
+            return home if name in _MODULES else getattr(home, name)
         # Names that Python itself looks up are not API.
         instead = _INSTEAD.get(f"{module}.{name}".removeprefix("fluid."))
         hint = f": {instead}" if instead else ""

@@ -31,7 +31,7 @@ def test_levels_must_cover_each_other() -> None:
     tensor.set_recursive_sequence_lengths([[2, 1], [2, 2, 3]])
     assert tensor.lod() == [[0, 2, 3], [0, 2, 4, 7]]
     assert tensor.has_valid_recursive_sequence_lengths()
-    tensor.set_recursive_sequence_lengths([[2, 2], [2, 2, 3]])
+    tensor.set_lod([[0, 2, 4], [0, 2, 4, 7]])
     assert not tensor.has_valid_recursive_sequence_lengths()
     assert LoDTensor(torch.zeros(7)).has_valid_recursive_sequence_lengths()
 

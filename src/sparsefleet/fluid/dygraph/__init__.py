@@ -2,10 +2,13 @@
 
 from sparsefleet.fluid.dygraph import nn, parallel
 from sparsefleet.fluid.dygraph.eager import (
+    BackwardStrategy,
     ParamBase,
     VarBase,
     disable_dygraph,
+    disable_imperative,
     enable_dygraph,
+    enable_imperative,
     enabled,
     grad,
     guard,
@@ -72,6 +75,7 @@ __getattr__ = unknown_names("fluid.dygraph")
 
 __all__ = [
     "BCELoss",
+    "BackwardStrategy",
     "BatchNorm",
     "BilinearTensorProduct",
     "Conv2D",
@@ -118,7 +122,9 @@ __all__ = [
     "VarBase",
     "declarative",
     "disable_dygraph",
+    "disable_imperative",
     "enable_dygraph",
+    "enable_imperative",
     "enabled",
     "grad",
     "guard",

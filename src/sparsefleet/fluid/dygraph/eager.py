@@ -32,10 +32,13 @@ from sparsefleet.fluid.framework.places import Place
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
 
 __all__ = [
+    "BackwardStrategy",
     "ParamBase",
     "VarBase",
     "disable_dygraph",
+    "disable_imperative",
     "enable_dygraph",
+    "enable_imperative",
     "enabled",
     "grad",
     "guard",
@@ -353,6 +356,19 @@ def disable_dygraph() -> None:
         switch_main_program(_mode.outside[0])
         switch_startup_program(_mode.outside[1])
         _mode.outside = None
+
+
+enable_imperative, disable_imperative = enable_dygraph, disable_dygraph
+
+
+class BackwardStrategy:
+    """How gradients of a variable used several times are summed; kept, without effect here.
+
+    >>> BackwardStrategy().sort_sum_gradient
+    False
+    """
+
+    sort_sum_gradient = False
 
 
 class _NoGrad:

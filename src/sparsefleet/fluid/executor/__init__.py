@@ -8,9 +8,10 @@ __getattr__ = known_names(
     {
         "Executor": "sparsefleet.fluid.executor.executor",
         "FetchHandler": "sparsefleet.fluid.executor.dataset_training",
+        "as_numpy": "sparsefleet.fluid.executor.executor",
         "global_scope": "sparsefleet.fluid.framework.scope",
         "scope_guard": "sparsefleet.fluid.framework.scope",
     },
 )
 
-__all__ = ["Executor", "FetchHandler", "global_scope", "scope_guard"]
+__all__ = ["Executor", "FetchHandler", "as_numpy", "global_scope", "scope_guard"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from sparsefleet.engine.batch_source import BatchSource
 from sparsefleet.engine.clock import advise
@@ -36,7 +39,14 @@ from sparsefleet.train.trainer_config import TrainerConfig
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel
 
-__all__ = ["DatasetRun", "FetchHandler", "Fetching", "Saving", "check_no_updates"]
+__all__ = [
+    "DatasetRun",
+    "FetchHandler",
+    "FetchHandlerMonitor",
+    "Fetching",
+    "Saving",
+    "check_no_updates",
+]
 
 _CHECKPOINTS = "SPARSEFLEET_FLUID_CHECKPOINTS"
 _SECONDS = "SPARSEFLEET_FLUID_CHECKPOINT_SECONDS"
@@ -70,9 +80,42 @@ class FetchHandler:
         )
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Handle the fetched arrays by key; prints them unless overridden."""
+        """Handle the fetched arrays by key, None for those without a value yet; prints them unless
+        overridden.
+        """
         for key, value in res_dict.items():
-            print(f"{key}: {value}", flush=True)
+            if value is not None:
+                print(f"{key}: {value}", flush=True)
+
+
+class FetchHandlerMonitor:
+    """Calls a FetchHandler periodically with the values in a scope, from `start` to `stop`."""
+
+    def __init__(self, scope: Scope, handler: FetchHandler) -> None:
+        self._scope, self._handler = scope, handler
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fetch-handler", daemon=True)
+
+    def start(self) -> None:
+        """Start calling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop calling; wait for a call under way."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._handler.period_secs):
+            self._handler.handler(
+                {key: self._value(variable) for key, variable in self._handler.var_dict.items()}
+            )
+
+    def _value(self, variable: Any) -> Any:
+        found = self._scope.find_var(variable.name) if isinstance(variable, Variable) else None
+        if found is None or found.value() is None:
+            return None
+        return np.array(found.get_tensor())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,11 +337,10 @@ class _Reports:
     def _tell_handler(self) -> None:
         handler = self._fetching.handler
         assert handler is not None
-        found = {
-            key: self._latest[variable.name].detach().cpu().numpy().copy()
-            for key, variable in handler.var_dict.items()
-            if variable.name in self._latest
-        }
+        found: dict[str, Any] = {}
+        for key, variable in handler.var_dict.items():
+            value = self._latest.get(getattr(variable, "name", ""))
+            found[key] = None if value is None else value.detach().cpu().numpy().copy()
         handler.handler(found)
 
 

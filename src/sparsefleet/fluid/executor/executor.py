@@ -387,7 +387,7 @@ def _fed_within(program: Program, feed: Any) -> Any:
     if isinstance(feed, (list, tuple)):
         return [_fed_within(program, one) for one in feed]
     known = program.global_block().vars
-    return None if feed is None else {name: feed[name] for name in feed if name in known}
+    return None if feed is None else {n: value for n, value in feed.items() if n in known}
 
 
 def _collected(
@@ -415,6 +415,8 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
     if not isinstance(value, torch.Tensor):  # a parameter in a table
         return value.numpy() if return_numpy else value
     value = value.detach().cpu()
+    if value._is_zerotensor():  # a gradient that autograd did not allocate
+        value = value.clone()
     if value.dtype is torch.bfloat16:
         value = value.float()  # NumPy has no bfloat16
     if not return_numpy:

@@ -28,6 +28,10 @@ class FeedOfPlace(dict[str, LoDTensor]):
         """Yield the feed of each place, like Fluid's list; keys() returns the names."""
         return iter([dict(self.items())])
 
+    def __len__(self) -> int:
+        """Return the number of places."""
+        return 1
+
     def __missing__(self, key: object) -> FeedOfPlace:
         if key == 0:
             return self

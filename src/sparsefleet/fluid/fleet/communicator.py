@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import time
+from collections.abc import Sequence
 from typing import Any
 
+from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.fluid.fleet.distribute_transpiler import DistributedMode
 from sparsefleet.fluid.framework import Program
 
-__all__ = ["Communicator", "DistributedMode"]
+__all__ = ["Communicator", "DistributedMode", "wait_server_ready"]
+
+_log = logging.getLogger("sparsefleet.fluid")
+_RETRY_S = 1.0
 
 
 class Communicator:
@@ -44,3 +52,23 @@ class Communicator:
     def is_running(self) -> bool:
         """Return whether it was started and not stopped since."""
         return self._is_running
+
+
+def wait_server_ready(endpoints: Sequence[str]) -> None:
+    """Wait until each of these servers accepts connections."""
+    if not isinstance(endpoints, (list, tuple)):
+        raise AssertionError(f"endpoints must be a list of host:port, got {endpoints!r}")
+    waiting = [parse_endpoint(one) for one in endpoints]
+    while waiting:
+        waiting = [one for one in waiting if not _accepts(one.host, one.port)]
+        if waiting:
+            _log.info("waiting for servers: %s", ", ".join(map(str, waiting)))
+            time.sleep(_RETRY_S)
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_RETRY_S).close()
+    except OSError:
+        return False
+    return True

@@ -36,7 +36,9 @@ __getattr__ = known_names(
     __name__,
     "fluid.framework",
     {
+        "_current_expected_place": "sparsefleet.fluid.framework.default_programs",
         "_dygraph_place_guard": "sparsefleet.fluid.framework.default_programs",
+        "_get_var": "sparsefleet.fluid.framework.default_programs",
         "disable_dygraph": "sparsefleet.fluid.dygraph.eager",
         "enable_dygraph": "sparsefleet.fluid.dygraph.eager",
         "get_flags": "sparsefleet.fluid.framework.flags",

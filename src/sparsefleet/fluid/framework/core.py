@@ -52,6 +52,7 @@ __all__ = [
     "is_compiled_with_brpc",
     "is_compiled_with_cuda",
     "is_compiled_with_dist",
+    "is_compiled_with_mkldnn",
     "op_proto_and_checker_maker",
 ]
 
@@ -161,6 +162,19 @@ def op_support_gpu(op_type: str) -> bool:
     """Return whether an operator runs on a GPU: all do if torch sees one."""
     del op_type
     return is_compiled_with_cuda()
+
+
+def is_compiled_with_mkldnn() -> bool:
+    """Return False: oneDNN is torch's, not Fluid's."""
+    return False
+
+
+def _cuda_synchronize(place: Place) -> None:
+    """Wait for the GPU of a place, if there is one."""
+    import torch
+
+    if isinstance(place, CUDAPlace) and is_compiled_with_cuda():
+        torch.cuda.synchronize(place.device_id)
 
 
 def _set_eager_deletion_mode(threshold: float, fraction: float, fast: bool) -> None:

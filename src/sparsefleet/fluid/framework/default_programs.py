@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.places import CPUPlace, Place
 from sparsefleet.fluid.framework.program import Program
+from sparsefleet.fluid.framework.variable import Variable
 
 __all__ = [
     "default_main_program",
@@ -97,6 +99,16 @@ def device_guard(device: str | None = None) -> Iterator[None]:
 def in_dygraph_mode() -> bool:
     """Return whether layers compute immediately; see `fluid.dygraph`."""
     return _current.main.is_eager
+
+
+def _current_expected_place() -> Place:
+    """Return where layers of imperative mode compute."""
+    return CPUPlace()
+
+
+def _get_var(name: str, program: Program | None = None) -> Variable:
+    """Return a variable of a program, by default of the default main program."""
+    return (program or default_main_program()).global_block().var(name)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sparsefleet.engine.batch_tensors import register_tensor_type
 from sparsefleet.errors import ConfigError
+from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.places import (
     CPUPlace,
@@ -123,8 +124,16 @@ class LoDTensor:
         return as_lists(np.diff(level) for level in self._lod)
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[ArrayLike]) -> None:
-        """Set the LoD from lengths."""
-        self._lod = offsets_of_lengths(lengths)
+        """Set the LoD from lengths; raise ProgramError unless they fit each other and the rows."""
+        lod = offsets_of_lengths(lengths)
+        rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
+        if lod and not is_valid(lod, rows or int(lod[-1][-1])):
+            raise ProgramError(
+                f"lengths {as_lists(np.diff(level) for level in lod)} do not match a tensor of "
+                f"{rows} rows: each level must sum up to the length of the next, the last one to "
+                "the rows"
+            )
+        self._lod = lod
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
         """Return whether the LoD matches the rows."""
@@ -224,7 +233,7 @@ def create_lod_tensor(
         raise TypeError(f"data must be a LoDTensor, an array or a list, got {type(data).__name__}")
     made = LoDTensor()
     made.set(data, place)
-    made.set_recursive_sequence_lengths(recursive_seq_lens)
+    made.set_lod(offsets_of_lengths(recursive_seq_lens))
     if not made.has_valid_recursive_sequence_lengths():
         raise AssertionError(
             f"recursive_seq_lens {list(recursive_seq_lens)} do not match {len(made)} rows"

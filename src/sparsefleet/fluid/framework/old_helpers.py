@@ -13,6 +13,7 @@ import numpy as np
 
 __all__ = [
     "autodoc",
+    "check_import_scipy",
     "deprecated",
     "generate_activation_fn",
     "generate_layer_fn",
@@ -128,6 +129,10 @@ def generate_activation_fn(op_type: str) -> Function:
 
     activate.__name__ = op_type
     return activate
+
+
+def check_import_scipy(os_name: str) -> None:
+    """Do nothing: Fluid checks for missing libraries of SciPy on Windows."""
 
 
 def run_check() -> None:

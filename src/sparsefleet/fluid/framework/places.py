@@ -41,6 +41,14 @@ class Place:
         """Return whether a CPU tensor is already there."""
         return False
 
+    # Names of Fluid's native class that programs call.
+
+    def _equals(self, other: Place) -> bool:
+        return self == other
+
+    def _type(self) -> int:
+        return ("CUDAPlace", "CPUPlace", "CUDAPinnedPlace").index(type(self).__name__)
+
 
 @dataclass(frozen=True)
 class CPUPlace(Place):

@@ -39,7 +39,7 @@ class Program:
     """Whether operators compute as they are added, as in `fluid.dygraph`."""
 
     def __init__(self) -> None:
-        self.random_seed = 0
+        self._random_seed = 0
         self.blocks = [Block(self, 0)]
         self.current_block_idx = 0
         self.role: Role = "forward"
@@ -50,6 +50,17 @@ class Program:
         """Types of operators that are fused with the activation that follows."""
         self.version = 0
         """Grows with each change, so that results derived from the program can be cached."""
+
+    @property
+    def random_seed(self) -> int:
+        """Return the seed."""
+        return self._random_seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int) -> None:
+        if not isinstance(seed, int):
+            raise ValueError(f"Program.random_seed must be an int, got {seed!r}")
+        self._random_seed = seed
 
     def changed(self) -> None:
         """Record a change; call it after each one."""

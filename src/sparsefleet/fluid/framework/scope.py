@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sparsefleet.fluid.framework.lod_tensor import LoDTensor
+from sparsefleet.fluid.framework.lod_tensor import LoDTensor, LoDTensorArray
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 
 __all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_guard"]
@@ -31,11 +31,17 @@ class ScopeVariable:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._value: LoDTensor | SparseParameter = LoDTensor()
+        self._value: LoDTensor | LoDTensorArray | SparseParameter = LoDTensor()
         self._number: int | None = None
 
     def get_tensor(self) -> Any:
         """Return its tensor, to `set` or to read with `np.array`."""
+        return self._value
+
+    def get_lod_tensor_array(self) -> LoDTensorArray:
+        """Return its array of tensors, to fill or to read; a new one if it holds none."""
+        if not isinstance(self._value, LoDTensorArray):
+            self._value = LoDTensorArray()
         return self._value
 
     def is_int(self) -> bool:
@@ -61,13 +67,19 @@ class ScopeVariable:
         if isinstance(value, SparseParameter):
             self._value = value
             return
+        if isinstance(value, list):
+            self._value = LoDTensorArray(
+                LoDTensor(one.detach().clone(), [level.cpu().numpy() for level in lod])
+                for one, lod in value
+            )
+            return
         held = self._value
         if isinstance(held, LoDTensor) and held._is_initialized():
             old = held.tensor
             if old.shape == value.shape and old.dtype == value.dtype:
                 old.data.copy_(value.detach())
                 return
-        if isinstance(held, SparseParameter):
+        if not isinstance(held, LoDTensor):
             self._value = held = LoDTensor()
         held.share(value.detach().clone())
 
@@ -75,11 +87,13 @@ class ScopeVariable:
         """Use this object itself as the value."""
         self._value = value
 
-    def value(self) -> torch.Tensor | SparseParameter | None:
-        """Return what a run uses; None before it has a value."""
+    def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
+        """Return what a run uses, of an array tensors and LoD; None before it has one."""
         held = self._value
         if isinstance(held, SparseParameter):
             return held
+        if isinstance(held, LoDTensorArray):
+            return [(one.tensor, tuple(map(torch.from_numpy, one.offsets()))) for one in held]
         return held.tensor if held._is_initialized() else None
 
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["generate", "guard", "switch"]
+__all__ = ["UniqueNameGenerator", "generate", "guard", "switch"]
 
 
-class _Names:
+class UniqueNameGenerator:
     """Counts the names generated for each key, under a prefix."""
 
     def __init__(self, prefix: str = "") -> None:
@@ -17,12 +17,15 @@ class _Names:
         self._made: Counter[str] = Counter()
 
     def generate(self, key: str) -> str:
+        """Return the key with its next number."""
         number = self._made[key]
         self._made[key] += 1
         return f"{self.prefix}{key}_{number}"
 
+    __call__ = generate
 
-_names = _Names()
+
+_names = UniqueNameGenerator()
 
 
 def generate(key: str) -> str:
@@ -35,10 +38,10 @@ def generate(key: str) -> str:
     return _names.generate(key)
 
 
-def switch(new_generator: _Names | None = None) -> _Names:
+def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenerator:
     """Restart the counts, or continue those an earlier call returned; return the old ones."""
     global _names
-    old, _names = _names, new_generator or _Names()
+    old, _names = _names, new_generator or UniqueNameGenerator()
     return old
 
 
@@ -46,7 +49,7 @@ def switch(new_generator: _Names | None = None) -> _Names:
 def guard(new_generator: str | bytes | None = None) -> Iterator[None]:
     """Restart the counts within the block, with `new_generator` as a prefix of each name."""
     prefix = new_generator.decode() if isinstance(new_generator, bytes) else new_generator
-    old = switch(_Names(prefix or ""))
+    old = switch(UniqueNameGenerator(prefix or ""))
     try:
         yield
     finally:

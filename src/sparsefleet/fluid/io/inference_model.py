@@ -49,7 +49,7 @@ def save_inference_model(
     """
     del executor
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
-    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars or ())
     if not all(isinstance(name, str) for name in feeds):
         raise ValueError(f"feeded_var_names must be names, got {feeded_var_names!r}")
     is_short = export_for_deployment and not targets

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from sparsefleet.fluid.framework import Operator
-from sparsefleet.fluid.framework.call_site import ProgramError
+from sparsefleet.fluid.framework.call_site import EnforceNotMet, site_prefix
 from sparsefleet.fluid.lowering.lowered import Lod
 
 __all__ = [
@@ -125,15 +125,16 @@ def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
 
 
 def check_finite(op: Operator, result: Any) -> None:
-    """Raise ProgramError if an operator's result is not finite; for FLAGS_check_nan_inf."""
+    """Raise EnforceNotMet if an operator's result is not finite; for FLAGS_check_nan_inf.
+
+    Programs compare the type itself, so it is no subclass.
+    """
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):
             check_finite(op, value)
         elif isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
             names = ", ".join(op.output_arg_names)
-            raise ProgramError.at(
-                op.site,
-                op.type,
-                f"find nan or inf in its output {names} of shape {list(value.shape)}; "
-                "FLAGS_check_nan_inf enables this check",
+            raise EnforceNotMet(
+                f"{site_prefix(op.site)}{op.type}: find nan or inf in its output {names} of shape "
+                f"{list(value.shape)}; FLAGS_check_nan_inf enables this check"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -341,20 +342,22 @@ def t(input: Variable, name: str | None = None) -> Variable:
 @layer
 def clamp(
     input: Variable,
-    min: float | None = None,
-    max: float | None = None,
+    min: float | Variable | None = None,
+    max: float | Variable | None = None,
     output: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Clip each element to min and max, where given."""
+    """Clip each element to min and max, where given: numbers, or variables of one element."""
     helper = LayerHelper("clamp", name)
     if min is None and max is None:
         raise helper.refuse("min or max must be given")
-    attrs = {
-        "min": float("-inf") if min is None else float(min),
-        "max": float("inf") if max is None else float(max),
-    }
-    return _given(helper, helper.add("clip", {"X": helper.check_input(input)}, attrs), output)
+    inputs, attrs = {"X": helper.check_input(input)}, {"min": -math.inf, "max": math.inf}
+    for limit, given in (("min", min), ("max", max)):
+        if isinstance(given, Variable):
+            inputs[limit.capitalize()] = given
+        elif given is not None:
+            attrs[limit] = float(given)
+    return _given(helper, helper.add("clip", inputs, attrs), output)
 
 
 @layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,13 @@ import numpy as np
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.variable import ARRAY, Variable
 
-__all__ = ["check_arguments"]
+__all__ = [
+    "check_arguments",
+    "check_dtype",
+    "check_type",
+    "check_variable_and_dtype",
+    "convert_dtype",
+]
 
 _TABLE = Path(__file__).parent / "argument_types.csv"
 _TYPES: dict[str, Any] = {
@@ -79,3 +85,51 @@ def _check_variable(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise TypeError(f"{name} must be a Variable of the program, got {value!r}")
     if allowed and value.dtype not in allowed and value.type != ARRAY:
         raise TypeError(f"{name} must have the dtype {' or '.join(allowed)}, got {value.dtype}")
+
+
+def convert_dtype(dtype: Any) -> str:
+    """Return the name of an element type.
+
+    >>> convert_dtype(np.float32)
+    'float32'
+    """
+    return dtype_name(dtype)
+
+
+def check_type(
+    input: Any, input_name: str, expected_type: Any, op_name: str, extra_message: str = ""
+) -> None:
+    """Raise TypeError unless a layer's argument has one of these types."""
+    if not isinstance(input, expected_type):
+        raise TypeError(
+            f"{op_name}: {input_name} must be of type {expected_type}, got {type(input)}. "
+            f"{extra_message}"
+        )
+
+
+def check_dtype(
+    input_dtype: Any,
+    input_name: str,
+    expected_dtype: str | Collection[str],
+    op_name: str,
+    extra_message: str = "",
+) -> None:
+    """Raise TypeError unless an element type is among these."""
+    allowed = [expected_dtype] if isinstance(expected_dtype, str) else expected_dtype
+    if dtype_name(input_dtype) not in allowed:
+        raise TypeError(
+            f"{op_name}: {input_name} must have the dtype {' or '.join(allowed)}, got "
+            f"{dtype_name(input_dtype)}. {extra_message}"
+        )
+
+
+def check_variable_and_dtype(
+    input: Any,
+    input_name: str,
+    expected_dtype: str | Collection[str],
+    op_name: str,
+    extra_message: str = "",
+) -> None:
+    """Raise TypeError unless a layer's argument is a Variable with one of these element types."""
+    check_type(input, input_name, Variable, op_name, extra_message)
+    check_dtype(input.dtype, input_name, expected_dtype, op_name, extra_message)

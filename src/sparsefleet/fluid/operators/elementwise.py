@@ -158,9 +158,12 @@ def scale_op(
     return made
 
 
-@op("clip", "X", shape=SAME_FLOATS)
-def clip_op(x: Tensor, *, min: float, max: float) -> Tensor:
-    return x.clamp(min, max)
+@op("clip", "X Min? Max?", shape=SAME_FLOATS)
+def clip_op(
+    x: Tensor, low: Tensor | None = None, high: Tensor | None = None, *, min: float, max: float
+) -> Tensor:
+    x = x.clamp(min, max) if low is None else x.clamp(max=max).maximum(low.to(x.dtype))
+    return x if high is None else x.minimum(high.to(x.dtype))
 
 
 @op("pow", "X FactorTensor?", shape=SAME_FLOATS)

@@ -253,8 +253,14 @@ def _sliced_op(
             raise ValueError(
                 f"index {start} is out of range for axis {axis} of size {x.shape[axis]}"
             )
+        end = _end_of_index(axis, start, end, dropped)
         x = x[(builtins.slice(None),) * (axis % x.dim()) + (builtins.slice(start, end),)]
     return _without(x, dropped)
+
+
+def _end_of_index(axis: int, start: int, end: int, dropped: Numbers) -> int:
+    """Return the end of a slice; the index -1, known only when the program runs, ends at 0."""
+    return _END if axis in dropped and start == -1 and end == 0 else end
 
 
 def _without(x: Tensor, axes: Numbers) -> Tensor:
@@ -313,6 +319,7 @@ def strided_slice_op(
     last = run_sizes(ends, ends_tensor, end_parts, ends_places)
     steps = run_sizes(strides, strides_tensor, stride_parts, strides_places)
     for axis, start, end, step in zip(axes, first, last, steps, strict=True):
+        end = _end_of_index(axis, start, end, decrease_axis)
         rows = range(*builtins.slice(start, end, step).indices(x.shape[axis]))
         x = x.index_select(axis, torch.tensor(rows, dtype=torch.int64, device=x.device))
     return _without(x, decrease_axis)

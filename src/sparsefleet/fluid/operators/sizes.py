@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +35,9 @@ def open_sizes(
 ) -> list[int]:
     """Return the sizes known while the program is built; -1 for the others."""
     if whole is not None:
-        if len(whole) != 1 or whole[0] < 0:
-            raise ValueError(f"a variable that holds sizes must have shape [n], got {whole}")
-        return [-1] * whole[0]
+        if any(size < 0 for size in whole):
+            raise ValueError(f"a variable that holds sizes must have a known shape, got {whole}")
+        return [-1] * math.prod(whole)
     return [-1 if place in places else size for place, size in enumerate(given)]
 
 

@@ -19,12 +19,16 @@ from sparsefleet.fluid.unknown_names import unknown_names
 __getattr__ = unknown_names("fluid.clip")
 
 __all__ = [
+    "ClipByGlobalNorm",
+    "ClipByNorm",
+    "ClipByValue",
     "ErrorClipByValue",
     "GradientClipBase",
     "GradientClipByGlobalNorm",
     "GradientClipByNorm",
     "GradientClipByValue",
     "append_gradient_clip_ops",
+    "error_clip_callback",
     "set_gradient_clip",
 ]
 
@@ -114,6 +118,10 @@ class GradientClipByGlobalNorm(GradientClipBase):
         ]
 
 
+ClipByValue, ClipByNorm = GradientClipByValue, GradientClipByNorm
+ClipByGlobalNorm = GradientClipByGlobalNorm
+
+
 class ErrorClipByValue:
     """For `Variable._set_error_clip`: clips the variable's gradient to min..max; min is -max by
     default."""
@@ -123,6 +131,13 @@ class ErrorClipByValue:
 
     def __str__(self) -> str:
         return f"ByValue, min={self.min:f}, max={self.max:f}"
+
+
+def error_clip_callback(block: Any, context: Any) -> None:
+    """Do nothing: every backward pass clips the gradients that `_set_error_clip` asks for.
+
+    For `append_backward(callbacks=[...])`.
+    """
 
 
 def derived_gradient(

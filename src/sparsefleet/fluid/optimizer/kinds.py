@@ -26,6 +26,7 @@ __all__ = [
     "DecayedAdagradOptimizer",
     "Ftrl",
     "FtrlOptimizer",
+    "Lamb",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
@@ -367,6 +368,7 @@ Adam = AdamOptimizer
 Adamax = AdamaxOptimizer
 DecayedAdagrad = DecayedAdagradOptimizer
 Ftrl = FtrlOptimizer
+Lamb = LambOptimizer
 LarsMomentum = LarsMomentumOptimizer
 Momentum = MomentumOptimizer
 DGCMomentum = DGCMomentumOptimizer

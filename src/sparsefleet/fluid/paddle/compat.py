@@ -19,7 +19,7 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with bytes decoded, also in lists and sets; `inplace` modifies those.
+    """Return `obj` with bytes decoded, also in lists, sets and dicts; `inplace` modifies those.
 
     >>> to_text([b"a", "b", 3])
     ['a', 'b', 3]
@@ -28,7 +28,7 @@ def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with strings encoded, also in lists and sets; `inplace` modifies those.
+    """Return `obj` with strings encoded, also in lists, sets and dicts; `inplace` modifies those.
 
     >>> to_bytes({"a"})
     {b'a'}
@@ -55,13 +55,18 @@ def floor_division(x: Any, y: Any) -> Any:
 
 def get_exception_message(exc: BaseException) -> str:
     """Return the exception's message."""
+    assert exc is not None, "get_exception_message takes an exception, got None"
     return str(exc)
 
 
 def _convert(obj: Any, inplace: bool, change: Any) -> Any:
-    if not isinstance(obj, (list, set)):
+    made: Any
+    if isinstance(obj, dict):
+        made = {change(key): change(value) for key, value in obj.items()}
+    elif isinstance(obj, (list, set)):
+        made = type(obj)(change(one) for one in obj)
+    else:
         return change(obj)
-    made = type(obj)(change(one) for one in obj)
     if not inplace:
         return made
     obj.clear()

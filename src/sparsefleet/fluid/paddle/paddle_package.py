@@ -110,12 +110,14 @@ def _add(owner: Any, name: str, value: Any) -> None:
 _HOMES = {
     "__version__": "sparsefleet.fluid.paddle.version",
     "batch": "sparsefleet.fluid.paddle.reader",
+    "check_import_scipy": "sparsefleet.fluid.paddle.check_import_scipy",
     "compat": "sparsefleet.fluid.paddle.compat",
     "dataset": "sparsefleet.dataset",
     "distributed": "sparsefleet.fluid.paddle.distributed",
     "enable_static": "sparsefleet.fluid.paddle.paddle_package",
     "fluid": "sparsefleet.fluid",
     "reader": "sparsefleet.fluid.paddle.reader",
+    "utils": "sparsefleet.fluid.paddle.utils",
     "version": "sparsefleet.fluid.paddle.version",
 }
 

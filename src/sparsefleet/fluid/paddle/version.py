@@ -11,6 +11,7 @@ __all__ = [
     "full_version",
     "major",
     "minor",
+    "mkl",
     "patch",
     "rc",
     "require_version",
@@ -53,6 +54,11 @@ __version__ = full_version = FLUID_VERSION
 major, minor, patch = FLUID_VERSION.split(".")
 
 rc = "0"
+
+
+def mkl() -> str:
+    """Return whether Fluid was built with MKL: "OFF"."""
+    return "OFF"
 
 
 def show() -> None:

@@ -1,0 +1,214 @@
+"""Kinds of programs of the original's test suite that nobody here had tried."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparsefleet import fluid
+from sparsefleet.fluid.fleet.communicator import wait_server_ready
+from sparsefleet.fluid.paddle.plotting import Ploter
+
+L = fluid.layers
+
+
+@pytest.fixture(autouse=True)
+def fresh_programs() -> Any:
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+        fluid.unique_name.guard(),
+    ):
+        yield
+
+
+def run(fetch: Any, **feed: Any) -> Any:
+    return fluid.Executor().run(feed=feed, fetch_list=fetch)
+
+
+def floats(*sizes: int) -> Any:
+    return np.arange(np.prod(sizes), dtype="float32").reshape(sizes)
+
+
+def test_the_index_minus_one_may_be_a_variable() -> None:
+    x, last = fluid.data("x", [3, 4]), L.fill_constant([1], "int32", -1)
+    found = run([x[last], x[:, last], x[last, 0:4:2]], x=floats(3, 4))
+    for value, wanted in zip(
+        found, (floats(3, 4)[-1], floats(3, 4)[:, -1], floats(3, 4)[-1, ::2]), strict=True
+    ):
+        np.testing.assert_array_equal(value, wanted)
+
+
+def test_sizes_may_be_a_row_of_a_matrix() -> None:
+    x = fluid.data("x", [2, 6])
+    sizes = L.data("sizes", [1, 3], append_batch_size=False, dtype="int32")
+    out = L.reshape(x, [2, 2, 3], actual_shape=sizes)
+    (found,) = run([out], x=floats(2, 6), sizes=np.array([2, 3, 2], "int32"))
+    assert found.shape == (2, 3, 2)
+
+
+def test_limits_of_clamp_may_be_variables() -> None:
+    x, low, high = fluid.data("x", [4]), fluid.data("low", [1]), fluid.data("high", [1])
+    outs = [L.clamp(x, low, high), L.clamp(x, min=low), L.clamp(x, 1.0, high)]
+    limits = {"low": np.float32([0.5]), "high": np.float32([2.5])}
+    found = run(outs, x=floats(4), **limits)
+    assert [value.tolist() for value in found] == [
+        [0.5, 1.0, 2.0, 2.5],
+        [0.5, 1.0, 2.0, 3.0],
+        [1.0, 1.0, 2.0, 2.5],
+    ]
+
+
+def test_a_second_order_gradient_of_zeros_can_be_fetched() -> None:
+    x = fluid.data("x", [3])
+    x.stop_gradient = False
+    (first,) = fluid.gradients(L.abs(x), x)
+    (second,) = fluid.gradients(first, x)
+    (found,) = run([second], x=floats(3))
+    assert found.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_array_that_is_kept_is_in_the_scope() -> None:
+    x = fluid.data("x", [None, 1], lod_level=1)
+    array = L.lod_tensor_to_array(x, L.lod_rank_table(x))
+    array.persistable = True
+    run([], x=fluid.create_lod_tensor(floats(3, 1), [[2, 1]]))
+    kept = fluid.global_scope().find_var(array.name)
+    assert kept is not None
+    held = kept.get_lod_tensor_array()
+    assert [one.numpy().ravel().tolist() for one in held] == [[0.0, 2.0], [1.0]]
+
+
+def test_nan_raises_the_type_that_programs_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGS_check_nan_inf", "1")
+    with pytest.raises(fluid.core.EnforceNotMet) as raised:
+        run([L.log(fluid.data("x", [2]))], x=np.float32([-1, 1]))
+    assert type(raised.value) is fluid.core.EnforceNotMet
+
+
+def test_an_item_of_a_loader_has_as_many_feeds_as_places() -> None:
+    reader = fluid.io.PyReader([fluid.data("x", [None, 1]), fluid.data("y", [None, 1])], 2)
+    reader.decorate_batch_generator(lambda: iter([[floats(2, 1)] * 2]), fluid.cpu_places(1))
+    (item,) = reader()
+    assert len(item) == 1
+    assert item[0]["x"]._place()._equals(fluid.CPUPlace())
+    assert fluid.CPUPlace()._type() != fluid.CUDAPinnedPlace()._type()
+
+
+def test_layers_of_imperative_mode_are_names_of_fluid_itself() -> None:
+    class Net(fluid.Layer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = fluid.Linear(3, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.part(x)
+
+    with fluid.dygraph.guard():
+        loss = L.reduce_mean(Net()(fluid.dygraph.to_variable(floats(2, 3))))
+        loss.backward(fluid.dygraph.BackwardStrategy())
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("layers.nn", "LayerHelper core check_type in_dygraph_mode"),
+        ("data_feeder", "check_variable_and_dtype check_type check_dtype convert_dtype"),
+        ("optimizer", "framework append_backward append_gradient_clip_ops unique_name"),
+        ("executor", "as_numpy core global_scope"),
+        ("clip", "ClipByNorm error_clip_callback"),
+        ("unique_name", "UniqueNameGenerator"),
+        ("io", "Dataset BatchSampler default_collate_fn"),
+        ("dataloader.dataset", "Dataset"),
+    ],
+)
+def test_names_that_modules_import_are_found_in_them(module: str, names: str) -> None:
+    found = importlib.import_module(f"sparsefleet.fluid.{module}")
+    assert all(getattr(found, name) for name in names.split())
+
+
+def test_a_layer_of_a_user_checks_its_arguments_as_layers_do() -> None:
+    from sparsefleet.fluid.data_feeder import check_dtype, check_type, check_variable_and_dtype
+
+    x = fluid.data("x", [None, 3])
+    check_variable_and_dtype(x, "x", ["float32", "float64"], "mine")
+    check_type(3, "size", (int, float), "mine")
+    with pytest.raises(TypeError, match="mine: x must have the dtype int64"):
+        check_variable_and_dtype(x, "x", ["int64"], "mine")
+    with pytest.raises(TypeError, match="size must be of type"):
+        check_type("3", "size", int, "mine")
+    with pytest.raises(TypeError, match="got float32"):
+        check_dtype(np.float32, "dtype", "int32", "mine")
+
+
+def test_a_loader_reads_a_numbered_dataset_by_a_sampler() -> None:
+    class Squares(fluid.io.Dataset):  # type: ignore[misc]
+        def __getitem__(self, idx: int) -> Any:
+            return np.float32([idx]), np.float32([idx * idx])
+
+        def __len__(self) -> int:
+            return 5
+
+    sampler = fluid.io.BatchSampler(Squares(), batch_size=2, drop_last=True)
+    feed_list = [fluid.data("x", [None, 1]), fluid.data("y", [None, 1])]
+    loader = fluid.io.DataLoader(
+        Squares(),
+        feed_list=feed_list,
+        places=fluid.cpu_places(1),
+        batch_sampler=sampler,
+        collate_fn=fluid.io.default_collate_fn,
+    )
+    found = [item[0]["y"].numpy().ravel().tolist() for item in loader]
+    assert found == [[0.0, 1.0], [4.0, 9.0]]
+    with pytest.raises(NotImplementedError, match="no __len__"):
+        len(fluid.io.Dataset())
+
+
+def test_waiting_for_servers_ends_once_they_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wait_server_ready([f"127.0.0.1:{server.getsockname()[1]}"])
+    with pytest.raises(AssertionError, match="list of host:port"):
+        wait_server_ready("127.0.0.1:1")
+
+
+def test_a_monitor_hands_values_of_a_scope_to_a_handler() -> None:
+    seen = threading.Event()
+
+    class Handler(fluid.executor.FetchHandler):  # type: ignore[misc]
+        def handler(self, res_dict: dict[str, Any]) -> None:
+            assert res_dict["later"] is None
+            assert res_dict["w"].tolist() == [1.0]
+            seen.set()
+
+    scope, block = fluid.Scope(), fluid.Program().global_block()
+    wanted = {"w": block.create_var(name="w"), "later": block.create_var(name="later")}
+    scope.var("w").get_tensor().set(np.float32([1]), fluid.CPUPlace())
+    monitor = fluid.trainer_factory.FetchHandlerMonitor(scope, Handler(wanted, 0.01))
+    monitor.start()
+    assert seen.wait(60)
+    monitor.stop()
+
+
+def test_curves_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DISABLE_PLOT", "True")
+    curves = Ploter("train", "test")
+    curves.append("train", 0, 1.0)
+    curves.plot(str(tmp_path / "curve.png"))
+    curves.reset()
+    with pytest.raises(AssertionError, match="no curve 'other'"):
+        curves.append("other", 0, 1.0)
+
+
+def test_lengths_that_do_not_match_the_rows_are_refused() -> None:
+    tensor = fluid.LoDTensor(torch.zeros(3, 1))
+    with pytest.raises(fluid.core.EnforceNotMet, match="do not match a tensor of 3 rows"):
+        tensor.set_recursive_sequence_lengths([[2, 2]])
+    with pytest.raises(ValueError, match="random_seed must be an int"):
+        fluid.default_main_program().random_seed = "seed"  # type: ignore[assignment]
