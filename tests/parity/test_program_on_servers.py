@@ -117,6 +117,45 @@ def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
         np.testing.assert_array_equal(found[0][parameter], found[1][parameter])
 
 
+def looped() -> fluid.Variable:
+    """A layer applied three times in a loop, and one in a branch that some batches take."""
+    layers = fluid.layers
+    ids, x, y = layers.data("ids", [1], dtype="int64"), layers.data("x", [3]), layers.data("y", [1])
+    rows = layers.embedding(ids, [50, 4], is_sparse=True)
+    first = layers.fc(layers.concat([x, rows], axis=1), 5, act="tanh")
+    three = layers.fill_constant([1], "int64", 3)
+
+    def again(number: fluid.Variable, hidden: fluid.Variable) -> list[fluid.Variable]:
+        made = layers.fc(hidden, 5, act="tanh", param_attr="loop_w", bias_attr=False)
+        return [number + 1, made]
+
+    zero = layers.fill_constant([1], "int64", 0)
+    _, hidden = layers.while_loop(lambda number, _: number < three, again, [zero, first])
+    chosen = layers.cond(
+        layers.mean(x) > 0.0,
+        lambda: layers.fc(hidden, 5, param_attr="branch_w", bias_attr=False),
+        lambda: hidden * 2.0,
+    )
+    return layers.mean(layers.square_error_cost(layers.fc(chosen, 1, param_attr="last_w"), y))
+
+
+def test_loops_and_branches_train_on_servers(servers: NativeServers) -> None:
+    feeds = feeds_of(0, STEPS)
+    names = ("fc_0.w_0", "loop_w", "branch_w", "last_w", "embedding_0.w_0")
+
+    def work(worker: ProgramWorker) -> dict[str, Any]:
+        for feed in feeds:
+            worker.run(feed, [worker.network.loss])
+        return {name: worker.value(name) for name in names}
+
+    optimizer, strategy = OPTIMIZERS["sgd"], StrategyFactory.create_sync_strategy
+    (found,) = run_workers(servers, 1, work, optimizer, strategy, looped)
+    _, scope, _ = run_alone(optimizer, feeds, looped)
+    for name, value in found.items():
+        wanted = np.array(scope.find_var(name).get_tensor())
+        np.testing.assert_allclose(value, wanted, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("strategy", ["half_async", "async"])
 @pytest.mark.parametrize("name", NEW)
 def test_one_worker_of_the_other_modes_is_one_process(
