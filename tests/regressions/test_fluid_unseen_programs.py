@@ -86,6 +86,81 @@ def test_an_array_that_is_kept_is_in_the_scope() -> None:
     assert [one.numpy().ravel().tolist() for one in held] == [[0.0, 2.0], [1.0]]
 
 
+def test_a_variable_may_stand_for_a_number() -> None:
+    x, one = fluid.data("x", [2, 4]), L.fill_constant([1], "int32", 1)
+    found = run(
+        [
+            L.concat([x, x], axis=one),
+            L.unsqueeze(x, axes=one),
+            *L.split(x, 2, dim=one),
+            L.reshape(x, [one, 8]),
+            L.expand(x, [one, 2]),
+            L.topk(x, one)[0],
+            x[one:, :],
+        ],
+        x=floats(2, 4),
+    )
+    shapes = [value.shape for value in found]
+    assert shapes == [(2, 8), (2, 1, 4), (2, 2), (2, 2), (1, 8), (2, 8), (2, 1), (1, 4)]
+
+
+def test_only_chosen_gradients_are_clipped() -> None:
+    x = fluid.data("x", [None, 3])
+    zero = fluid.initializer.Constant(0.0)
+    parts = [
+        L.fc(x, 1, bias_attr=False, param_attr=fluid.ParamAttr(name=name, initializer=zero))
+        for name in ("free", "held")
+    ]
+    clip = fluid.clip.GradientClipByGlobalNorm(0.5, need_clip=lambda one: one.name == "held")
+    fluid.optimizer.SGD(1.0, grad_clip=clip).minimize(L.mean(parts[0] + parts[1]))
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.ones((2, 3), "float32")})
+    moved = [fluid.global_scope().find_var(name).get_tensor().numpy() for name in ("free", "held")]
+    assert np.linalg.norm(moved[0]) == pytest.approx(np.sqrt(3.0))
+    assert np.linalg.norm(moved[1]) == pytest.approx(0.5)
+
+
+def test_the_number_of_a_branch_may_be_a_byte() -> None:
+    index = fluid.data("index", [1], "uint8")
+    out = L.switch_case(
+        index, {number: lambda n=number: L.ones([1], "float32") * n for number in (1, 2)}
+    )
+    (found,) = run([out], index=np.uint8([1]))
+    assert found.tolist() == [1.0]
+    with pytest.raises(TypeError, match="branch_index must have the dtype"):
+        L.switch_case(fluid.data("x", [1]), [lambda: index])
+
+
+def test_labels_declared_as_floats_may_be_fed_as_integers() -> None:
+    x, label = fluid.data("x", [None, 2]), L.data("label", [1], dtype="float32")
+    loss = L.softmax_with_cross_entropy(x, label)
+    (found,) = run([loss], x=np.zeros((3, 2), "float32"), label=np.zeros((3, 1), "int64"))
+    np.testing.assert_allclose(found, np.log(2.0), rtol=1e-6)
+
+
+def test_a_seed_can_be_that_of_all_later_programs() -> None:
+    program = fluid.Program()
+    program.global_seed(7)
+    try:
+        assert program.random_seed == fluid.Program().random_seed == 7
+    finally:
+        program.global_seed(0)
+
+
+def test_a_predictors_config_answers_what_it_is_asked() -> None:
+    config = fluid.core.AnalysisConfig("model/__model__", "model/params")
+    config.pass_builder().delete_pass("fc_fuse_pass")
+    assert not config.use_gpu()
+    assert (config.prog_file(), config.params_file()) == ("model/__model__", "model/params")
+
+
+def test_details_of_a_program_are_printed_on_request() -> None:
+    L.fc(fluid.data("x", [None, 2]), 1)
+    program = fluid.default_main_program()
+    assert len(program.to_string(False, with_details=True)) > len(program.to_string(True))
+
+
 def test_nan_raises_the_type_that_programs_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAGS_check_nan_inf", "1")
     with pytest.raises(fluid.core.EnforceNotMet) as raised:

@@ -12,6 +12,10 @@ __all__ = ["known_names", "unknown_names"]
 
 
 _INSTEAD = {
+    "incubate.fleet.base.role_maker.MPISymetricRoleMaker": (
+        "processes are started without MPI; use PaddleCloudRoleMaker or GeneralRoleMaker"
+    ),
+    "load_op_library": "operators of Fluid in C++ cannot be loaded; use layers.py_func",
     "optimizer.Dpsgd": "noisy updates are not supported; use SGD with a grad_clip",
     "optimizer.PipelineOptimizer": "a program runs on one machine's CPU; use fleet for several",
 }

@@ -201,7 +201,10 @@ def test_reading_beyond_an_array_is_reported_at_the_line(program: Any) -> None:
         (lambda x: fluid.layers.While(x), "bool with one element"),
         (lambda x: fluid.layers.cond(x > 0.0), "bool with one element"),
         (lambda _: fluid.layers.case([]), "list of"),
-        (lambda x: fluid.layers.switch_case(x, []), "map numbers to functions"),
+        (
+            lambda x: fluid.layers.switch_case(x.astype("int64"), []),
+            "map numbers to functions",
+        ),
         (lambda x: fluid.layers.while_loop(1, 2, [x]), "must be functions"),
         (lambda x: fluid.layers.array_read(x, x), "dtype int64"),
         (lambda x: fluid.layers.StaticRNN().step_input(x), "within"),

@@ -86,6 +86,20 @@ def _take_setting(*args: Any, **kwargs: Any) -> None:
     del args, kwargs
 
 
+_ANSWERS = {
+    "cpu_math_library_num_threads": 1,
+    "glog_info_disabled": False,
+    "gpu_device_id": 0,
+    "ir_optim": True,
+    "mkldnn_enabled": False,
+    "specify_input_name": True,
+    "tensorrt_engine_enabled": False,
+    "use_feed_fetch_ops_enabled": True,
+    "use_gpu": False,
+}
+"""What a config answers when asked for a setting that has no effect here."""
+
+
 class AnalysisConfig:
     """The model that a predictor runs: its folder, or the program and parameter files.
 
@@ -110,9 +124,21 @@ class AnalysisConfig:
     def model_dir(self) -> str:
         return self._folder
 
+    def prog_file(self) -> str:
+        return os.path.join(self._folder, self._program) if self._program else ""
+
+    def params_file(self) -> str:
+        return os.path.join(self._folder, self._params) if self._params else ""
+
+    def pass_builder(self) -> Any:
+        """Return itself: passes are added and deleted without effect."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("enable_", "disable_", "switch_", "set_")):
+        if name.startswith(("enable_", "disable_", "switch_", "set_", "delete_", "append_")):
             return _take_setting
+        if name in _ANSWERS:
+            return lambda: _ANSWERS[name]
         raise AttributeError(f"AnalysisConfig has no setting {name!r}")
 
 

@@ -38,8 +38,10 @@ class Program:
     is_eager = False
     """Whether operators compute as they are added, as in `fluid.dygraph`."""
 
+    _seed_of_new = 0
+
     def __init__(self) -> None:
-        self._random_seed = 0
+        self._random_seed = Program._seed_of_new
         self.blocks = [Block(self, 0)]
         self.current_block_idx = 0
         self.role: Role = "forward"
@@ -61,6 +63,11 @@ class Program:
         if not isinstance(seed, int):
             raise ValueError(f"Program.random_seed must be an int, got {seed!r}")
         self._random_seed = seed
+
+    def global_seed(self, seed: int = 0) -> None:
+        """Set the seed of this program and of all that are created later."""
+        self.random_seed = seed
+        Program._seed_of_new = seed
 
     def changed(self) -> None:
         """Record a change; call it after each one."""
@@ -242,9 +249,16 @@ class Program:
     # -- texts --------------------------------------------------------------------------------
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Return a human-readable form."""
-        del throw_on_error, with_details
-        return "\n".join(map(str, self.blocks))
+        """Return a human-readable form; with_details: also the attributes of variables."""
+        del throw_on_error
+        text = "\n".join(map(str, self.blocks))
+        if not with_details:
+            return text
+        details = (
+            f"{one.name}: persistable={one.persistable}, stop_gradient={one.stop_gradient}"
+            for one in self.list_vars()
+        )
+        return "\n".join([text, *details])
 
     __str__ = to_string
 

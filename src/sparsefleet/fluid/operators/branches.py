@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.operators.argument_checks import check_variable_and_dtype
 from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
 from sparsefleet.fluid.operators.elementwise import equal
 from sparsefleet.fluid.operators.filling import fill_constant
@@ -222,8 +223,11 @@ def switch_case(
     branch_fns: number -> function, pairs of them, or functions 0, 1, ...
     default: the function with the largest number, if None.
     """
-    helper = LayerHelper("switch_case", name)
-    helper.check_input(branch_index, "branch_index")
+    check_variable_and_dtype(
+        branch_index, "branch_index", ("uint8", "int32", "int64"), "layers.switch_case"
+    )
+    if branch_index.dtype != "int64":
+        branch_index = branch_index.astype("int64")
     items = branch_fns.items() if isinstance(branch_fns, Mapping) else branch_fns
     numbered = [
         item if isinstance(item, tuple) else (place, item) for place, item in enumerate(items)
