@@ -156,7 +156,7 @@ class Connections:
         job differ. timeout_s: instead of the limit of every wait.
         """
         self.store.set(f"here/{self._rank}", facts)
-        timeout_s = timeout_s or self._timeout.total_seconds()
+        timeout_s = self._timeout.total_seconds() if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         while missing := self.wait_for("here", min(_LOOK_S, deadline - time.monotonic())):
             if self._meeting.is_outdated():
@@ -220,7 +220,7 @@ class Connections:
     def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
         """Return which of the ranks are gone; takes `silence_s` if one left without notice."""
         asked = [rank for rank in ranks if rank != self._rank]
-        left = {rank: words for rank in asked if (words := self._farewell(rank))}
+        left = self.farewells(asked)
         silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
         if self._heartbeat.is_store_gone and self._meeting.keeper not in (None, self._rank):
             silent = [self._meeting.keeper]
@@ -279,6 +279,10 @@ class Connections:
         elif not missing:
             self.wait_for("gone", _LEAVE_S)  # until then they use this process's store
         return not missing
+
+    def farewells(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Return those of the ranks that have left by themselves, each with its reason."""
+        return {rank: words for rank in ranks if (words := self._farewell(rank))}
 
     def _farewell(self, rank: int) -> str:
         """Return the reason that a rank gave for leaving; empty if it gave none."""

@@ -138,14 +138,13 @@ class World:
         """Connect to all ranks at the meeting, or at the next one if a rank is replaced."""
         backend = backend_of(self.device)
         facts = f"{self.size} ranks, {self.ranks_per_node} per node, {backend}"
-        deadline = time.monotonic() + wait_s
+        deadline, remaining_s = time.monotonic() + wait_s, wait_s
         while True:
             self._meeting = meeting
             connections = Connections(self.rank, self.size, meeting, timeout_s=self.timeout_s)
             self._connections = connections
             try:
                 with self.naming_lost("the start of the job"):
-                    remaining_s = max(_LOOK_S, deadline - time.monotonic())
                     if connections.arrive(facts, remaining_s):
                         self._group = connections.make_default_group(backend)
                         return
@@ -153,13 +152,17 @@ class World:
                 self.close(error)
                 raise
             connections.drop()
+            remaining_s = max(0.0, deadline - time.monotonic())
             meeting = reopen_meeting(meeting, timeout_s=remaining_s)
 
     @property
     def may_meet_again(self) -> bool:
-        """Whether the ranks can meet again when one was lost and replaced."""
-        meeting, on_cpu = self._meeting, self.device.type == "cpu"
-        return on_cpu and meeting is not None and meeting.generation is not None
+        """Whether the ranks can meet again when one was lost and replaced; not if one has left by
+        itself, after an error."""
+        meeting, connections = self._meeting, self._connections
+        if meeting is None or meeting.generation is None or connections is None:
+            return False
+        return self.device.type == "cpu" and not connections.farewells(range(self.size))
 
     def meet_again(self, *, wait_s: float) -> None:
         """Break all connections and connect again, with the new process of a lost rank.

@@ -28,7 +28,6 @@ from sparsefleet.engine.lost_data import LeftOut, raise_left_out
 from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
-from sparsefleet.engine.rank_replacement import RankReplacement
 from sparsefleet.engine.rate_schedule import ScheduleLike, schedule_with_rates
 from sparsefleet.engine.step import Place, ReadAhead, Step
 from sparsefleet.engine.succession import Succession, TakenOver
@@ -53,6 +52,7 @@ from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore, RemoteStore, RemoteStoreConfig, Store, TableSpec
 
 if TYPE_CHECKING:
+    from sparsefleet.engine.rank_replacement import RankReplacement
     from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
     from sparsefleet.store.remote_store import WireDtype
 
@@ -206,7 +206,6 @@ class DistributedModel:
             self._store = self._open_store()
             self._board = self.placement.board(self._store)
             self._meeting = self._open_meeting()
-            self.replacement = self.placement.replacement(self)
             taken = self._take_over()
             default = self.placement.table_default(self.groups, self._optimizer)
             self._tables = bind(self.model, self._store, default, track_dirty=self._track_dirty)
@@ -222,9 +221,7 @@ class DistributedModel:
                 self.placement.write_first_values_once(self)
             else:
                 self._starts = taken.starts - 1
-                self._meeting.continue_from(taken.shared_at)
-                if taken.is_closed:
-                    self._meeting.repeat_only()
+                self._meeting.continue_from(taken.shared_at, is_over=taken.is_closed)
             self._share_values()
             if taken is not None:
                 self._steps = taken.first_step
@@ -237,8 +234,6 @@ class DistributedModel:
         self._mode.start()
         self.stepping.guard()
         self.placement.started(self._mode)
-        if self.replacement is not None:
-            self.replacement.started(self._mode)
         if self.succession is not None and taken is None:
             self.succession.started(
                 self, starts=self._starts, first_step=self._steps, at=self._shared_at
@@ -404,11 +399,6 @@ class DistributedModel:
     # -- files --------------------------------------------------------------------------------
 
     @property
-    def has_tables(self) -> bool:
-        """Return whether the model has sparse tables."""
-        return bool(self._modules)
-
-    @property
     def schedule_steps(self) -> int:
         """Return the steps of the learning-rate schedule, as far as known here."""
         return self._steps + (0 if self._mode is None else self._mode.steps_of_schedule)
@@ -543,10 +533,7 @@ class DistributedModel:
             return None
         is_hybrid = isinstance(mode_config(self._mode_like), HybridConfig)
         streams = HybridMode.data_streams if is_hybrid else Mode.data_streams
-        taken = self.succession.take_over(streams)
-        if taken is not None:
-            self.store.step = taken.store_step
-        return taken
+        return self.succession.take_over(streams)
 
     def _mode_setting(self, taken: TakenOver | None = None) -> ModeSetting:
         ranks = self.placement.rank_setting(self)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sparsefleet.engine.distributed_model import DistributedModel
-    from sparsefleet.engine.rank_replacement import RankReplacement
     from sparsefleet.fleet.board import Board
     from sparsefleet.store import Store
 
@@ -154,11 +153,6 @@ class StorePlacement:
             frozen.take(gathered[0][12:])
         bound.fetch_dense()
         bound.meeting.barrier()  # nobody trains before all have the same values
-
-    def replacement(self, bound: DistributedModel) -> RankReplacement | None:
-        """Return how lost workers are replaced in mode "collective", if they are."""
-        del bound
-        return None
 
     def started(self, mode: Mode) -> None:
         """Called when a mode has started."""

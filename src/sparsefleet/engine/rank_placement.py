@@ -94,6 +94,7 @@ class RankPlacement(StorePlacement):
         self._strategy = strategy
         self._join = join
         self._world: World | None = None
+        self._replacement: RankReplacement | None = None
         self._norm_group: NormGroup | None = None
         self._training_state: Mapping[str, Any] | None = None
         self._described: list[optim.Optimizer | None] = []
@@ -168,6 +169,8 @@ class RankPlacement(StorePlacement):
 
     def join(self, bound: DistributedModel) -> None:
         self._world = self._join()
+        self._replacement = RankReplacement.of(bound, self._world, self._strategy)
+        bound.replacement = self._replacement
         self._bring_to(bound, self._world.device)
         prepared, self._norm_group = prepare_module(bound.model, self._world, self._strategy)
         if prepared is not bound.model:
@@ -196,12 +199,9 @@ class RankPlacement(StorePlacement):
         if directory is not None:
             self._read(bound, LoadRequest(directory))
 
-    def replacement(self, bound: DistributedModel) -> RankReplacement | None:
-        return RankReplacement.of(bound, self.world, self._strategy)
-
     def share_values(self, bound: DistributedModel) -> None:
         """Give every worker the first worker's parameters and buffers; tables are already equal."""
-        if bound.replacement is not None and bound.replacement.catch_up():
+        if self._replacement is not None and self._replacement.catch_up():
             return
         state = [*bound.model.parameters(), *bound.model.buffers()]
         form = ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in state)
@@ -220,6 +220,8 @@ class RankPlacement(StorePlacement):
     def started(self, mode: Mode) -> None:
         if self._training_state is not None:
             _collective(mode).training.load_state_dict(self._training_state)
+        if self._replacement is not None:
+            self._replacement.started(mode)
 
     def finishing(self, mode: Mode) -> None:
         self._training_state = _collective(mode).training.state_dict()

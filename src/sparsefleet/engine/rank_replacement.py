@@ -31,6 +31,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.incarnation import Incarnation, are_ranks_replaced
 from sparsefleet.modes.collective_mode import CollectiveMode
 from sparsefleet.modes.mode import Mode
+from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.store.own_loop import replaceable_path
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class RankReplacement:
             and not strategy.sync_batch_norm
             and strategy.gradient_merge_steps == 1
         )
-        has_rows = bool(bound.role.server_endpoints) or bound.has_tables
+        has_rows = bool(bound.role.server_endpoints or sparse_modules(bound.model))
         if not (are_ranks_replaced() and world.may_meet_again and is_simple) or has_rows:
             return None
         return RankReplacement(bound, world)
@@ -120,6 +121,8 @@ class RankReplacement:
         Returns whether the furthest rank had completed that step, so it is not repeated. Raises
         `error` if nobody takes the place of the lost rank.
         """
+        if not self._world.may_meet_again:
+            raise error
         wait_s = float(os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S") or _WAIT_S)
         _log.warning("waiting for a new process of a lost rank, up to %g s: %s", wait_s, error)
         training = _collective(self._bound.mode).training
@@ -221,12 +224,13 @@ class RankReplacement:
     def _load(self, found: Mapping[str, Any], *, with_buffers: bool) -> None:
         model, optimizer = self._bound.model, self._bound.stepping.optimizer
         assert optimizer is not None
-        pairs = [*zip(model.parameters(), found["parameters"], strict=True)]
+        here: list[torch.Tensor] = list(model.parameters())
+        there: list[torch.Tensor] = found["parameters"]
         if with_buffers:
-            pairs += zip(model.buffers(), found["buffers"], strict=True)
+            here, there = [*here, *model.buffers()], [*there, *found["buffers"]]
         with torch.no_grad():
-            for here, there in pairs:
-                here.copy_(there)
+            for own, sent in zip(here, there, strict=True):
+                own.copy_(sent)
         optimizer.load_state_dict(found["optimizer"])
 
 

@@ -162,6 +162,7 @@ class Succession:
             return None
         self._fields.update(self._found)
         self.taken, self._found = TakenOver(self._found, self._applied(kinds)), None
+        self._store.step = self.taken.store_step
         return self.taken
 
     def look_again(self, kinds: tuple[int, ...]) -> None:

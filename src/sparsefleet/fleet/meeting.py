@@ -102,13 +102,13 @@ class Meeting:
         """Return how often the workers have synchronized, as far as this one knows."""
         return self._count
 
-    def continue_from(self, count: int) -> None:
-        """Continue counting from `count`, the position of a predecessor."""
-        self._count = count
+    def continue_from(self, count: int, *, is_over: bool = False) -> None:
+        """Continue counting from `count`, the position of a predecessor.
 
-    def repeat_only(self) -> None:
-        """Wait for nobody from now on: a predecessor has left, so all calls are repeated."""
-        self._is_over = True
+        is_over: it has left the others, so all calls are repeated, and wait for nobody.
+        """
+        self._count = count
+        self._is_over = self._is_over or is_over
 
     def drop_calls(self, begin: int, end: int) -> None:
         """Drop the values of the calls numbered `begin` + 1 to `end`, at the next synchronization.

@@ -17,6 +17,7 @@ from sparsefleet.engine.lost_data import LeftOut
 from sparsefleet.engine.model_checkpoint import LoadRequest, Predicate, load_model
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
+from sparsefleet.engine.rank_replacement import RankReplacement
 from sparsefleet.engine.step import Place, ReadAhead, Step
 from sparsefleet.engine.succession import Succession
 from sparsefleet.fleet.board import Board
@@ -72,7 +73,7 @@ class ScopeModel:
     device: torch.device | None = None
     wait_s = 600.0
     succession: Succession | None = None
-    replacement: None = None
+    replacement: RankReplacement | None = None
 
     def __init__(self, program: Program, scope: Scope) -> None:
         self.program = program
