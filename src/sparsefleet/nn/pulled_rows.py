@@ -159,11 +159,6 @@ class DistinctLeaf:
         self._made: set[int] = set()
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Return [U, D]."""
-        return self._array.shape  # type: ignore[return-value]
-
-    @property
     def has_gradient(self) -> bool:
         return self._sums is not None
 
