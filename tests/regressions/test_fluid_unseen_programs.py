@@ -209,6 +209,17 @@ def test_names_that_modules_import_are_found_in_them(module: str, names: str) ->
     assert all(getattr(found, name) for name in names.split())
 
 
+def test_wrong_arguments_raise_the_types_that_programs_expect() -> None:
+    for error in (TypeError, ValueError):
+        with pytest.raises(error, match="dtype must be one of"):
+            L.fill_constant([1], "uint4", 5)
+    x = fluid.data("x", [None, 4])
+    with pytest.raises(TypeError):
+        L.warpctc(x, np.int64([1]))
+    with pytest.raises(TypeError, match="input must"):
+        fluid.embedding(x, [10, 4])
+
+
 def test_a_layer_of_a_user_checks_its_arguments_as_layers_do() -> None:
     from sparsefleet.fluid.data_feeder import check_dtype, check_type, check_variable_and_dtype
 

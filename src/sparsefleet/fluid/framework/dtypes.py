@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DTYPES", "ElementType", "dtype_name"]
+__all__ = ["DTYPES", "ElementType", "UnknownDtypeError", "dtype_name"]
 
 
 class ElementType(str):
@@ -38,6 +38,10 @@ DTYPES = tuple(ElementType(name) for name in sorted(_NUMBERS))
 _NAMES = {str(name): name for name in DTYPES}
 
 
+class UnknownDtypeError(TypeError, ValueError):
+    """An element type that Fluid does not have; it raises one or the other by layer."""
+
+
 def dtype_name(dtype: Any) -> ElementType:
     """Return the name of a type given as a string or as a NumPy, torch or Python type.
 
@@ -48,7 +52,7 @@ def dtype_name(dtype: Any) -> ElementType:
         return dtype
     name = _written_name(dtype)
     if name not in _NAMES:
-        raise TypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise UnknownDtypeError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return _NAMES[name]
 
 

@@ -18,6 +18,7 @@ from sparsefleet.fluid.framework import (
     unique_name,
 )
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site, raised_inside
+from sparsefleet.fluid.framework.dtypes import UnknownDtypeError
 from sparsefleet.fluid.framework.initializer import Constant, Initializer, Xavier
 from sparsefleet.fluid.framework.param_attr import ParamAttr, WeightNormParamAttr, to_param_attr
 from sparsefleet.fluid.lowering.tables import LOOKUPS
@@ -52,9 +53,21 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
             if _TOLD.match(str(error)) or not raised_inside(error):
                 raise
             message = f"{call_site()}: layers.{function.__name__}: {error}"
-            raise (TypeError if isinstance(error, TypeError) else ProgramError)(message) from error
+            raise _reported_type(error)(message) from error
 
     return call
+
+
+class _WrongArgumentError(ProgramError, TypeError):
+    """An argument without the attributes of what a layer takes, such as an array for a Variable."""
+
+
+def _reported_type(error: Exception) -> type[Exception]:
+    if isinstance(error, UnknownDtypeError):
+        return UnknownDtypeError
+    if isinstance(error, AttributeError):
+        return _WrongArgumentError
+    return TypeError if isinstance(error, TypeError) else ProgramError
 
 
 class LayerHelper:
