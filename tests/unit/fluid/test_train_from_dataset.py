@@ -147,7 +147,8 @@ def test_an_error_in_a_thread_stops_all_and_is_raised(tmp_path: Path) -> None:
         fluid.Executor().train_from_dataset(dataset=dataset)
 
 
-def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_handler_sees_values_on_the_way(tmp_path: Path, by_name: bool) -> None:
     network = ClickNetwork(width=4)
     fluid.optimizer.SGD(0.01).minimize(network.loss)
 
@@ -157,7 +158,8 @@ def test_a_handler_sees_values_on_the_way(tmp_path: Path) -> None:
         def handler(self, res_dict: dict[str, Any]) -> None:
             seen.extend(value for value in res_dict.values() if value is not None)
 
-    handler = Seen({"loss": network.loss}, period_secs=0.001)
+    wanted = network.loss.name if by_name else {"loss": network.loss, "other": None}
+    handler = Seen(wanted, period_secs=0.001)
     exe = fluid.Executor()
     exe.run(fluid.default_startup_program())
     dataset = network.dataset(synthetic_clicks(tmp_path))

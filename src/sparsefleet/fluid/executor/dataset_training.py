@@ -25,7 +25,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.executor.fetch_printing import FetchPrinter, print_fetched
 from sparsefleet.fluid.executor.program_workload import Lower, ProgramWorkload
 from sparsefleet.fluid.executor.scope_model import ScopeModel
-from sparsefleet.fluid.framework import Program, Variable
+from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.lowering.lowered import RunResult
 from sparsefleet.fluid.lowering.recording import OpTimes
@@ -58,16 +58,16 @@ _SHOWN = TrainerConfig()  # the same progress interval and window as a Trainer's
 class FetchHandler:
     """Receives the values of variables periodically; override `handler`.
 
-    var_dict: key -> variable.
+    var_dict: key -> variable, or the name of one variable.
     period_secs: seconds between two calls.
     """
 
     def __init__(
-        self, var_dict: Mapping[str, Variable] | None = None, period_secs: float = 60
+        self, var_dict: Mapping[str, Any] | str | None = None, period_secs: float = 60
     ) -> None:
         if var_dict is None:
             raise AssertionError("FetchHandler needs var_dict: key -> variable")
-        self.var_dict = dict(var_dict) if isinstance(var_dict, Mapping) else var_dict
+        self.var_dict = {var_dict: var_dict} if isinstance(var_dict, str) else dict(var_dict)
         self.period_secs = period_secs
 
     def help(self) -> None:
@@ -112,7 +112,7 @@ class FetchHandlerMonitor:
             )
 
     def _value(self, variable: Any) -> Any:
-        found = self._scope.find_var(variable.name) if isinstance(variable, Variable) else None
+        found = self._scope.find_var(_name_of(variable))
         if found is None or found.value() is None:
             return None
         return np.array(found.get_tensor())
@@ -143,7 +143,12 @@ class Fetching:
     def fetches(self) -> list[str]:
         """Return all names a run fetches: those to print, then those of the handler."""
         wanted = [] if self.handler is None else self.handler.var_dict.values()
-        return [*self.names, *(variable.name for variable in wanted)]
+        return [*self.names, *filter(None, map(_name_of, wanted))]
+
+
+def _name_of(variable: Any) -> str:
+    """Return the name of a variable of a handler, which may be the name itself or None."""
+    return variable if isinstance(variable, str) else getattr(variable, "name", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,7 +344,7 @@ class _Reports:
         assert handler is not None
         found: dict[str, Any] = {}
         for key, variable in handler.var_dict.items():
-            value = self._latest.get(getattr(variable, "name", ""))
+            value = self._latest.get(_name_of(variable))
             found[key] = None if value is None else value.detach().cpu().numpy().copy()
         handler.handler(found)
 
