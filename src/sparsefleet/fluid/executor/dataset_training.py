@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -142,7 +142,7 @@ class Fetching:
     @property
     def fetches(self) -> list[str]:
         """Return all names a run fetches: those to print, then those of the handler."""
-        wanted = [] if self.handler is None else self.handler.var_dict.values()
+        wanted: Iterable[Any] = () if self.handler is None else self.handler.var_dict.values()
         return [*self.names, *filter(None, map(_name_of, wanted))]
 
 
