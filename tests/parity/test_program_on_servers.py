@@ -111,9 +111,11 @@ def test_sync_of_two_workers_is_one_process_on_the_joined_batch(
     found = run_workers(servers, 2, work, OPTIMIZERS[name], StrategyFactory.create_sync_strategy)
     batches = [joined([feeds[0][i], feeds[1][i]]) for i in range(STEPS)]
     _, scope, _ = run_alone(OPTIMIZERS[name], batches)
+    # Ftrl subtracts roots of sums of squares: where gradients are tiny, that magnifies rounding.
+    rtol = 1e-3 if name == "ftrl" else 2e-4
     for parameter in (*DENSE, "embedding_0.w_0"):
         wanted = np.array(scope.find_var(parameter).get_tensor())
-        np.testing.assert_allclose(found[0][parameter], wanted, rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(found[0][parameter], wanted, rtol=rtol, atol=2e-6)
         np.testing.assert_array_equal(found[0][parameter], found[1][parameter])
 
 

@@ -123,6 +123,7 @@ def scripts_of_their_own() -> dict[str, dict[str, Any]]:
     delays = {"updates": 3, "first_s": 1.0, "median_s": 0.5, "largest_s": 0.9}
     return {
         "tables": {"rows": 10, "dim": 4, "batch": 5, "sgd": sgd},
+        "rows": {"tables": [{"title": "bits", "columns": ["", "bytes"], "rows": [["bf16", "2"]]}]},
         "transport": {"rows": 10, "dim": 4, "100": {"pull tls": SPREAD}},
         "reader": {
             **dict.fromkeys(("multi_slot", "criteo", "parquet"), passes),

@@ -110,8 +110,8 @@ def assign_value(
 
 
 def _is_seeded(made: Tensor, seed: int) -> bool:
-    """Return whether to draw as 1.8.5 does on a CPU."""
-    return bool(seed) and made.device.type == "cpu" and made.dtype in (torch.float32, torch.float64)
+    """Return whether to draw as 1.8.5 does on a CPU; the same numbers start a program on a GPU."""
+    return bool(seed) and not made.is_meta and made.dtype in (torch.float32, torch.float64)
 
 
 @op("uniform_random", "ShapeTensor? ShapeTensorList*", lod="none", infer=_given_shape)

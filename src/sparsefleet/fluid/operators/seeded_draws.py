@@ -19,6 +19,7 @@ __all__ = ["seeded_normal", "seeded_truncated_normal", "seeded_uniform"]
 _MULTIPLIER, _MODULUS = 48271, 2**31 - 1
 _SPAN = _MODULUS - 1  # numbers 1 .. _SPAN
 _BLOCK = 1 << 16
+_KINDS: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 Floats = NDArray[Any]
 
@@ -29,14 +30,14 @@ def seeded_uniform(made: torch.Tensor, seed: int, low: float, high: float) -> to
     >>> seeded_uniform(torch.empty(2), 1, 0.0, 1e6).int().tolist()
     [22, 85032]
     """
-    kind = made.numpy().dtype.type
+    kind = _KINDS[made.dtype]
     numbers = _canonical(seed, made.numel(), kind) * (kind(high) - kind(low)) + kind(low)
     return made.copy_(torch.from_numpy(numbers.reshape(made.shape)))
 
 
 def seeded_normal(made: torch.Tensor, seed: int, mean: float, std: float) -> torch.Tensor:
     """Fill a float32 or float64 tensor from a normal distribution, by the polar method."""
-    kind = made.numpy().dtype.type
+    kind = _KINDS[made.dtype]
     found: list[Floats] = []
     missing, stream = made.numel(), _blocks(seed, kind)
     while missing > 0:
