@@ -11,15 +11,15 @@ has completed it, which contains the gradients of all.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load, save
 
 from sparsefleet.collective import CollectiveStrategy, World
 from sparsefleet.engine.applied_batches import AppliedBatches
@@ -33,6 +33,7 @@ from sparsefleet.modes.collective_mode import CollectiveMode
 from sparsefleet.modes.mode import Mode
 from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.store.own_loop import replaceable_path
+from sparsefleet.store.remote_store import failover_wait_s
 
 if TYPE_CHECKING:
     from sparsefleet.engine.distributed_model import DistributedModel
@@ -42,6 +43,7 @@ __all__ = ["RankReplacement"]
 _log = logging.getLogger("sparsefleet.engine")
 _WAIT_S = 60.0
 _PASS = 1  # of `AppliedBatches`: any number
+_POSITION, _OPTIMIZER = "position", "optimizer"
 
 
 class RankReplacement:
@@ -57,6 +59,7 @@ class RankReplacement:
         self._rank = world.rank
         self._marker = Path(replaceable_path(os.environ["SPARSEFLEET_MEMORY_DIR"], world.rank))
         self._is_new = Incarnation.from_environment().number > 0
+        self._wait_s = failover_wait_s() or _WAIT_S
         self._progress: TrainingProgress | None = None
         self._randoms: list[str] = []
         self._steps_before = 0
@@ -123,7 +126,7 @@ class RankReplacement:
         """
         if not self._world.may_meet_again:
             raise error
-        wait_s = float(os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S") or _WAIT_S)
+        wait_s = self._wait_s
         _log.warning("waiting for a new process of a lost rank, up to %g s: %s", wait_s, error)
         training = _collective(self._bound.mode).training
         steps = training.num_steps
@@ -187,11 +190,11 @@ class RankReplacement:
         if furthest < 0:
             raise ConfigError("all ranks are new: none has a state that it could pass on")
         mine = self._state() if source == self._rank else b""
-        data = self._world.broadcast_bytes(mine, source)
-        found = torch.load(io.BytesIO(data), weights_only=True)
-        self._found = json.loads(found["position"])
+        tensors = load(self._world.broadcast_bytes(mine, source))
+        self._found = json.loads(tensors.pop(_POSITION).numpy().tobytes())
+        optimizer_state = self._found.pop("optimizer")
         if steps < furthest:
-            self._load(found, with_buffers=self._is_new)
+            self._load(tensors, optimizer_state, with_buffers=self._is_new)
 
     def _state(self) -> bytes:
         bound, progress = self._bound, self._progress
@@ -209,29 +212,62 @@ class RankReplacement:
             "mode": mode.state(),
             "training": mode.training.state_dict(),
         }
-        data = io.BytesIO()
-        torch.save(
-            {
-                "position": json.dumps(position),
-                "parameters": [p.detach() for p in bound.model.parameters()],
-                "buffers": list(bound.model.buffers()),
-                "optimizer": bound.stepping.optimizer.state_dict(),
-            },
-            data,
+        tensors = _named("parameter", bound.model.parameters())
+        tensors |= _named("buffer", bound.model.buffers())
+        position["optimizer"] = _take_tensors(
+            bound.stepping.optimizer.state_dict(), tensors, _OPTIMIZER
         )
-        return data.getvalue()
+        text = json.dumps(position).encode()
+        tensors[_POSITION] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        # Cloned, because tensors may share memory, which the format refuses.
+        return save({name: tensor.detach().clone() for name, tensor in tensors.items()})
 
-    def _load(self, found: Mapping[str, Any], *, with_buffers: bool) -> None:
+    def _load(
+        self, tensors: Mapping[str, torch.Tensor], optimizer_state: Any, *, with_buffers: bool
+    ) -> None:
         model, optimizer = self._bound.model, self._bound.stepping.optimizer
         assert optimizer is not None
-        here: list[torch.Tensor] = list(model.parameters())
-        there: list[torch.Tensor] = found["parameters"]
+        here = _named("parameter", model.parameters())
         if with_buffers:
-            here, there = [*here, *model.buffers()], [*there, *found["buffers"]]
+            here |= _named("buffer", model.buffers())
         with torch.no_grad():
-            for own, sent in zip(here, there, strict=True):
-                own.copy_(sent)
-        optimizer.load_state_dict(found["optimizer"])
+            for name, own in here.items():
+                own.copy_(tensors[name])
+        optimizer.load_state_dict(_put_tensors(optimizer_state, tensors))
+
+
+def _named(kind: str, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{kind}/{number}": tensor for number, tensor in enumerate(tensors)}
+
+
+def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
+    """Return the state as JSON can hold it; its tensors go into `found`, under names from `name`.
+
+    Dicts become lists of pairs, because the keys of an optimizer's state are numbers.
+    """
+    if isinstance(state, torch.Tensor):
+        found[name] = state
+        return {"tensor": name}
+    if isinstance(state, Mapping):
+        return {
+            "pairs": [
+                [key, _take_tensors(value, found, f"{name}/{key}")] for key, value in state.items()
+            ]
+        }
+    if isinstance(state, list | tuple):
+        return [_take_tensors(value, found, f"{name}/{i}") for i, value in enumerate(state)]
+    return state
+
+
+def _put_tensors(state: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return what `_take_tensors` was given; tuples come back as lists."""
+    if isinstance(state, dict):
+        if "tensor" in state:
+            return tensors[state["tensor"]]
+        return {key: _put_tensors(value, tensors) for key, value in state["pairs"]}
+    if isinstance(state, list):
+        return [_put_tensors(value, tensors) for value in state]
+    return state
 
 
 def _collective(mode: Mode) -> CollectiveMode:

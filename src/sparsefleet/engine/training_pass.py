@@ -295,6 +295,8 @@ class _TrainingThread:
             self._train_on(supplied, supply)
             return
         random = torch.get_rng_state()
+        module = self._runner.module
+        buffers = [] if module is None else [(each, each.clone()) for each in module.buffers()]
         while True:
             try:
                 self._train_on(supplied, supply)
@@ -304,6 +306,8 @@ class _TrainingThread:
                     self.clock.steps += 1
                     return
                 torch.set_rng_state(random)
+                for buffer, before in buffers:  # running means already contain this batch
+                    buffer.copy_(before)
 
     def _leave_or_recover(self) -> None:
         while True:

@@ -116,7 +116,7 @@ class RemoteStore(Store):
         if job_key is not None and not isinstance(job_key, bytes):
             raise ConfigError(f"job_key must be bytes, got {type(job_key).__name__}")
         config = config or RemoteStoreConfig()
-        failover_wait_s = max(config.failover_wait_s, _failover_wait_s())
+        wait_s = max(config.failover_wait_s, failover_wait_s())
         native = _core.Store.connect(
             list(endpoints),
             job_key=find_job_key(endpoints) if job_key is None else job_key,
@@ -128,7 +128,7 @@ class RemoteStore(Store):
             peer_timeout_s=config.peer_timeout_s,
             max_frame_bytes=config.max_frame_bytes,
             log=_write_log,
-            failover_wait_s=failover_wait_s,
+            failover_wait_s=wait_s,
             session=config.session,
             restart_notes=os.environ.get("SPARSEFLEET_LOG_DIR", ""),
             wire_dtype=config.wire_dtype or _wire_dtype(),
@@ -172,10 +172,11 @@ class RemoteStore(Store):
 def _is_worker(name: str) -> bool:
     """Return whether a store with this name trains as a worker, under any scheduler."""
     index = os.environ.get("SPARSEFLEET_INDEX", "[0-9]+")
-    return re.search(f"worker-{index}$", name) is not None
+    return re.search(rf"\bworker-{index}$", name) is not None
 
 
-def _failover_wait_s() -> float:
+def failover_wait_s() -> float:
+    """Return SPARSEFLEET_FAILOVER_WAIT_S, 0 if it is not set."""
     text = os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S", "0")
     try:
         return float(text)

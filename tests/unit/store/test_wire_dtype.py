@@ -75,8 +75,9 @@ def test_shared_memory_moves_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEFLEET_WIRE_DTYPE", "bf16")
     with NativeServers(1, transport="auto") as servers, servers.connect() as store:
         found = push_and_pull(store, 0.3)
-        if servers.servers[0].stats()["server.lane_connections_total"] > 0:
-            np.testing.assert_array_equal(found, np.float32(-0.3))
+        if not servers.servers[0].stats()["server.lane_connections_total"]:
+            pytest.skip("this system has no shared memory between client and server")
+        np.testing.assert_array_equal(found, np.float32(-0.3))
 
 
 def test_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,8 @@ def test_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None
             found = push_and_pull(store, 0.3)
             np.testing.assert_array_equal(found, upper_half(found))
         with servers.connect(wire_dtype="float32") as store:
-            assert (push_and_pull(store, 0.3) != upper_half(found)).any()
+            found = push_and_pull(store, 0.3)
+            assert (found != upper_half(found)).any()
 
 
 def test_an_unknown_format_names_the_existing_ones(monkeypatch: pytest.MonkeyPatch) -> None:
