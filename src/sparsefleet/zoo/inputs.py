@@ -57,7 +57,7 @@ class Tables:
     """How ids without a row read in prediction: as zeros, or as initial values ("initial")."""
 
     row_dtype: RowDtype = "float32"
-    """How tables store their rows; "bf16" and "int8" hold about 1.9 and 3.2 times as many."""
+    """How tables store their rows; "bf16" and "int8" hold about 1.8 and 3 times as many."""
 
 
 class FeatureRows(nn.Module):
