@@ -62,7 +62,7 @@ class RemoteStoreConfig:
     """Numbers of pulls and pushes on the network. "bf16" moves the upper 16 bits of each float32:
     gradients and added values are rounded up or down at random, so that their mean is right, rows
     and dense values to the nearest. Servers, their checkpoints and this process keep float32.
-    Shared memory within a host always moves float32. None: `SPARSEFLEET_WIRE_DTYPE`, else
+    Shared memory within a host moves float32. None: `SPARSEFLEET_WIRE_DTYPE`, else
     "float32"."""
 
     def __post_init__(self) -> None:
