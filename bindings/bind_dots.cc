@@ -62,7 +62,7 @@ struct Pairs {
       return {Code::kShapeMismatch, "rows " + ShapeText(left) + " with " + std::to_string(groups) +
                                         " places, rows " + ShapeText(right) + " with " +
                                         std::to_string(pairs) + " and " +
-                                        std::to_string(num_products) + " products do not fit"};
+                                        std::to_string(num_products) + " products do not match"};
     }
     if (Status status = CheckSide(left, left_inverse); !status.ok()) return status;
     return CheckSide(right, right_inverse);
@@ -125,7 +125,7 @@ Status CheckBags(const std::vector<Feature<Rows>>& features, std::size_t num_bag
     std::size_t total = 0;
     for (const std::int64_t length : SpanOf(lengths)) {
       if (length < 0 || static_cast<std::size_t>(length) > places.size() - total) {
-        return {Code::kShapeMismatch, "bags do not fit " + std::to_string(places.size()) +
+        return {Code::kShapeMismatch, "bags do not match " + std::to_string(places.size()) +
                                           " ids: a length is " + std::to_string(length)};
       }
       total += static_cast<std::size_t>(length);
@@ -141,7 +141,7 @@ Status CheckBags(const std::vector<Feature<Rows>>& features, std::size_t num_bag
   }
   if (dims == width) return Status::Ok();
   return {Code::kShapeMismatch, "features of width " + std::to_string(dims) +
-                                    " in total do not fit " + std::to_string(width) + " columns"};
+                                    " in total do not match " + std::to_string(width) + " columns"};
 }
 
 template <typename Rows>

@@ -142,7 +142,7 @@ Status CheckShapes(const Array<const std::uint32_t>& inverse, std::size_t few_ro
     return {Code::kShapeMismatch,
             "rows [" + std::to_string(few_rows) + ", " + std::to_string(few_dim) + "], inverse [" +
                 std::to_string(inverse.size()) + "] and batch [" + std::to_string(many_rows) +
-                ", " + std::to_string(many_dim) + "] do not fit"};
+                ", " + std::to_string(many_dim) + "] do not match"};
   }
   for (const std::uint32_t place : SpanOf(inverse)) {
     if (place >= few_rows && place != kPaddingPlace) {

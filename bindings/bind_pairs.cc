@@ -83,7 +83,7 @@ RowPlane PlaneOf(const SkipGram& model, const Matrix<float>& rows, const Marks& 
   if (rows.shape(0) != model.num_words() || rows.shape(1) != model.width() ||
       (touched && touched->size() != model.num_words())) {
     Raise({Code::kShapeMismatch, "rows [" + std::to_string(rows.shape(0)) + ", " +
-                                     std::to_string(rows.shape(1)) + "] do not fit " +
+                                     std::to_string(rows.shape(1)) + "] do not match " +
                                      std::to_string(model.num_words()) + " words of width " +
                                      std::to_string(model.width())});
   }

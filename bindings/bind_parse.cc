@@ -139,7 +139,7 @@ nb::object HashTexts(const Array<const std::uint8_t>& bytes, const Array<const O
       ids[i] = std::bit_cast<std::int64_t>(Hash64(one, seed));
     }
   }
-  if (!inside) Raise({Code::kShapeMismatch, "offsets of texts do not rise within the bytes"});
+  if (!inside) Raise({Code::kShapeMismatch, "text offsets must not decrease or exceed the bytes"});
   const std::size_t shape[] = {num_texts};
   return ToNumpy(std::move(ids), shape);
 }

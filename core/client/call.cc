@@ -388,7 +388,7 @@ std::string Call::Restart(const PartState& state) const {
   if (notes.empty() || core_.options.failover_wait_s <= 0) return "";
   const RestartNote note = ReadRestartNote(notes, state.link->index());
   if (note.text.empty()) return "; no launcher on this machine is restarting it";
-  return "; " + note.text + (note.is_current ? "" : ", but it has not said so for some time");
+  return "; " + note.text + (note.is_current ? "" : ", but has not reported that recently");
 }
 
 Status Call::TimedOut(const PartState& state) const {

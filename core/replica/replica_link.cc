@@ -119,7 +119,7 @@ Result<std::unique_ptr<ReplicaLink>> ReplicaLink::Open(const LogDirectory& direc
   if (s.ok()) s = link->TakeOver();
   if (s.ok()) return link;
   return s.WithPrefix("replica " + link->options_.endpoint +
-                      ": a server with a replica does not start without it, for it could lack "
+                      ": a server with a replica does not start without it, since its log may lack "
                       "what a successor has written: ");
 }
 
@@ -214,7 +214,7 @@ Status ReplicaLink::ShipRecords(std::uint64_t end) {
     auto held = DecodeNumber(reply.value());
     if (!held.ok()) return held.status();
     if (held.value() == first) {
-      return {Code::kInternal, "the replica did not take record " + std::to_string(first)};
+      return {Code::kInternal, "the replica rejected record " + std::to_string(first)};
     }
     replica_next_ = held.value();
     shipped_end_ = replica_next_;
@@ -315,7 +315,7 @@ std::optional<Status> ReplicaLink::Judge(const Status& outcome) {
     NoteBack();
     return Status::Ok();
   }
-  if (is_stopping_) return Status(Code::kShuttingDown, "the server ends without its replica");
+  if (is_stopping_) return Status(Code::kShuttingDown, "the server is stopping, and its replica is lost");
   if (outcome.code() == Code::kNotOwner) {
     {
       MutexLock lock(mutex_);

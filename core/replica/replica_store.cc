@@ -176,7 +176,7 @@ Result<std::uint64_t> ReplicaStore::Held::TakeSnapshot(const ReplicaSnapshot& re
   if (snapshot_fd < 0 || snapshot_lsn != request.lsn || snapshot_bytes != request.offset) {
     return Status(Code::kShapeMismatch, Name() + ": a part of snapshot " +
                                             std::to_string(request.lsn) +
-                                            " came out of turn: send it from its beginning");
+                                            " arrived out of order: send it again from the start");
   }
   auto left = request.bytes;
   while (!left.empty()) {

@@ -195,13 +195,13 @@ Status Journal::AwaitSpace() {
       full_cause_ = written.message();
     }
     if (!std::exchange(is_reported, true)) {
-      Report(2, FullStatus().message() + "; changes wait until there is");
+      Report(2, FullStatus().message() + "; changes wait until there is space");
     }
     MutexLock lock(full_mutex_);
     const bool ends =
         interrupted_.WaitUntil(full_mutex_, std::chrono::steady_clock::now() + kSpaceCheck,
                                [&]() REQUIRES(full_mutex_) { return is_interrupted_; });
-    if (ends) return {Code::kShuttingDown, "the server ends with a full disk"};
+    if (ends) return {Code::kShuttingDown, "the server is stopping, and its disk is full"};
   }
   return Status::Ok();
 }
@@ -214,7 +214,7 @@ Status Journal::AwaitSpaceToStart(const std::function<Status()>& write) const {
     const Status full = DiskFull(options_.directory, written.message());
     if (SecondsSince(begun) > options_.space_wait_s) return full;
     if (!std::exchange(is_reported, true)) {
-      Report(2, full.message() + "; the server starts when there is");
+      Report(2, full.message() + "; the server starts when there is space");
     }
     std::this_thread::sleep_for(kSpaceCheck);
   }

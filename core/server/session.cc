@@ -28,7 +28,7 @@ std::string Session::DescribeLoss(TimePoint now, double peer_timeout_s) const {
                 std::chrono::duration<double>(now - last_seen()).count());
   if (grace_s() <= peer_timeout_s) return silence;
   return std::string(silence) +
-         (times_expected() > 0 ? "; its launcher had restarted it, but reports of that have ceased"
+         (times_expected() > 0 ? "; its launcher restarted it, but no longer reports on it"
                                : ", and no process took its place (SPARSEFLEET_FAILOVER_WAIT_S)");
 }
 

@@ -55,7 +55,7 @@ std::vector<typename Container::value_type> Extract(Container& from, Predicate g
 
 Status GivenUp(std::string_view barrier, const Coordinator::Owner& owner) {
   return {Code::kPeerLost,
-          Quoted("barrier", barrier) + ": '" + owner.name + "' has given up this call"};
+          Quoted("barrier", barrier) + ": '" + owner.name + "' has abandoned this call"};
 }
 
 Status CheckNote(std::string_view key, std::string_view value) {

@@ -41,7 +41,7 @@ Status Rounds::CheckCaller(const RoundMember& member, const Caller& caller) cons
   const auto bound = given_up_.find(caller.owner.id);
   if (bound != given_up_.end() && caller.ticket < bound->second) {
     return {Code::kPeerLost,
-            GroupText(member.group) + ": '" + caller.owner.name + "' has given up this call"};
+            GroupText(member.group) + ": '" + caller.owner.name + "' has abandoned this call"};
   }
   return Status::Ok();
 }

@@ -83,7 +83,7 @@ class Rounds {
   TimePoint Expire(TimePoint now);
   // The owner has given up its calls with tickets below this: their gradients do not count.
   void Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below);
-  // The owner has given up this call.
+  // The owner has abandoned this call.
   void WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket);
   // The owner's members are lost: pending and later rounds of their groups fail with kPeerLost
   // naming them until the rank comes back; or, by option, they count as having left. If nobody else

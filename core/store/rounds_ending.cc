@@ -164,7 +164,7 @@ void Rounds::Withdraw(std::uint64_t owner_id, std::uint64_t tickets_below) {
         [&](const Caller& caller) {
           return caller.owner.id == owner_id && caller.ticket < tickets_below;
         },
-        {Code::kPeerLost, "the caller has given up this call"}, after);
+        {Code::kPeerLost, "the caller has abandoned this call"}, after);
   }
   Run(after);
 }
@@ -178,7 +178,7 @@ void Rounds::WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket) {
         [&](const Caller& caller) {
           return caller.owner.id == owner_id && caller.ticket == ticket;
         },
-        {Code::kPeerLost, "the caller has given up this call"}, after);
+        {Code::kPeerLost, "the caller has abandoned this call"}, after);
   }
   Run(after);
 }

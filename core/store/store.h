@@ -154,7 +154,7 @@ class Store {
   // has none of it recorded.
   virtual Status AdoptData(std::span<const std::vector<DataMark>> /*by_server*/,
                            double /*timeout_s*/) {
-    return {Code::kInvalidArgument, "a store without servers keeps no account of data"};
+    return {Code::kInvalidArgument, "a store without servers does not track applied data"};
   }
 
   // Whether the session outlives this client, as if its process were killed, so that another may

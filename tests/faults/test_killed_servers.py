@@ -313,7 +313,7 @@ def test_a_wait_lasts_as_long_as_a_launcher_restarts_the_server(
         assert pushed == [len(KEYS)]
         servers.end(1)
         os.utime(note, (1.0, 1.0))
-        with pytest.raises(SparseFleetError, match="restarted it 1 s ago, but it has not said so"):
+        with pytest.raises(SparseFleetError, match="restarted it 1 s ago, but has not reported"):
             store.push("t", KEYS, gradients)
 
 

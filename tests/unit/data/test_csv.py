@@ -126,7 +126,7 @@ def test_schemas_that_make_no_sense_are_refused() -> None:
         Csv(Slot("a"), missing_texts="NA")
     with pytest.raises(ConfigError, match="Csv.header must"):
         Csv(Slot("a"), header="a,b")
-    with pytest.raises(ConfigError, match="another separator than fields"):
+    with pytest.raises(ConfigError, match="different separator than fields"):
         Csv(Field("a", separator=","))
     with pytest.raises(ConfigError, match="separator and quote"):
         Csv(Slot("a"), separator='"')

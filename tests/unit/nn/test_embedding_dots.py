@@ -276,9 +276,9 @@ def test_native_products_refuse_places_and_shapes_that_do_not_fit() -> None:
     out = np.empty(2, np.float32)
     with pytest.raises(ShapeError, match="inverse names row 7 of 2"):
         _core.dot_rows(rows, places, rows, np.array([0, 7], np.uint32), out)
-    with pytest.raises(ShapeError, match="do not fit"):
+    with pytest.raises(ShapeError, match="do not match"):
         _core.dot_rows(rows, places, np.ones((2, 4), np.float32), places, out)
-    with pytest.raises(ShapeError, match="do not fit"):
+    with pytest.raises(ShapeError, match="do not match"):
         _core.dot_rows(rows, places, rows, places[:1], out[:1])
     with pytest.raises(ShapeError, match="sums .1, 3. do not have the shape of the rows .2, 3."):
         _core.sum_dot_gradients(out, rows, places, rows, places, None, rows[:1])

@@ -69,9 +69,9 @@ def test_places_and_shapes_that_do_not_fit_are_refused() -> None:
     rows, out = np.zeros((2, 3), np.float32), np.zeros((1, 3), np.float32)
     with pytest.raises(ShapeError, match="inverse names row 2 of 2"):
         _core.gather_rows(rows, np.array([2], np.uint32), out)
-    with pytest.raises(ShapeError, match="do not fit"):
+    with pytest.raises(ShapeError, match="do not match"):
         _core.gather_rows(rows, np.array([0, 1], np.uint32), out)
-    with pytest.raises(ShapeError, match="do not fit"):
+    with pytest.raises(ShapeError, match="do not match"):
         _core.sum_rows(out, np.array([0], np.uint32), np.zeros((2, 4), np.float32))
 
 
