@@ -1,4 +1,4 @@
-"""CTR-DNN through both doors, over the same Dataset: `train_from_dataset` and `Trainer.fit`.
+"""CTR-DNN through both APIs, over the same Dataset: `train_from_dataset` and `Trainer.fit`.
 
     python bench/fluid_door.py [--quick] [--repeats 5] [--json FILE] [--modes local,sync,...]
 
@@ -191,7 +191,7 @@ def main() -> None:
     parser = argument_parser(__doc__ or "")
     parser.add_argument("--modes", default=",".join(MODES), help="modes, separated by commas")
     arguments = parser.parse_args()
-    console.print(f"[bold]CTR-DNN through both doors[/bold], {NUM_THREADS} threads. {machine()}")
+    console.print(f"[bold]CTR-DNN through both APIs[/bold], {NUM_THREADS} threads. {machine()}")
     size = QUICK_EXAMPLES if arguments.quick else NUM_EXAMPLES
     figures: dict[str, object] = {"examples": size}
     with tempfile.TemporaryDirectory() as folder:

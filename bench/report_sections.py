@@ -216,7 +216,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
     "reader": ("Reading", reader_section),
     "checkpoint": ("Checkpoints", checkpoint_section),
     "collective": ("Collective training", sides_section),
-    "doors": ("Both doors", doors_section),
+    "doors": ("Both APIs", doors_section),
     "serving": ("Serving", serving_section),
     "freshness": ("Freshness", freshness_section),
 }

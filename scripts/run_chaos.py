@@ -26,19 +26,19 @@ def main() -> int:
     )
     parser.add_argument("--out", default="build/chaos", type=Path)
     options = parser.parse_args()
-    known = {f"{door}-{mode}": (door, mode) for door, mode in JOBS}
+    known = {f"{api}-{mode}": (api, mode) for api, mode in JOBS}
     wanted = options.only.split(",") if options.only else list(known)
     if unknown := set(wanted) - known.keys():
         parser.error(f"--only has unknown jobs {sorted(unknown)}, expected some of {list(known)}")
     options.out.mkdir(parents=True, exist_ok=True)
     reports = []
-    for door, mode in (known[name] for name in wanted):
-        seed = options.seed + JOBS.index((door, mode))
-        report = options.out / f"{door}-{mode}.json"
+    for api, mode in (known[name] for name in wanted):
+        seed = options.seed + JOBS.index((api, mode))
+        report = options.out / f"{api}-{mode}.json"
         report.unlink(missing_ok=True)
-        words = ["--ledger", "--door", door, "--mode", mode, "--kill", options.kill]
+        words = ["--ledger", "--api", api, "--mode", mode, "--kill", options.kill]
         words += ["--every", options.every, "--for", options.duration, "--seed", str(seed)]
-        print(f"== {door} {mode}, seed {seed}", flush=True)
+        print(f"== {api} {mode}, seed {seed}", flush=True)
         with report.with_suffix(".log").open("w") as log:
             command = [sys.executable, "-m", "sparsefleet", "chaos", *words, "--report", report]
             code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
@@ -47,8 +47,8 @@ def main() -> int:
             found = {"seed": seed, "injected": [], "seconds": 0.0, "problems": [problem]}
         else:
             found = json.loads(report.read_text())
-        reports.append((door, mode, found))
-        print(line_of(door, mode, found), flush=True)
+        reports.append((api, mode, found))
+        print(line_of(api, mode, found), flush=True)
     table = ["| API | mode | seed | kills | seconds | result |", "|---|---|---|---|---|---|"]
     table += [line_of(*each) for each in reports]
     kills = sum(len(found["injected"]) for _, _, found in reports)
@@ -59,10 +59,10 @@ def main() -> int:
     return int(failed > 0)
 
 
-def line_of(door: str, mode: str, found: dict) -> str:
+def line_of(api: str, mode: str, found: dict) -> str:
     result = "; ".join(found["problems"]) or "exact"
     return (
-        f"| {door} | {mode} | {found['seed']} | {len(found['injected'])} | "
+        f"| {api} | {mode} | {found['seed']} | {len(found['injected'])} | "
         f"{found['seconds']:.0f} | {result} |"
     )
 

@@ -19,7 +19,7 @@ COMMAND = ("-m", "sparsefleet", "chaos")
     [
         (("--mode", "sync", "--kill", "servers", "--seed", "2"), {"kill"}),
         (
-            ("--door", "fluid", "--mode", "async", "--kill", "servers", "--partition"),
+            ("--api", "fluid", "--mode", "async", "--kill", "servers", "--partition"),
             {"kill", "partition"},
         ),
         (("--mode", "hybrid", "--disk-full", "--seed", "3"), {"disk-full"}),

@@ -21,7 +21,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(*words: str, door: str = "torch", mode: str = "async") -> LaunchProcess:
         job = ("--servers", "2", "--workers", "2", "--env", "OMP_NUM_THREADS=1", *words)
-        ledger = ("--door", door, "--mode", mode, "--out", str(tmp_path))
+        ledger = ("--api", door, "--mode", mode, "--out", str(tmp_path))
         size = ("--batches", str(BATCHES), "--pace-ms", "30")
         saves = ("--checkpoints", str(tmp_path / "saves")) if "off" in words else ()
         started.append(

@@ -379,7 +379,7 @@ CASES: dict[str, Case] = {
     ),
     "names that differ": Case(renamed_within, "is called .* in its local header"),
     "sizes that differ": Case(
-        changed_entry("model.json", local={"size": 3, "packed": 3}), "another size or CRC-32"
+        changed_entry("model.json", local={"size": 3, "packed": 3}), "different size or CRC-32"
     ),
     "size too large": Case(
         changed_entry(
@@ -404,7 +404,7 @@ CASES: dict[str, Case] = {
                 "extra": zip64_extra(1 << 62, 1 << 62),
             },
         ),
-        "another size or CRC-32",
+        "different size or CRC-32",
     ),
     "zip64 field that nothing refers to": Case(
         changed_entry("model.json", central={"extra": zip64_extra(1, 1)}),

@@ -148,7 +148,7 @@ class Checkpoint:
             raise CorruptFileError(f"{self.locate(entry)}: expected JSON: {error}") from error
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise CorruptFileError(
-                f"{self.locate(entry)}: expected a list of objects, found others"
+                f"{self.locate(entry)}: expected a list of objects, found other values"
             )
         return value
 

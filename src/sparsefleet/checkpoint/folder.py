@@ -167,7 +167,7 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def remove_empty(self) -> None:
-        """Remove table folders without files, and the folder itself if it is empty then."""
+        """Remove table folders without files, then the folder itself if it is empty."""
 
     def reading(self, path: str) -> AbstractContextManager[None]:
         """Convert errors while reading the file to errors that name it."""

@@ -163,7 +163,7 @@ class PendingCheckpoint:
             self._check_files(manifest)
             self.folder.replace(MANIFEST, manifest.to_bytes(), pending_manifest(self.token))
         except BaseException:
-            if self._may_be_in_force():
+            if self._may_be_committed():
                 self._end()
             else:
                 self.abort()
@@ -221,7 +221,7 @@ class PendingCheckpoint:
         series["number"] = 1 + max(numbers, default=0)
         return {**notes, SERIES_NOTE: series}
 
-    def _may_be_in_force(self) -> bool:
+    def _may_be_committed(self) -> bool:
         """Return whether a failed commit took effect; True if unknown, so no file is removed."""
         try:
             return read_manifest(self.folder).token == self.token

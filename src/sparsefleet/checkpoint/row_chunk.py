@@ -88,7 +88,7 @@ class RowLayout(NamedTuple):
 
 
 def shard_of(keys: NDArray[np.uint64], num_shards: int) -> NDArray[np.uint32]:
-    """Return the shard of each key: uint64[N] -> uint32[N]. The same as `OwnerOf` in the core.
+    """Return the shard of each key: uint64[N] -> uint32[N]. Matches `OwnerOf` in the core.
 
     Format: docs/checkpoint_format.md has the formula; do not change.
 

@@ -150,10 +150,10 @@ def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> lis
         if not is_running(folder, token, paths, stale_after_s)
     ]
     # Read the manifest last: a save seen to have ended is committed by now, if ever.
-    in_force = read_manifest(folder).token if folder.size(MANIFEST) is not None else None
+    committed = read_manifest(folder).token if folder.size(MANIFEST) is not None else None
     removed: list[str] = []
     for token in over:
-        if token != in_force:
+        if token != committed:
             removed += sorted(by_token[token], key=marker_file(token).__eq__)
     folder.remove(removed)
     folder.remove_empty()

@@ -105,21 +105,27 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("sync", "half_async", "async", "hybrid", "geo"),
         default="async",
-        help="its mode (default async)",
+        help="training mode of the ledger job (default async)",
     )
     ledger.add_argument(
-        "--door", choices=("torch", "fluid"), default="torch", help="its API (default torch)"
+        "--api",
+        choices=("torch", "fluid"),
+        default="torch",
+        help="API of the ledger job (default torch)",
     )
-    ledger.add_argument("--servers", type=int, default=2, help="its servers (default 2)")
-    ledger.add_argument("--workers", type=int, default=2, help="its workers (default 2)")
+    ledger.add_argument("--servers", type=int, default=2, help="number of servers (default 2)")
+    ledger.add_argument("--workers", type=int, default=2, help="number of workers (default 2)")
     ledger.add_argument(
-        "--batches", type=int, default=0, help="batches per worker (default: --for)"
+        "--batches", type=int, default=0, help="batches per worker (default: enough for --for)"
     )
     ledger.add_argument(
-        "--pace-ms", type=float, default=20.0, help="pause before each batch (default 20)"
+        "--pace-ms", type=float, default=20.0, help="milliseconds between batches (default 20)"
     )
     ledger.add_argument(
-        "--durability", choices=("process", "disk"), default="process", help="of its servers"
+        "--durability",
+        choices=("process", "disk"),
+        default="process",
+        help="durability of the servers",
     )
 
 
@@ -195,9 +201,9 @@ def _ledger_job(options: argparse.Namespace, chaos: ChaosConfig, place: str) -> 
     if options.job:
         raise ConfigError(f"--ledger runs its own job, but got {' '.join(options.job)!r} as well")
     batches = options.batches or max(1, round(chaos.duration_s * 1e3 / options.pace_ms))
-    words = ["--door", options.door, "--mode", options.mode, "--out", place]
+    words = ["--api", options.api, "--mode", options.mode, "--out", place]
     words += ["--batches", str(batches), "--pace-ms", str(options.pace_ms)]
-    if options.checkpoints and options.door == "torch":
+    if options.checkpoints and options.api == "torch":
         words += ["--checkpoints", os.path.abspath(options.checkpoints)]
     return LaunchConfig(
         script="sparsefleet.cli.ledger",

@@ -18,7 +18,9 @@ supported, and how many cases of the original's own tests that use it pass here.
 def add_fluid_coverage_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the command."""
     parser.add_argument(
-        "--public", action="store_true", help="all public names of Fluid 1.8.5, not the used ones"
+        "--public",
+        action="store_true",
+        help="all public names of Fluid 1.8.5, not only those in use",
     )
     parser.add_argument("--missing", action="store_true", help="only unsupported names")
     parser.add_argument(

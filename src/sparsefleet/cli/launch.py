@@ -298,7 +298,7 @@ def launch_on_ray(config: LaunchConfig, options: argparse.Namespace) -> int:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """Return name and value of --env. Raises ConfigError."""
+    """Return the name and value of an --env flag. Raises ConfigError."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise ConfigError(f"--env must be NAME=VALUE, got {text!r}")

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser().parse_args(arguments)
     role = role_from_environment()
     train: Callable[[argparse.Namespace, RoleInfo], None]
-    train = _train_by_torch if options.door == "torch" else _train_by_fluid
+    train = _train_by_torch if options.api == "torch" else _train_by_fluid
     train(options, role)  # does not return in a server
     _audit(options, role)
     return 0
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ledger", description=__doc__.split("\n")[0])
-    parser.add_argument("--door", choices=("torch", "fluid"), default="torch")
+    parser.add_argument("--api", choices=("torch", "fluid"), default="torch")
     parser.add_argument("--mode", default="async")
-    parser.add_argument("--batches", type=int, default=200, help="per worker")
+    parser.add_argument("--batches", type=int, default=200, help="batches per worker")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--pace-ms", type=float, default=10.0, help="pause in each step")
+    parser.add_argument("--pace-ms", type=float, default=10.0, help="milliseconds between batches")
     parser.add_argument("--out", required=True, help="directory for ledger.json")
     parser.add_argument("--checkpoints", default="", help="directory of checkpoints")
     return parser

@@ -101,8 +101,19 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         help="failures that acknowledged changes survive: process (the default: a killed process) "
         "or disk (also the loss of a machine, if the state is on shared storage)",
     )
-    add("--transport", choices=get_args(TransportName), default="auto", help="default auto")
-    add("--max-restarts", type=int, default=20, metavar="N", help="per process (default 20)")
+    add(
+        "--transport",
+        choices=get_args(TransportName),
+        default="auto",
+        help="see `sparsefleet server`",
+    )
+    add(
+        "--max-restarts",
+        type=int,
+        default=20,
+        metavar="N",
+        help="restarts of each process (default 20)",
+    )
     add(
         "--grace-seconds",
         type=int,
@@ -110,7 +121,13 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         metavar="SECONDS",
         help="time between SIGTERM and SIGKILL (default 60)",
     )
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="for all processes")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable for all processes",
+    )
     add(
         "--native-servers",
         action="store_true",
@@ -118,39 +135,56 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     )
     if kind != "rayjob":
         rule = "20000 to 39999, by the job's number" if kind == "slurm" else "9100"
-        add("--port", type=int, default=0, help=f"of a machine's first server (default: {rule})")
+        add(
+            "--port",
+            type=int,
+            default=0,
+            help=f"port of the first server on a machine (default: {rule})",
+        )
 
 
 def _add_task_flags(parser: argparse.ArgumentParser) -> None:
     for role, count in (("server", 1), ("worker", 1)):
         add = parser.add_argument
-        add(f"--{role}s", type=int, default=count, metavar="N", help=f"default {count}")
-        add(f"--{role}-cpus", type=int, default=4, metavar="N", help="per process (default 4)")
+        add(
+            f"--{role}s",
+            type=int,
+            default=count,
+            metavar="N",
+            help=f"number of {role}s (default {count})",
+        )
+        add(
+            f"--{role}-cpus",
+            type=int,
+            default=4,
+            metavar="N",
+            help=f"CPUs of each {role} (default 4)",
+        )
         add(
             f"--{role}-memory",
             default="8GiB",
             metavar="SIZE",
-            help="per process (default 8GiB); `sparsefleet plan` estimates it",
+            help=f"memory of each {role} (default 8GiB); `sparsefleet plan` estimates it",
         )
 
 
 def _add_slurm_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--servers-per-node", type=int, default=0, metavar="N", help="default: Slurm decides")
-    add("--workers-per-node", type=int, default=0, metavar="N", help="default: Slurm decides")
+    add("--servers-per-node", type=int, default=0, metavar="N", help="default: up to Slurm")
+    add("--workers-per-node", type=int, default=0, metavar="N", help="default: up to Slurm")
     add(
         "--option",
         action="append",
         default=[],
         metavar="OPTION",
-        help="further option of sbatch for both components, such as --option=--partition=cpu",
+        help="additional sbatch option for both components, such as --option=--partition=cpu",
     )
     add(
         "--setup",
         action="append",
         default=[],
         metavar="COMMAND",
-        help="line to run first, such as 'module load python'; may be repeated",
+        help="command to run first, such as 'module load python'; may be repeated",
     )
     add(
         "--python",
@@ -180,16 +214,21 @@ def _add_kubernetes_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         "--state-size",
         default="20Gi",
         metavar="SIZE",
-        help="of the volume for server logs and checkpoints (default 20Gi): twice the tables",
+        help="size of the volume for server logs and checkpoints (default 20Gi); allow twice "
+        "the size of the tables",
     )
     add(
         "--storage-class",
         default="",
         metavar="CLASS",
-        help="of that volume, which several pods write (default: the cluster's default)",
+        help="storage class of that volume, which several pods write to (default: the cluster's)",
     )
     if kind == "rayjob":
-        add("--ray-version", default=_RAY_VERSION, help="of the image (default %(default)s)")
+        add(
+            "--ray-version",
+            default=_RAY_VERSION,
+            help="Ray version in the image (default %(default)s)",
+        )
 
 
 def run_manifest_command(options: argparse.Namespace) -> int:

@@ -44,7 +44,9 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument("--rows", type=_positive, help="rows of all tables, such as 2e9")
     job.add_argument("--dim", type=_count, help="floats per row")
-    job.add_argument("--optimizer", default="adagrad", help="of the tables (default adagrad)")
+    job.add_argument(
+        "--optimizer", default="adagrad", help="optimizer of the tables (default adagrad)"
+    )
     job.add_argument(
         "--row-dtype",
         choices=("float32", "bf16", "int8"),
@@ -57,7 +59,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=100_000.0,
         metavar="RATE",
-        help="wanted rate of the whole job (default 100000)",
+        help="target rate of the whole job (default 100000)",
     )
     job.add_argument(
         "--ids", type=_positive, default=None, help="ids per example, in all tables (default 26)"
@@ -90,7 +92,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         "--format",
         dest="file_format",
         default="auto",
-        help="of --sample: multislot, criteo, csv, parquet or arrow (default: by name and content)",
+        help="format of --sample: multislot, criteo, csv, parquet or arrow (default: detected)",
     )
     job.add_argument("--label", default="", help="column of --sample that is not an id")
     _add_machine_flags(parser)
@@ -103,17 +105,21 @@ def _add_machine_flags(parser: argparse.ArgumentParser) -> None:
     machines.add_argument(
         "--machine",
         default="amd-epyc",
-        help="costs of operations: a reference machine or a file of --calibrate (default amd-epyc)",
+        help="costs of operations: a reference machine or a --calibrate file (default amd-epyc)",
     )
-    machines.add_argument("--cores", type=_count, default=16, help="of a machine (default 16)")
+    machines.add_argument("--cores", type=_count, default=16, help="cores per machine (default 16)")
     machines.add_argument(
-        "--memory", type=_positive, default=64.0, metavar="GIB", help="of a machine (default 64)"
-    )
-    machines.add_argument(
-        "--network", type=_positive, default=25.0, metavar="GBIT", help="of a machine (default 25)"
+        "--memory", type=_positive, default=64.0, metavar="GIB", help="GiB per machine (default 64)"
     )
     machines.add_argument(
-        "--price", type=_positive, default=None, metavar="MONEY", help="of a machine per hour"
+        "--network",
+        type=_positive,
+        default=25.0,
+        metavar="GBIT",
+        help="Gbit/s per machine (default 25)",
+    )
+    machines.add_argument(
+        "--price", type=_positive, default=None, metavar="MONEY", help="price of a machine per hour"
     )
     machines.add_argument(
         "--headroom",
@@ -137,8 +143,8 @@ def _add_trial_flags(parser: argparse.ArgumentParser) -> None:
     trial.add_argument(
         "--modes", default="", metavar="MODE,MODE", help="modes to compare (default: all)"
     )
-    trial.add_argument("--servers", type=_count, default=1, help="servers of a trial (default 1)")
-    trial.add_argument("--workers", type=_count, default=2, help="workers of a trial (default 2)")
+    trial.add_argument("--servers", type=_count, default=1, help="number of servers (default 1)")
+    trial.add_argument("--workers", type=_count, default=2, help="number of workers (default 2)")
     trial.add_argument("--log-dir", default="", help="keep the logs of a trial here")
     trial.add_argument(
         "--try",

@@ -25,9 +25,9 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("ls", help="list all recipes")
     show = actions.add_parser("show", help="show data, protocol, settings and published figures")
-    show.add_argument("name", metavar="NAME", help="as `recipe ls` lists it")
+    show.add_argument("name", metavar="NAME", help="a name that `recipe ls` lists")
     run = actions.add_parser("run", help="train, evaluate, and write a report")
-    run.add_argument("name", metavar="NAME", help="as `recipe ls` lists it")
+    run.add_argument("name", metavar="NAME", help="a name that `recipe ls` lists")
     run.add_argument(
         "--data",
         default="data",
@@ -38,8 +38,8 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--servers", type=int, default=0, help="number of servers (default 0)")
     run.add_argument("--workers", type=int, default=1, help="number of workers (default 1)")
     run.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
-    run.add_argument("--epochs", type=int, help="in place of the recipe's")
-    run.add_argument("--batch-size", type=int, help="per worker, instead of the recipe's")
+    run.add_argument("--epochs", type=int, help="number of epochs (default: the recipe's)")
+    run.add_argument("--batch-size", type=int, help="batch size per worker (default: the recipe's)")
     run.add_argument(
         "--plain-sgd",
         action="store_true",
@@ -48,9 +48,9 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--out",
         metavar="DIRECTORY",
-        help="for report.json and report.md (default build/recipes/NAME)",
+        help="directory for report.json and report.md (default build/recipes/NAME)",
     )
-    run.add_argument("--quiet", action="store_true", help="no progress display")
+    run.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def run_recipe_command(options: argparse.Namespace) -> int:

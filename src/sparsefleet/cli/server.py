@@ -168,8 +168,8 @@ def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=10_000,
         metavar="N",
-        help="accept at most N connections of workers (default 10000). The server raises its soft "
-        "limit of open files; if the hard limit (ulimit -Hn) is too low, it accepts fewer",
+        help="accept at most N connections from workers (default 10000). The server raises its "
+        "soft limit on open files; if the hard limit (ulimit -Hn) is too low, it accepts fewer",
     )
     parser.add_argument(
         "--max-unproven",
@@ -184,7 +184,7 @@ def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="the same limit per IPv4 address or IPv6 /64 network (default: half of "
+        help="limit on such connections per IPv4 address or IPv6 /64 network (default: half of "
         "--max-unproven)",
     )
     parser.add_argument(

@@ -42,7 +42,7 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
         "--online-examples",
         metavar="FILE",
         type=Path,
-        help="the same examples in the same order, as prepared by the online side",
+        help="the examples as the online side prepared them, in the same order",
     )
     parser.add_argument(
         "--label", metavar="COLUMN", help="column of labels in --examples, for the AUC"

@@ -251,7 +251,7 @@ class Connections:
         self._groups.clear()
 
     def drop(self) -> None:
-        """Break all connections without a word, to meet again with a rank's new process.
+        """Break all connections without notice, before connecting again to a rank's new process.
 
         Others that wait for this rank get an error at once.
         """
@@ -281,7 +281,7 @@ class Connections:
         return not missing
 
     def farewells(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return those of the ranks that have left by themselves, each with its reason."""
+        """Return the ranks that left on their own, each with its reason."""
         return {rank: words for rank in ranks if (words := self._farewell(rank))}
 
     def _farewell(self, rank: int) -> str:

@@ -365,7 +365,7 @@ def _is_hierarchical(size: int, ranks_per_node: int, strategy: CollectiveStrateg
 
 
 def _flat(world: World, ranks: list[int], count: _Count) -> Reduction | None:
-    """Return a reduction over some ranks; None on other ranks, which must call it, too."""
+    """Return a reduction over some ranks; None on other ranks, which must also call it."""
     group = world.new_group(ranks)
     if group is None:
         return None

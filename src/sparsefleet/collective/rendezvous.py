@@ -119,7 +119,7 @@ class MeetingStore:
     """How many times the job was restarted."""
 
     def is_outdated(self) -> bool:
-        """Return whether a rank was replaced since."""
+        """Return whether a rank has been replaced since the store was opened."""
         return self.generation is not None and _generation(self) > self.generation
 
 

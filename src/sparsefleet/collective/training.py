@@ -107,8 +107,9 @@ class CollectiveTraining:
         return exchange
 
     def reconnect(self) -> None:
-        """Exchange gradients over the new connections of `World.meet_again`, from the parameters of
-        rank 0; a new rank's process creates its training instead. The interrupted step is dropped.
+        """Exchange gradients over the new connections of `World.meet_again`, starting from the
+        parameters of rank 0. A new process of a rank creates its training instead. The interrupted
+        step is dropped.
         """
         self._exchange.close()
         self._clear()

@@ -157,8 +157,8 @@ class World:
 
     @property
     def may_meet_again(self) -> bool:
-        """Whether the ranks can meet again when one was lost and replaced; not if one has left by
-        itself, after an error."""
+        """Whether the ranks can meet again when one was lost and replaced; not if one has left on
+        its own, after an error."""
         meeting, connections = self._meeting, self._connections
         if meeting is None or meeting.generation is None or connections is None:
             return False
@@ -257,7 +257,7 @@ class World:
         return [part[: int(length)].numpy().tobytes() for part, length in parts]
 
     def broadcast_bytes(self, data: bytes, source: int) -> bytes:
-        """Return the data of rank `source` on every rank; that of the others is ignored."""
+        """Return the data of rank `source` on every rank; data of other ranks is ignored."""
         if self.size == 1:
             return data
         length = torch.tensor([len(data)], device="cpu")

@@ -100,7 +100,7 @@ class IdFeature(Feature):
     """The table of the rows; features may share one. "": the name of the feature."""
 
     dim: int = 8
-    """The width of a row; features that share a table have the same."""
+    """The width of a row; features that share a table must have the same width."""
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
     """The column of the file; None: the one with the name of the feature."""

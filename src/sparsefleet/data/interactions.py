@@ -69,7 +69,7 @@ class Interactions:
         return Interactions(*(column[chosen] for column in columns))
 
     def with_enough(self, *, per_user: int = 1, per_item: int = 1) -> Interactions:
-        """Keep users and items with at least that many interactions; repeat until all have them."""
+        """Drop users and items with fewer interactions than required, until none are left."""
         kept = self
         while True:
             enough = _counts(kept.users) >= per_user

@@ -77,7 +77,7 @@ class MemoryColumn(Protocol):
 
 
 class FixedColumn:
-    """The same number of values in each record: [R, W] and nothing else.
+    """A slot whose records all have W values: [R, W] and nothing else.
 
     >>> column = FixedColumn([np.array([[1], [2]]), np.array([[3]])])
     >>> column.take(np.array([2, 0], np.uint32))[0].tolist()

@@ -123,7 +123,7 @@ class Reader:
         self._sharding = sharding
         self._is_rest = False
         self.read_before: dict[str, list[list[int]]] = {}
-        """Records of the files that are not for this reader, if it reads what another has left."""
+        """Records to skip, by file: another reader has read them, and this one reads the rest."""
         self._reset()
 
     def _reset(self) -> None:

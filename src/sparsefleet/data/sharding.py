@@ -30,7 +30,7 @@ class Shard(Protocol):
         """Report that all files taken were read; return them."""
 
     def release(self) -> None:
-        """Give the unread rest of the files taken back to others."""
+        """Return the unread rest of this worker's files to the other workers."""
 
 
 class Sharding(Protocol):

@@ -97,7 +97,7 @@ class Vocabulary(Protocol):
         """Replace the counts, for example after adding those of other workers."""
 
     def without_rare(self, min_count: int) -> Vocabulary:
-        """Return the vocabulary of the words with at least that count."""
+        """Return the vocabulary of the words that occur at least `min_count` times."""
 
 
 class TextVocabulary:

@@ -130,7 +130,7 @@ def _ranges(marks: Iterable[DataMark], stream: int) -> _Ranges:
 
 
 def _common(found: Sequence[_Ranges]) -> _Ranges:
-    """Return what is in all of them, each sorted and disjoint."""
+    """Return the intersection of several lists of ranges, each sorted and disjoint."""
     if not found:
         return []
     common = found[0]

@@ -413,9 +413,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether shared data may be left; for a function this is unknown before its
-        call.
-        """
+        """Return whether shared data may be left; a function must be called to find out."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

@@ -68,7 +68,7 @@ class DistributedModel:
 
     name: identifies this training run among the workers; each run has its own.
     connect_s: seconds to wait for servers to start.
-    wire_dtype: numbers on the network, see `RemoteStoreConfig`.
+    wire_dtype: number format on the network, see `RemoteStoreConfig`.
     track_dirty: tables track which rows changed, so that a save can hold only those.
     placement: where dense parameters live and who updates them; None is the store.
 

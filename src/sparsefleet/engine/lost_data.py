@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
     why: str
 
     def and_then(self, later: LeftOut) -> LeftOut:
-        """Return this with what was left out in a later pass."""
+        """Return this plus what was left out in a later pass."""
         is_known = self.number is not None and later.number is not None and self.unit == later.unit
         number = (self.number or 0) + (later.number or 0) if is_known else None
         return later._replace(number=number)
@@ -141,7 +141,7 @@ class LostData:
             trained = f"of the last pass it had trained {applied.count}"
             why = f"only its own process could read them; {trained}"
             self.left_out[rank] = LeftOut(missing, "batches", why)
-            _log.error("worker %d is lost, and left out are %s", rank, self.left_out[rank])
+            _log.error("worker %d is lost; its data is left out: %s", rank, self.left_out[rank])
         else:
             _log.warning("worker %d is lost: this one trains what is left of its data", rank)
         start = PassStart(positions=[position], applied=applied)

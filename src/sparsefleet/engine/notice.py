@@ -70,7 +70,7 @@ class Notice:
 
     @property
     def is_given(self) -> bool:
-        """Return whether this process is to hand over. Thread-safe."""
+        """Return whether this process should hand over. Thread-safe."""
         if not self._is_given and self.is_heeded and self._file and not self._handles:
             now = time.monotonic()
             if now - self._looked_at >= _LOOK_S:
@@ -108,7 +108,8 @@ class Notice:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def heed(self) -> None:
-        """Raise `HandedOver` if this process is to hand over, when it has nothing more to send."""
+        """Raise `HandedOver` if this process should hand over; call it when there is nothing left
+        to send."""
         if self._handles and self._is_given:
             raise HandedOver
 

@@ -184,7 +184,7 @@ class TrainedTables:
                 found = "no such table" if spec is None else f"rows of {spec.dim}"
                 raise ConfigError(
                     f"{export.directory} is the export of another model: its table '{name}' has "
-                    f"rows of {table.entry.dim}, but the model that is trained has {found}"
+                    f"rows of width {table.entry.dim}, but the trained model has {found}"
                 )
 
     def _count_removed(self) -> dict[str, float]:
@@ -214,7 +214,7 @@ def _dense_names(distributed: BoundModel, export: OpenedExport) -> dict[str, str
             found = "no such tensor" if known is None else f"one of {list(shapes[known])}"
             raise ConfigError(
                 f"{export.directory} is the export of another model: its '{name}' has the shape "
-                f"{list(shape)}, but the model that is trained has {found}"
+                f"{list(shape)}, but the trained model has {found}"
             )
         names[name] = known
     return names

@@ -1,4 +1,4 @@
-"""States of random generators: as text in a checkpoint, and kept outside the process for a kill."""
+"""States of random generators: as text in a checkpoint, and in a file that survives a kill."""
 
 from __future__ import annotations
 
@@ -101,15 +101,13 @@ class KeptRandom:
             os.close(file)
 
     def begin(self, batch: int) -> None:
-        """Keep the generator for this batch; the first time, restore what a previous process kept
-        for it, if anything.
-        """
+        """Keep the state for this batch; on the first call, restore that of a previous process."""
         is_new, self._is_new = self._is_new, False
         if not (is_new and self._restore(batch)):
             self._keep(batch)
 
     def end(self, batch: int) -> None:
-        """Keep the generator for the batch after this one, before this one is sent."""
+        """Keep the state for the next batch, before this one is sent."""
         self._keep(batch + 1)
 
     def close(self) -> None:

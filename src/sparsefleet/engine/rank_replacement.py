@@ -2,10 +2,10 @@
 
 While all ranks are in a pass over their data, a rank that is killed interrupts a step of the
 others. They break their connections and wait for the process that the launcher starts in its place.
-All connect again, and the rank that is furthest, by one step at most, sends its state: parameters,
-the state of the optimizer and the position in the training. The new process skips the batches that
-its predecessor has contributed; the others repeat the interrupted step, unless the furthest rank
-has completed it, which contains the gradients of all.
+All connect again, and the rank that is furthest ahead, by at most one step, sends its state:
+parameters, the state of the optimizer and the position in the training. The new process skips the
+batches that its predecessor has contributed; the others repeat the interrupted step, unless the
+furthest rank has completed it, since that step includes the gradients of all ranks.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class RankReplacement:
         self._steps_before = 0
         self._found: dict[str, Any] = {}
         self.resumed: Resumed | None = None
-        """Where this process continues, if it replaces another; until the training is there."""
+        """Where this process resumes if it replaces another; None once training has got there."""
 
     @staticmethod
     def of(
         bound: DistributedModel, world: World, strategy: CollectiveStrategy
     ) -> RankReplacement | None:
-        """Return it if lost ranks of this job are replaced; None if one ends the job."""
+        """Return an instance if this job replaces lost ranks; None if losing one ends the job."""
         is_simple = (
             strategy.local_sgd is None
             and not strategy.sync_batch_norm
@@ -85,9 +85,9 @@ class RankReplacement:
     # -- the pass --------------------------------------------------------------------------------
 
     def begin_pass(self, progress: TrainingProgress, feed: BatchFeed, *, pauses: bool) -> bool:
-        """Return whether ranks can be replaced in this pass; all of them decide alike.
+        """Return whether ranks can be replaced in this pass; all ranks get the same answer.
 
-        pauses: there are pauses in it, for checkpoints, say.
+        pauses: whether the pass has pauses, for example for checkpoints.
         """
         mode = _collective(self._bound.mode)
         is_new, self._is_new = self._is_new, False

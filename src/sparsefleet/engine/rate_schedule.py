@@ -97,7 +97,7 @@ def schedule_with_rates(
     *,
     torch_steps: bool,
 ) -> Schedule | None:
-    """Return a `RateSchedule` of these arguments; a schedule that has rates, or None, as it is."""
+    """Return a `RateSchedule` for these arguments; None or a `Schedule` is returned unchanged."""
     if schedule is None or isinstance(schedule, Schedule):
         return schedule
     if isinstance(optimizer, list):

@@ -127,8 +127,7 @@ class RecordPasses:
             self._pass = None
 
     def _new_in(self, mark: FileMark) -> list[FileMark]:
-        """Return those records covered by a batch that were not read before; the batch contains
-        them."""
+        """Return the records of a batch that were not read before."""
         before = tuple((begin, end) for begin, end in self._read_before.get(mark.path, ()))
         return [
             FileMark(mark.path, begin, end, mark.total)
@@ -159,7 +158,7 @@ class RecordPasses:
 
 
 def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of the same reader in which these records are also read."""
+    """Return a state of the same reader in which these records also count as read."""
     records = {path: tuple(map(tuple, spans)) for path, spans in state.get("records", {}).items()}
     for path, spans in more["records"].items():
         for begin, end in spans:
@@ -170,7 +169,7 @@ def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_but(files: Sequence[str], only: Interval) -> dict[str, Any]:
-    """Return what is read if only these records are left."""
+    """Return a state in which everything except these records counts as read."""
     rest = ((0, only.begin), (only.end, END_OF_FILE))
     spans = [[begin, end] for begin, end in rest if begin < end]
     others = [path for number, path in enumerate(files) if number != only.file]
@@ -178,5 +177,5 @@ def _all_but(files: Sequence[str], only: Interval) -> dict[str, Any]:
 
 
 def _only(files: Sequence[str], only: Interval) -> dict[str, Any]:
-    """Return these records as read."""
+    """Return a state in which only these records count as read."""
     return {"done": [], "records": {files[only.file]: [[only.begin, only.end]]}}

@@ -17,7 +17,7 @@ from sparsefleet.fleet.board import Board
 __all__ = ["CheckpointConfig", "Interval", "SaveSchedule"]
 
 HANDOVER = "handover"
-"""What is due when workers are to hand over their training."""
+"""The action that is due when workers should hand over their training."""
 
 _LOOK_EVERY_STEPS = 8  # where workers step together, they look for requests this often
 _LISTEN_S = 1.0  # a wait on the servers cannot be cancelled, so it is made in pieces
@@ -107,7 +107,7 @@ class Interval:
         return self._every_s is not None
 
     def restart(self, steps: int) -> None:
-        """Restart now, after `steps` steps where workers step together."""
+        """Restart the interval; `steps` is the current step where workers step together."""
         self.steps = 0
         self.done_at = steps
         self._since = time.monotonic()
@@ -143,7 +143,7 @@ class SaveSchedule:
         steps_together: Literal["nobody", "threads", "workers"],
         notice: Callable[[], bool] | None = None,
     ) -> None:
-        """notice: whether this worker is to hand over, which is due at once."""
+        """notice: returns whether this worker should hand over, which is then due at once."""
         self._notice = notice
         self._intervals = intervals
         self._board = board
@@ -193,7 +193,7 @@ class SaveSchedule:
         return {"number": self._number, "done_at": done_at}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned in another process."""
+        """Continue from a state that another process returned."""
         with self._changed:
             self._number = int(state["number"])
             self._changed.notify_all()

@@ -139,7 +139,7 @@ class Succession:
             if self._found or incarnation.is_counted:
                 _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, outcome)
         self.taken: TakenOver | None = None
-        """Where the process before this one stopped, until the training is there; None: nowhere."""
+        """Where the previous process stopped; None without one, or once training has got there."""
 
     @property
     def pass_number(self) -> int:
@@ -178,8 +178,8 @@ class Succession:
     # -- what is left for the next ---------------------------------------------------------------
 
     def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
-        """The model has started for the first time, or again; `at`: how often workers had
-        synchronized before they shared its values.
+        """Record that the model has started, perhaps not for the first time. at: how often workers
+        had synchronized before they shared its values.
         """
         self.keep_session(False)  # after an error, training may start again here
         self._write(
@@ -191,11 +191,11 @@ class Succession:
         )
 
     def begun(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """The training has begun, or has resumed from a checkpoint."""
+        """Record that the training has begun, or has resumed from a checkpoint."""
         self._write(distributed, has_begun=True, batches=progress.batches)
 
     def loaded(self, distributed: BoundModel) -> None:
-        """A checkpoint was loaded, on request."""
+        """Record that the user loaded a checkpoint."""
         self._write(distributed, loads=[*self._fields["loads"], distributed.meeting.count])
 
     def begin_pass(
@@ -221,13 +221,13 @@ class Succession:
         )
 
     def paused(self, distributed: BoundModel, done: int, saves: Mapping[str, Any]) -> None:
-        """All workers have paused in a pass, of which `done` batches are applied."""
+        """Record that all workers have paused in a pass, of which `done` batches are applied."""
         self._write(distributed, done=done, saves=saves)
         begun = self._fields["fits"][-1] if self._fields["fits"] else self._fields["started_at"]
         distributed.meeting.drop_calls(begun, distributed.meeting.count)
 
     def end_fit(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """A call of `fit` is finished."""
+        """Record that a call of `fit` is finished."""
         self._write(
             distributed,
             **self._place(progress) | {"is_ended": True},
@@ -238,15 +238,15 @@ class Succession:
         )
 
     def closes(self) -> None:
-        """This worker leaves the others, for good. Once all have left, servers forget the group,
-        and a process that waited for them in it would wait in vain.
+        """Record that this worker leaves for good. Once all have left, the servers forget the
+        group, and a new process must not wait there for the others.
         """
         if "starts" in self._fields:
             self._fields["is_closed"] = True
             self._record.write(self._fields)
 
     def owns(self, owned: str) -> None:
-        """The training owns a directory of checkpoints; written with the next record."""
+        """Record which directory of checkpoints the training owns; written with the next record."""
         self._fields["owned"] = owned
 
     def _place(self, progress: TrainingProgress) -> dict[str, Any]:

@@ -333,7 +333,7 @@ class Training(Generic[AnyModel]):
     ) -> None:
         """Train on what lost workers left of the pass, together with the others."""
         model, succession = self.distributed, self.distributed.succession
-        if succession is None or not model.meeting.goes_on_without_lost or model.meeting.is_alone:
+        if succession is None or not model.meeting.continues_without_lost or model.meeting.is_alone:
             return
         epoch, has_trained = succession.pass_number, False
         lost = LostData(model, succession.incarnation, self._attendance)
@@ -353,7 +353,7 @@ class Training(Generic[AnyModel]):
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """When replacing a process: synchronize with the others after the last time that it did."""
+        """In a process that replaces another, skip the synchronizations that it took part in."""
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)
@@ -378,7 +378,7 @@ class Training(Generic[AnyModel]):
         one was lost.
         """
         meeting = self.distributed.meeting
-        if is_last and not meeting.goes_on_without_lost:
+        if is_last and not meeting.continues_without_lost:
             return False
 
         def decide(given: list[bytes]) -> bytes:

@@ -249,9 +249,9 @@ class _TrainingThread:
         self._on_step = events.listener(StepDone)
         self._place = place
         self.random: KeptRandom | None = None
-        """For a process in place of this one."""
+        """Keeps the random state for a process that replaces this one."""
         self.replacement: RankReplacement | None = None
-        """For another rank that is lost."""
+        """Recovers when another rank is lost."""
 
     def run(self, supply: BatchSupply, pauses: PausePoint | None) -> None:
         """Run to the end of the data, then notify the mode."""

@@ -209,7 +209,7 @@ class TrainingProgress:
         self.owned: str | None = None
         """That directory."""
         self.taken: TakenOver | None = None
-        """Where a process in this one's place stopped."""
+        """Where the previous process of this worker stopped."""
         self.has_begun = False
         """Whether a `Training` has begun or resumed it."""
         self.loads = 0

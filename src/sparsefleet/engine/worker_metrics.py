@@ -94,7 +94,7 @@ class WorkerMetrics:
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
-        """Return the model that was served last, of those that are started."""
+        """Return the started model that was served last."""
         models = (each() for each in reversed(self._models))
         return next((each for each in models if each is not None and each.is_started), None)
 

@@ -151,7 +151,7 @@ class RankBoard:
 
 
 def directory_of_servers(board: Board) -> str | None:
-    """Return the directory in that note; None if there is none."""
+    """Return the directory that the note names; None if there is no such note."""
     try:
         return os.fsdecode(board.get_note(MODEL_DIR_NOTE))
     except NotFoundError:

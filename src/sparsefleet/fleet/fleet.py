@@ -70,12 +70,12 @@ class Fleet(JobProcess):
     ) -> FleetModel:
         """Bind a model to the fleet; `init_worker()` then starts it.
 
-        mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config
-            of `sparsefleet.modes`; by default async with servers; without them collective for
-            several workers, local for one.
+        mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config of
+            `sparsefleet.modes`; by default async with servers; without them collective for several
+            workers, local for one.
         schedule: a torch scheduler for `optimizer`, or a function from step to factor.
         track_dirty: tables track which rows changed, so that a save can hold only those.
-        wire_dtype: numbers on the network, "float32" or "bf16"; see `RemoteStoreConfig`.
+        wire_dtype: number format on the network, "float32" or "bf16"; see `RemoteStoreConfig`.
         """
         return self.binder(
             self,

@@ -108,7 +108,7 @@ class FleetSharding:
             store,
             f"{meeting.name}/{self._name}",
             epoch,
-            keep_going=meeting.goes_on_without_lost,
+            keep_going=meeting.continues_without_lost,
         )
 
     def _require_servers(self, store: Store, meeting: Meeting) -> None:

@@ -117,14 +117,12 @@ class Meeting:
         """
         self._droppable = range(begin + 1, end + 1)
 
-    def said_before(self) -> bytes | None:
-        """Return the value that a previous process sent in the next call, a `decide`; None: none,
-        or it was over.
-        """
+    def sent_before(self) -> bytes | None:
+        """Return what a previous process sent to the next `decide`; None if it sent nothing."""
         return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
 
     @property
-    def goes_on_without_lost(self) -> bool:
+    def continues_without_lost(self) -> bool:
         return self._member.continue_without_lost
 
     @property

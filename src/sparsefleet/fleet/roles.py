@@ -220,7 +220,7 @@ def read_collective_role(variables: Mapping[str, str]) -> RoleInfo:
 
 
 def worker_endpoints(environ: CheckedEnviron, worker_num: int) -> tuple[str, ...]:
-    """PADDLE_TRAINER_ENDPOINTS of a job with that many workers; empty if it is not set."""
+    """Return PADDLE_TRAINER_ENDPOINTS, which must list every worker; empty if it is not set."""
     variable = environ.get("PADDLE_TRAINER_ENDPOINTS")
     if variable is None:
         return ()

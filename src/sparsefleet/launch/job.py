@@ -185,7 +185,7 @@ def run_job(
             guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
-            """New for each start of the whole job, in which no rank can be replaced yet."""
+            """Create a directory for this start of the job, in which no rank is replaceable yet."""
             if not config.replaces_ranks:
                 return ""
             told["SPARSEFLEET_REPLACE_RANKS"] = "1"
@@ -289,7 +289,7 @@ def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
 
 
 def _take_replicas(config: LaunchConfig, ports: PortReservation) -> list[str]:
-    """Return the endpoints of all nodes' replicas; that of this node is reserved."""
+    """Return the endpoints of all nodes' replicas; reserve the one on this node."""
     if config.num_servers == 0 or config.durability != "replica":
         return []
     replicas = fixed_replicas(config)

@@ -1,4 +1,4 @@
-"""Reports to the servers which workers have ended, so that they do not wait, or are restarted."""
+"""Reports to the servers which workers have ended or are being restarted."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class JobMonitor:
         for stale in Path(self.folder).glob("*-*.json"):
             stale.unlink(missing_ok=True)
         self.display = WatchedDisplay(display, config, self.folder)
-        """The display to use: it shows the same, and the dashboard sees it, too."""
+        """The display to use: it passes everything on and also feeds the dashboard."""
         self._watch = JobWatch(self.folder, others=_other_launchers(config))
         self._watch.start()
         self._servers: list[HttpServer] = []

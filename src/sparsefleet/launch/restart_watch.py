@@ -1,9 +1,9 @@
-"""Watches processes that were restarted alone until they are back, and says so to the others.
+"""Watches processes that were restarted alone until they are back, and informs the others.
 
-The time that others wait for a process (`SPARSEFLEET_FAILOVER_WAIT_S`) begins when they lose it. On
-a busy machine a restart may take longer than that: as long as the launcher works on it, nobody
-gives up. Workers of this machine read of a server in a note, a file that is rewritten until the
-server listens; servers hear of a worker by a command.
+Others wait for a lost process for `SPARSEFLEET_FAILOVER_WAIT_S`. A restart on a busy machine may
+take longer, so nobody gives up as long as the launcher is working on it. Workers on this machine
+learn about a server from a note, a file that is rewritten until the server listens; servers learn
+about a worker through a command.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class RestartWatch:
         self._watched: dict[str, _Watched] = {}
 
     def restarted(self, child: ChildProcess, number: int) -> None:
-        """A process was started in place of one that has ended, for the `number`th time."""
+        """Record that a process was restarted, for the `number`th time."""
         if self._state_dir and child.plan.role in ("server", "worker"):
             self._watched[child.name] = _Watched(child, number, time.time(), 0.0)
             self.look()
 
     def look(self) -> None:
-        """Report what is not back yet; call it often."""
+        """Report the processes that are not back yet; call it often."""
         now = time.time()
         for name, watched in list(self._watched.items()):
             if now < watched.next_report:

@@ -36,7 +36,7 @@ __all__ = [
 _log = logging.getLogger("sparsefleet.monitor")
 _OFF = ("", "off", "0")
 TARGETS_MODE = 0o644
-"""Prometheus, which is usually another user, reads where to scrape."""
+"""File mode: Prometheus usually runs as another user and must be able to read the file."""
 
 
 @dataclass(frozen=True, slots=True)

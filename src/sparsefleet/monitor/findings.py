@@ -236,7 +236,7 @@ def _staleness(scene: Scene) -> Iterator[Finding]:
 
 
 def _before_growing_stale(points: Sequence[float]) -> float | None:
-    """Return how stale values were before that grew, if it does: steadily, or at once and much."""
+    """Return the staleness before it began to grow, steadily or in one large jump; else None."""
     slow = points[-_STALE_POINTS:]
     rises = all(after >= before for before, after in itertools.pairwise(slow))
     if len(slow) == _STALE_POINTS and rises and slow[-1] >= _stale_after(slow[0]):

@@ -46,7 +46,7 @@ class History:
         self._curves: dict[str, list[float | None]] = {}
 
     def add(self, moment: float, points: Mapping[str, float | None]) -> None:
-        """Add a point to each curve; one that is missing has a gap."""
+        """Add a point to each curve; a curve without one gets a gap."""
         keeps = self._seen % self._every == 0
         self._seen += 1
         if not keeps:

@@ -192,7 +192,7 @@ def _histogram_points(members: list[Sample], began_ns: int, now_ns: int) -> list
 
 
 def _single(buckets: Mapping[float, float]) -> list[int]:
-    """Return the counts of the buckets by themselves, from counts up to each bound.
+    """Convert cumulative bucket counts to the count of each bucket.
 
     >>> _single({1.0: 2.0, 5.0: 3.0, math.inf: 7.0})
     [2, 1, 4]

@@ -132,7 +132,7 @@ class SparseModule(nn.Module):
         return self.look_up_distinct_eagerly(ids)
 
     def look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
-        """Return the same, where torch.compile has already left its graph."""
+        """Return what `look_up_distinct` does; for code that torch.compile has already excluded."""
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up_distinct(lookup, train=train)
 

@@ -45,7 +45,7 @@ class PlanRequest:
     batch: int = 512
     """Examples of a mini-batch of one worker."""
     examples_per_s: float = 100_000.0
-    """The wanted rate of the whole job."""
+    """The target rate of the whole job."""
     ids_per_example: float = 26.0
     distinct: float = 0.4
     """Distinct ids of a mini-batch, as a fraction of its ids."""
@@ -147,7 +147,7 @@ class Advice:
     disk_bytes_per_server: float
     """Log and snapshots of a durable server."""
     log_bytes_per_s: float
-    """Bytes per second of all servers, at the wanted rate, in a mode that pushes every step."""
+    """Bytes per second of all servers, at the target rate, in a mode that pushes every step."""
     modes: Sequence[ModePlan] = field(default=())
     recommended: str = ""
     reasons: Sequence[str] = field(default=())
@@ -196,7 +196,7 @@ def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
 def _plan_mode(
     mode: str, request: PlanRequest, job: JobShape, machine: MachineCosts, for_memory: int
 ) -> ModePlan:
-    """Find the fewest workers and servers that reach the wanted rate."""
+    """Find the fewest workers and servers that reach the target rate."""
     if mode == "geo" and not job.merges_freely:
         return ModePlan(mode=mode, reason=f"geo needs plain SGD, got {request.optimizer}")
     target = request.examples_per_s

@@ -155,7 +155,7 @@ class _Meter:
         self._endpoint, self._key, self._transport, self._pid = endpoint, key, transport, pid
         self._random = np.random.default_rng(0)
         self.latency_s = 0.0
-        """How long a message to an idle process is under way."""
+        """Seconds until a message reaches an idle process."""
 
     def operations(self) -> dict[str, OperationCost]:
         """Return the cost of every operation."""
@@ -282,7 +282,7 @@ class _Meter:
             thread.join()
 
     def _time(self, call: Callable[[int], object], keys: float, size: float) -> _Measured:
-        """Return what a call takes in the best of several stretches of calls."""
+        """Return the cost of a call in the fastest of several series of calls."""
         for number in range(3):
             call(number)
         begun = time.perf_counter()
@@ -298,8 +298,8 @@ class _Meter:
         return _Measured(1, keys, size, client_s, server_s, wall_s)
 
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
-        """Return the processor time of this process and of the server and the elapsed time of a
-        stretch, of each the least: what else runs on the machine can only add to them.
+        """Return, over several series, the least processor time of this process and of the server,
+        and the least elapsed time: other programs on the machine can only add to each.
         """
         taken = []
         for number in range(times):

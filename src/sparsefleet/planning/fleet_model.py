@@ -1,10 +1,10 @@
 """A discrete-event model of a training job: how many examples per second a fleet trains.
 
 Keys are spread over servers by a hash, so that all servers get the same load. A few of them are
-simulated, and each represents the same number of others: its requests are those of one server, and
-on a worker's card they take the bytes of all. Likewise, of many workers at most 128 are simulated:
-a server then works as long, and its card carries as much, as if all had sent requests; and where
-workers step together, one of them takes as long as the slowest of those it represents.
+simulated, and each represents the same number of others: its requests are those of one server, but
+occupy a worker's network card with the bytes of all. Likewise, of many workers at most 128 are
+simulated: a server then works as long, and its card carries as much, as if all had sent requests;
+and where workers step together, one of them takes as long as the slowest of those it represents.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class _Call:
     reply_s: float = 0.0
     """In all servers together, after a round is complete."""
     merge_s: float = 0.0
-    """In all servers together: the part of `key_s` that the thread which completes a round does by
-    itself, such as finding equal keys."""
+    """In all servers together: the part of `key_s` that only the thread which completes a round can
+    do, such as finding equal keys."""
     add_s: float = 0.0
-    """The part in which several threads add up rows. The rest of `key_s` is decryption,
-    which each request's own thread does."""
+    """The part of `key_s` in which several threads add up rows. The rest is decryption, done by the
+    thread of each request."""
     add_dense_s: float = 0.0
-    """The same part of `dense_s`."""
+    """The part of `dense_s` in which several threads add up values."""
 
 
 class _Server:
@@ -181,7 +181,7 @@ class _FleetModel:
         gradients: str = "push",
         dense: str = "",
     ) -> _Call:
-        """Return the cost of a request that pulls and pushes that many keys.
+        """Return the cost of a request that pulls and pushes these numbers of keys.
 
         rows, gradients: the operations. dense: "both" sends gradients and gets values, "values"
         only gets them.
@@ -403,7 +403,7 @@ class _FleetModel:
                 worker.due.open()
 
     def _exchange(self, worker: _Worker) -> Process:
-        """Send own differences; fetch the rows that any worker has changed since."""
+        """Send this worker's differences; fetch the rows that any worker has changed since."""
         own = self.job.keys_of(self.job.exchange_steps)
         everyone = self.job.keys_of(self.job.exchange_steps * self.fleet.workers)
         dense = "both" if self.job.dense else ""

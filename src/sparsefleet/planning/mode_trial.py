@@ -241,7 +241,7 @@ def _result(mode: str, records: Sequence[Mapping[str, Any]]) -> ModeResult:
 
 
 def _joined(workers: Sequence[Sequence[Point]]) -> list[Point]:
-    """Return the sums over workers, at the moments of all of them."""
+    """Return the sums over workers, at every moment that any of them recorded."""
     moments = sorted({point[0] for points in workers for point in points})
     joined = []
     for moment in moments:
@@ -251,7 +251,7 @@ def _joined(workers: Sequence[Sequence[Point]]) -> list[Point]:
 
 
 def _at(points: Sequence[Point], column: int, wanted: float) -> Point:
-    """Return the point at which a column has this value, between two that were recorded.
+    """Return the point at which a column has this value, interpolated between recorded points.
 
     >>> _at([(1.0, 10.0, 5.0), (2.0, 30.0, 9.0)], 1, 20.0)
     (1.5, 20.0, 7.0)

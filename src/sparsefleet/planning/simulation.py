@@ -169,7 +169,7 @@ class Gate:
         return lambda resume: resume() if self.is_open else self._waiting.append(resume)
 
     def wait_within(self, simulation: Simulation, seconds: float) -> Wait:
-        """Return a wait until the gate is open, or for that long."""
+        """Return a wait until the gate is open, or for at most this long."""
 
         def begin(resume: Callable[[], None]) -> None:
             is_over = False

@@ -1,4 +1,4 @@
-"""The size of a row: in a server's memory, in its log, and in what is saved of it."""
+"""The size of a row: in a server's memory, in its log, and in checkpoints."""
 
 from __future__ import annotations
 

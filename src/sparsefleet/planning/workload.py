@@ -102,7 +102,7 @@ class FleetShape:
     server_cores: int = 8
     """Cores of a server's machine. On one shared machine: threads of a server."""
     busy_cores: float = 0.0
-    """Cores of one shared machine that processes of others use meanwhile."""
+    """Cores of one shared machine that are busy with unrelated processes."""
 
     def __post_init__(self) -> None:
         require_int(self, "workers", 1, 1_000_000)

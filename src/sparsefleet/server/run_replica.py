@@ -44,7 +44,7 @@ class ReplicaConfig:
     are lost if this machine fails at the same time as the server's."""
 
     transport: TransportName = "auto"
-    """As in `ServerConfig`."""
+    """One of "auto", "tls" and "plain"; see `ServerConfig.transport`."""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.endpoint)

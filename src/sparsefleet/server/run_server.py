@@ -82,16 +82,16 @@ class ServerConfig:
     """Threads that execute requests; 0 means one per core, at most 8."""
 
     max_connections: int = 10_000
-    """Limit of client connections. A worker uses one for heartbeats and one per concurrent request.
-    The server raises its soft limit of open files; if the hard limit is too low, it accepts
-    fewer."""
+    """Limit on client connections. A worker uses one for heartbeats and one per concurrent request.
+    The server raises its soft limit on open files; if the hard limit is too low, it accepts fewer.
+    """
 
     max_unproven_connections: int = 0
-    """Limit of connections that have not proven the job key yet; a new one replaces the oldest. 0
+    """Limit on connections that have not proven the job key yet; a new one replaces the oldest. 0
     means a quarter of `max_connections`, at most 512."""
 
     max_unproven_per_address: int = 0
-    """The same limit per IPv4 address or IPv6 /64 network; 0 means half of it."""
+    """Limit on such connections per IPv4 address or IPv6 /64 network; 0 means half of the above."""
 
     max_frame_bytes: int = 256 << 20
     """Larger requests and replies are rejected. Costs memory only while they are in progress."""

@@ -114,13 +114,13 @@ class TableFiles:
         return _answer(self._save(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
     def _save_end(self, body: bytes) -> bytes:
-        """Release the snapshot; `in_force` says whether the checkpoint was committed."""
+        """Release the snapshot; `is_committed` says whether the checkpoint was committed."""
         asked = _parse(body)
         with self._lock:
             save = self._saves.pop(asked["token"], None)
         if save is not None:
             try:
-                if asked.get("in_force", False):
+                if asked.get("is_committed", False):
                     save.commit()
             finally:
                 save.end()

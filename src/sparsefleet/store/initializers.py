@@ -33,7 +33,7 @@ class Initializer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Constant(Initializer):
-    """The same value everywhere.
+    """Every element starts with the same value.
 
     >>> Constant(0.5).native_fields(dim=8)
     {'kind': 'constant', 'a': 0.5, 'b': 0.0}

@@ -1,7 +1,7 @@
-"""How a worker reports what cannot be continued and what was left out, for its successor to know.
+"""How a worker reports loops that its successor cannot continue, and data that was left out.
 
-Launchers read files. Without a launcher, a note on the servers shows a process that there was
-another before it.
+Launchers read files. Without a launcher, a note on the servers tells a process that it had a
+predecessor.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class RemoteStoreConfig:
     `failover_wait_s` allows a server does not count."""
 
     connect_timeout_s: float = 30.0
-    """Time limit for connecting; servers may still be starting. `failover_wait_s`, if longer."""
+    """Time limit for connecting; servers may still be starting. At least `failover_wait_s`."""
 
     try_timeout_s: float = 10.0
     """Time limit of one attempt, before the call is retried on a new connection."""
@@ -59,10 +59,10 @@ class RemoteStoreConfig:
     """Largest request or reply. Servers have their own limit."""
 
     wire_dtype: WireDtype | None = None
-    """Numbers of pulls and pushes on the network. "bf16" moves the upper 16 bits of each float32:
-    gradients and added values are rounded up or down at random, so that their mean is right, rows
-    and dense values to the nearest. Servers, their checkpoints and this process keep float32.
-    Shared memory within a host moves float32. None: `SPARSEFLEET_WIRE_DTYPE`, else
+    """Number format of pulls and pushes on the network. "bf16" moves the upper 16 bits of each
+    float32: gradients and added values are rounded up or down at random, so that their mean is
+    right, rows and dense values to the nearest. Servers, their checkpoints and this process keep
+    float32, and so does shared memory within a host. None: `SPARSEFLEET_WIRE_DTYPE`, else
     "float32"."""
 
     def __post_init__(self) -> None:

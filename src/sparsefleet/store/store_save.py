@@ -169,7 +169,7 @@ class ServerSnapshots:
         """
         if self._is_open:
             self._is_open = False
-            self._calls.end("save_end", {"in_force": True} if is_saved else None)
+            self._calls.end("save_end", {"is_committed": True} if is_saved else None)
 
 
 DENSE_OPTIMIZERS = "dense_optimizers"

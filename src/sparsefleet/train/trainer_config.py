@@ -81,8 +81,8 @@ class TrainerConfig:
     as GAUC need it."""
 
     wire_dtype: WireDtype | None = None
-    """Numbers between this worker and servers on other hosts: "float32", or "bf16" for half the
-    bytes; see `sparsefleet.store.RemoteStoreConfig`. None: `SPARSEFLEET_WIRE_DTYPE`."""
+    """Number format between this worker and servers on other hosts: "float32", or "bf16" for half
+    the bytes; see `sparsefleet.store.RemoteStoreConfig`. None: `SPARSEFLEET_WIRE_DTYPE`."""
 
     stop_timeout_s: float = 30.0
     """Seconds that other threads have to leave their step after one has failed."""

@@ -135,7 +135,7 @@ def test_addresses_are_written_once_there_is_space(
     place = SimpleNamespace(address_file=lambda name: str(tmp_path / name))
     who = Presence(role="worker", index=0, node_id="n", host="127.0.0.1", pid=1)
     book = node.AddressBook(Actor(), place, who)  # type: ignore[arg-type]
-    book.before_each_question = lambda: book._stopping.wait(0.01) and None
+    book.before_each_request = lambda: book._stopping.wait(0.01) and None
     book.start()
     thread = book._thread
     try:

@@ -175,12 +175,12 @@ def test_rows_count_as_saved_once_the_checkpoint_is_committed(tmp_path: Path) ->
 
     assert save(False) == (10, 0)
     assert save(True) == (10, 0)
-    assert save(False, in_force=True) == (10, 0)
+    assert save(False, is_committed=True) == (10, 0)
     store.erase("ads", np.arange(2))
     store.push("ads", np.arange(2, 4), np.ones((2, 2), np.float32))
     assert save(True) == (3, 2)  # 2 and 3, and what was pushed after the previous save was written
-    assert save(True, in_force=True) == (3, 2)
-    assert save(True, in_force=True) == (1, 0)
+    assert save(True, is_committed=True) == (3, 2)
+    assert save(True, is_committed=True) == (1, 0)
 
 
 def wait(files: TableFiles, command: str) -> Any:

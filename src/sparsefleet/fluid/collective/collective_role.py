@@ -76,7 +76,7 @@ class CollectiveRole(ProgramRole):
     @contextmanager
     def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
         with super().running(scope, step):
-            self.ranks.go_on()
+            self.ranks.expect_end()
             self._start_run()
             try:
                 yield

@@ -114,9 +114,9 @@ class Ranks:
     def add_training(self, training: Training) -> None:
         """Register a started program, on all ranks in the same order."""
         self._trainings.append(training)
-        self.go_on()
+        self.expect_end()
 
-    def go_on(self) -> None:
+    def expect_end(self) -> None:
         """Require another `end` call from this rank."""
         self._has_ended = False
 

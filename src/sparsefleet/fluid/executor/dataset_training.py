@@ -147,7 +147,7 @@ class Fetching:
 
 
 def _name_of(variable: Any) -> str:
-    """Return the name of a variable of a handler, which may be the name itself or None."""
+    """Return the name of a handler's variable, which may be given as a name, or be None."""
     return variable if isinstance(variable, str) else getattr(variable, "name", "")
 
 

@@ -66,8 +66,8 @@ class ScopeTensors(ModelTensors):
 class ScopeModel:
     """A program that keeps and updates its own values, with the engine's model interface.
 
-    A step ends without a hand-over. Rows come from the tables in the scope: of this process, or of
-    servers, where a program that does not train reads them.
+    A step ends without a hand-over. Rows come from tables in the scope: local ones, or those on
+    servers for a program that only reads them.
     """
 
     device: torch.device | None = None

@@ -278,7 +278,7 @@ def _operator(op: Json) -> Json:
 
 
 def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
-    """Return a change for an operator that runs a block, from these slots of Paddle's."""
+    """Return a function that adapts an operator with a body; the arguments name Paddle's slots."""
 
     def change(op: Json) -> None:
         results = op["outputs"].get("Out", [])

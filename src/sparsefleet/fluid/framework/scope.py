@@ -88,7 +88,7 @@ class ScopeVariable:
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
-        """Return what a run uses, of an array tensors and LoD; None before it has one."""
+        """Return the value that a run uses, for an array its tensors with LoD; None if unset."""
         held = self._value
         if isinstance(held, SparseParameter):
             return held

@@ -32,7 +32,7 @@ _OWN_NAMES: dict[str, Any] = {
     "collective": collective,  # Fluid programs call the private `_c_allreduce`
     "control_flow": branches,
 }
-"""Module -> where its names are that are not names of `fluid.layers`."""
+"""Module -> where to find those of its names that `fluid.layers` lacks."""
 
 
 class _LayerModule(ModuleType):
@@ -43,7 +43,7 @@ class _LayerModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with the name of the module: `import fluid.layers.rnn` hides it."""
+        """Call the layer that the module hides: `import fluid.layers.rnn` replaces `rnn`."""
         if not callable(self._same_name):
             raise TypeError(f"module {self.__name__!r} is not callable")
         return self._same_name(*args, **kwargs)

@@ -112,7 +112,7 @@ class Lowered:
 
 
 def making_on(device: torch.device | None) -> AbstractContextManager[object]:
-    """Within, operators create their tensors on the device. That costs a little for each torch
-    call, so it is done only for a GPU.
+    """Return a context in which operators create tensors on the device. It slows down every torch
+    call a little, so it is only used for a GPU.
     """
     return nullcontext() if device is None or device.type == "cpu" else device

@@ -43,7 +43,8 @@ class ReplicaGraph:
     """The stages of one replica, in order, and the names of its results."""
 
     whole: Lowered
-    """The same program uncut: it defines the feeds, the persistent variables and their order."""
+    """The program before it was cut: it defines the feeds, the persistent variables and their
+    order."""
     placeholders: tuple[str, ...]
     """Values that `whole` takes, in its order."""
     stages: tuple[Stage, ...]
@@ -61,7 +62,7 @@ def lower_replica(
     replica: int,
     device: torch.device | None = None,
 ) -> ReplicaGraph:
-    """Return the program for the replica of that number; device: see `Lowered`."""
+    """Return the program for replica number `replica`; for `device` see `Lowered`."""
     return _ReplicaLowering(program, fetches, replica, device).cut(feeds, with_lod)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["infer_outputs", "operator_def", "slot_values"]
 
 SizeOf = Callable[["Variable", int], int]
-"""The size that stands for the open one of a variable at an axis."""
+"""Returns the number that stands in for a variable's unknown size along an axis."""
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 

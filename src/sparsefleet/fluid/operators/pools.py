@@ -67,7 +67,7 @@ def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
     if len(found) == 1:
         found *= rank
     if len(found) != rank or not all(isinstance(number, int) for number in found):
-        raise helper.refuse(f"{what} must be a number or {rank}, got {value!r}")
+        raise helper.refuse(f"{what} must be one number or {rank}, got {value!r}")
     return found
 
 
@@ -91,7 +91,7 @@ def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -
     if len(given) == 2 * rank:
         return given
     raise helper.refuse(
-        f"padding must be a number, {rank}, {2 * rank}, or pairs for {rank + 2} axes, got "
+        f"padding must be 1, {rank} or {2 * rank} numbers, or pairs for {rank + 2} axes, got "
         f"{padding!r}"
     )
 

@@ -108,7 +108,7 @@ def _resolves(name: str) -> bool:
 
 
 def _starts() -> dict[str, list[Start]]:
-    """Return the part before the first dot -> the objects to look up the rest in."""
+    """Return, for each first part of a name, the objects in which to look up the rest."""
     fleet = "incubate.fleet"
     servers = f"{fleet}.parameter_server.distribute_transpiler"
     strategies = [

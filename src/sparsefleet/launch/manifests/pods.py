@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 STATE = "/state"
-"""Where pods see the servers' logs; a folder for each job on the volume."""
+"""Where pods mount the servers' logs: the job's own folder on the volume."""
 CHECKPOINTS = "/checkpoints"
 
 _KEY_DIR = "/var/run/sparsefleet"

@@ -117,7 +117,7 @@ class Coordinator:
     async def addresses(self, role: str, count: int) -> list[str]:
         """Wait until `count` processes of a role are known; return their addresses in order.
 
-        Raises PeerLostError if the job fails before.
+        Raises PeerLostError if the job fails first.
         """
         names = [f"{role}-{index}" for index in range(count)]
         await self._wait_for(lambda: all(name in self._state.present for name in names))

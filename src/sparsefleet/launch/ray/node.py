@@ -115,9 +115,9 @@ class AddressBook:
         self._coordinator = coordinator
         self._place = place
         self.who = who
-        """What this process says of itself; replace it to tell the others."""
-        self.before_each_question: Callable[[], None] = lambda: None
-        """Called before each question to the coordinator; may replace `who`."""
+        """What this process reports about itself; assign a new value to notify the others."""
+        self.before_each_request: Callable[[], None] = lambda: None
+        """Called before each request to the coordinator; may replace `who`."""
         self._on_failure = on_failure
         self._seen = (0.0, 0)
         self._written: dict[str, str] = {}
@@ -136,14 +136,17 @@ class AddressBook:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self.before_each_question()
+                self.before_each_request()
                 self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
             except (ray.exceptions.RayActorError, OSError):
                 # The coordinator is being restarted, or the job has ended, or the disk is full:
                 # what is not written now is also in the next report.
                 self._stopping.wait(_RETRY_S)
             except Exception as error:  # the edge of this thread: Ray itself is ending
-                print(f"sparsefleet: no more news of the job: {error}", file=sys.stderr)
+                print(
+                    f"sparsefleet: lost contact with the job's coordinator: {error}",
+                    file=sys.stderr,
+                )
                 return
 
     def _take(self, news: News) -> None:

@@ -46,7 +46,7 @@ class RunningServers:
     """
 
     def __init__(self, plan: FleetPlan, each_worker: Mapping[str, float]) -> None:
-        """each_worker: what Ray sets aside for a worker; only to report what is missing."""
+        """each_worker: what Ray reserves for each worker; only used to report what is missing."""
         self._plan = plan
         self._each_worker = each_worker
         self._group: Any = None
@@ -214,8 +214,8 @@ class RunningServers:
         return set(found.values())
 
     def _clean_up(self, processes: dict[str, Presence], *, have_cleaned: bool) -> None:
-        """Remove the directories of the job on nodes that had only workers, or on all of them if a
-        server did not do so itself: one that is lost leaves its log.
+        """Remove the job's directories from nodes that had only workers or, unless servers have
+        cleaned up after themselves, from all nodes: a lost server leaves its log behind.
         """
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         servers = {who.node_id for who in processes.values() if who.role != "worker"}

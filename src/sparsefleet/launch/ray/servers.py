@@ -114,9 +114,9 @@ class Servers:
 
 
 def log_base(servers: Servers) -> str:
-    """Return the directory on this node for all jobs; make it if it is ours.
+    """Return the directory for all jobs on this node; create it if needed.
 
-    Raises ConfigError if another user has made it, who could read or replace what is in there.
+    Raises ConfigError if it belongs to another user, who could read or replace its contents.
     """
     if servers.log_dir:
         return servers.log_dir

@@ -1,7 +1,7 @@
-"""Names of Ray Train that are not public but needed, and what is checked of them.
+"""Private names of Ray Train that are needed here, and checks that they exist.
 
 Ray Train has no public hook for replacing a failed worker alone, nor for giving it the records of
-the one before it.
+its predecessor.
 """
 
 from __future__ import annotations

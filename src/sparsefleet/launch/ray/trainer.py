@@ -91,9 +91,10 @@ class RayTrainer:
 
 
 def connect(**settings: Any) -> Any:
-    """Connect to a Ray cluster, or start one, whose processes then have the usual priority.
+    """Connect to a Ray cluster, or start one whose processes run at normal priority.
 
-    At Ray's own, `nice` 15, servers and workers beside other programs may not even start in time.
+    At Ray's default, `nice` 15, servers and workers that compete with other programs may not start
+    in time.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
     return ray.init(**settings)

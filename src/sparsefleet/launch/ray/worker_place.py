@@ -162,7 +162,7 @@ def _reporting_own_loop(book: AddressBook, place: NodePlace, rank: int) -> Itera
         if path.exists() and not book.who.has_own_loop:
             book.who = dataclasses.replace(book.who, has_own_loop=True)
 
-    book.before_each_question = look
+    book.before_each_request = look
     yield
 
 

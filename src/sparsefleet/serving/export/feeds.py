@@ -83,7 +83,7 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
         said = [f"missing: {', '.join(missing)}"] if missing else []
         said += [f"not known: {', '.join(more)}"] if more else []
         described = "; ".join(map(str, wanted.values()))
-        raise FeedError(f"inputs do not fit ({'; '.join(said)}); the model takes {described}")
+        raise FeedError(f"inputs do not match ({'; '.join(said)}); the model takes {described}")
 
 
 def _parts(
@@ -180,7 +180,7 @@ def _check_offsets(item: InputSchema, values: NDArray[Any], offsets: NDArray[Any
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falls.size:
         at = int(falls[0])
-        raise FeedError(f"{what} not fall, but {offsets[at]} is followed by {offsets[at + 1]}")
+        raise FeedError(f"{what} not decrease, but {offsets[at]} is followed by {offsets[at + 1]}")
     if offsets[-1] > len(values):
         raise FeedError(f"{what} stay within {len(values)} values, but go up to {offsets[-1]}")
     if item.is_closed and offsets[-1] != len(values):

@@ -185,7 +185,9 @@ class StoredZip:
         if not (flags & _HAS_DESCRIPTOR and (crc, packed, size) == (0, 0, 0)):
             size, packed = _widened(entry.name, extra, [size, packed])
             if (crc, packed, size) != (entry.crc, entry.size, entry.size):
-                raise BadZipError(f"'{entry.name}' has another size or CRC-32 in its local header")
+                raise BadZipError(
+                    f"'{entry.name}' has a different size or CRC-32 in its local header"
+                )
         data: int = entry.header + _LOCAL.size + name_bytes + extra_bytes
         return data
 

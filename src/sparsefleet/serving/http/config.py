@@ -72,7 +72,7 @@ class ServeConfig:
     Lowered if the process may not open that many files."""
 
     max_connections_per_address: int = 512
-    """The same per client address, or per /64 network for IPv6."""
+    """Open connections per client address, or per /64 network for IPv6."""
 
     keep_alive_s: float = 75.0
     """How long a connection may stay idle between two requests. Should exceed the idle timeout of

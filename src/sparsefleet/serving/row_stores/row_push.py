@@ -96,7 +96,7 @@ class _Push:
                     self._load(self._versions.rows_key(digest, name), table)
                 return self._listed(time.time())
             finally:
-                self._let_go()
+                self._release()
 
     def _load(self, key: str, table: RowFile) -> None:
         entry = table.entry
@@ -202,7 +202,7 @@ class _Push:
             f"wait for it; if it was killed, the claim expires {_LEASE_S} s after its last row"
         )
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release the version; leftovers of a failure stay unlisted until the next push removes
         them.
         """

@@ -32,8 +32,8 @@ class VerifyConfig:
     """A file with one column per input; None: the golden examples of the export."""
 
     online_examples: str | os.PathLike[str] | None = None
-    """The same examples in the same order as the online side prepared them, such as its feature
-    log. None: only the inputs that a service reports are compared."""
+    """The examples as the online side prepared them, such as its feature log, in the same order.
+    None: only the inputs that a service reports are compared."""
 
     label: str | None = None
     """The column of `examples` with labels 0 or 1. If given, the AUC of both sides is reported."""

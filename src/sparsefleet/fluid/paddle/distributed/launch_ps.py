@@ -59,9 +59,11 @@ def _make_parser() -> argparse.ArgumentParser:
         help="servers listen at 127.0.0.1 on this port and the following ones (default 6170)",
     )
     parser.add_argument(
-        "--endpoints", default="", help="where servers listen, HOST:PORT,HOST:PORT, instead"
+        "--endpoints", default="", help="addresses of the servers, HOST:PORT,HOST:PORT"
     )
-    parser.add_argument("--log_dir", default="logs", help="one file per process (default logs)")
+    parser.add_argument(
+        "--log_dir", default="logs", help="directory for one log per process (default logs)"
+    )
     parser.add_argument("--cluster_node_ips", default="127.0.0.1", help="accepted, not used")
     parser.add_argument("--node_ip", default="127.0.0.1", help="accepted, not used")
     parser.add_argument(

@@ -50,7 +50,7 @@ class _Task(NamedTuple):
     position: Any
     value: Any
     error: BaseException | None = None
-    was_had: bool = False
+    was_taken: bool = False
     """Already handed out when the state was taken: passed through only for its position."""
 
 
@@ -92,9 +92,9 @@ class _ParallelMapped(ResumableReader):
             for task in _in_order(team.results()) if self._order else team.results():
                 if task.error is not None:
                     raise task.error
-                team.let_in_one_more()
+                team.admit_next()
                 position = given.add(task)
-                if not task.was_had:
+                if not task.was_taken:
                     yield task.value, position
         finally:
             team.end()
@@ -150,7 +150,7 @@ class _MapTeam:
         while (task := self._done.take(self._wait_s)) is not None:
             yield task
 
-    def let_in_one_more(self) -> None:
+    def admit_next(self) -> None:
         """Record that a result was taken."""
         self._room.release()
 
@@ -176,7 +176,7 @@ class _MapTeam:
 
     def _map(self) -> None:
         while (task := self._todo.get()) is not None and not self._done.is_stopped:
-            if task.error is None and not task.was_had:
+            if task.error is None and not task.was_taken:
                 try:
                     task = task._replace(value=self._mapper(task.value))
                 except BaseException as error:  # the thread's edge: raised where results are taken
@@ -190,7 +190,7 @@ def _tasks_of(walk: Iterator[tuple[Any, Any]], had: set[int]) -> Iterator[_Task]
     number = -1
     try:
         for number, (item, position) in enumerate(walk):
-            yield _Task(number, position, item, was_had=number in had)
+            yield _Task(number, position, item, was_taken=number in had)
     except GeneratorExit:
         raise
     except BaseException as error:  # as above
