@@ -73,7 +73,7 @@ def write_document(found: Mapping[str, Any]) -> None:
 
 def _compared(task: str, compared: Mapping[str, Any]) -> Iterator[str]:
     judged = {name: one for name, one in compared.items() if not name.endswith(" 1x1")}
-    yield f"### {task}: the model beside measurements"
+    yield f"### {task}: the model compared with measurements"
     yield ""
     if not judged:
         yield "No fleets have been measured on a quiet machine yet: `python bench/scale.py`."
