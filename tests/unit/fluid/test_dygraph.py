@@ -139,3 +139,77 @@ def test_rates_of_schedules() -> None:
 def test_arrays_outside_of_the_mode_are_refused() -> None:
     with pytest.raises(AssertionError, match="dygraph.guard"):
         D.to_variable(np.ones(1))
+
+
+def test_layers_of_a_second_guard_have_parameters_of_their_own() -> None:
+    with fluid.dygraph.guard():
+        first = fluid.dygraph.Linear(2, 2)
+        first.weight.set_value(np.full((2, 2), 7, "float32"))
+    with fluid.dygraph.guard():
+        same = fluid.dygraph.Linear(2, 2)
+        assert same.weight.name == first.weight.name
+        assert same.weight is not first.weight
+        assert not (same.weight.numpy() == 7).any()
+    with fluid.dygraph.guard():
+        wider = fluid.dygraph.Linear(3, 4)
+        assert wider(fluid.dygraph.to_variable(np.ones((1, 3), "float32"))).shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("rate", "kind"),
+    [
+        (lambda: fluid.layers.exponential_decay(0.4, 1, 0.5), "ExponentialDecay"),
+        (lambda: fluid.layers.piecewise_decay([1, 2], [0.4, 0.2, 0.1]), "PiecewiseDecay"),
+        (lambda: fluid.layers.polynomial_decay(0.4, 4, 0.0), "PolynomialDecay"),
+        (lambda: fluid.layers.cosine_decay(0.4, 1, 4), "CosineDecay"),
+        (
+            lambda: fluid.layers.linear_lr_warmup(
+                fluid.layers.exponential_decay(0.4, 1, 0.5), 1, 0.0, 0.0
+            ),
+            "LinearLrWarmup",
+        ),
+        (lambda: fluid.layers.noam_decay(16, 1), "NoamDecay"),
+    ],
+)
+def test_a_schedule_made_by_a_layer_follows_the_steps(rate: Any, kind: str) -> None:
+    with fluid.dygraph.guard():
+        linear = fluid.dygraph.Linear(2, 1)
+        schedule = rate()
+        assert type(schedule).__name__ == kind
+        optimizer = fluid.optimizer.SGD(schedule, parameter_list=linear.parameters())
+        rates = []
+        for _ in range(3):
+            loss = linear(fluid.dygraph.to_variable(np.ones((1, 2), "float32")))
+            loss.backward()
+            optimizer.minimize(loss)
+            linear.clear_gradients()
+            rates.append(optimizer.current_step_lr())
+        assert rates == sorted(rates, reverse=True)
+        assert rates[0] > rates[-1]
+        assert optimizer.state_dict()
+
+
+def test_no_gradient_flows_through_a_result_that_stops_it() -> None:
+    with fluid.dygraph.guard():
+        stopped, other = fluid.dygraph.Linear(2, 2), fluid.dygraph.Linear(2, 2)
+        x = fluid.dygraph.to_variable(np.ones((1, 2), "float32"))
+        result = stopped(x)
+        result.stop_gradient = True
+        fluid.layers.concat([result, other(x)], axis=1).backward()
+        assert stopped.weight.gradient() is None
+        assert (other.weight.gradient() == 1).all()
+
+
+def test_a_layer_appends_operators_by_its_helper() -> None:
+    class Product(fluid.dygraph.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = self.create_parameter([2, 3])
+
+        def forward(self, x: Any) -> Any:
+            made = self._helper.create_variable_for_type_inference("float32")
+            self._helper.append_op("mul", {"X": x, "Y": self.weight}, {"Out": made})
+            return made
+
+    with fluid.dygraph.guard():
+        assert Product()(fluid.dygraph.to_variable(np.ones((5, 2), "float32"))).shape == (5, 3)

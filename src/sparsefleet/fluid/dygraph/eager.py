@@ -57,6 +57,8 @@ class _Eager(Variable):
         super().__setattr__(name, value)
         if name in ("stop_gradient", "trainable") and self.tensor is not None:
             stops = value if name == "stop_gradient" else not value
+            if stops and not self.tensor.is_leaf:
+                self.tensor = self.tensor.detach()
             if self.tensor.is_leaf and self.tensor.is_floating_point():
                 self.tensor.requires_grad_(not stops)
 
@@ -164,6 +166,13 @@ class _EagerBlock(Block):
         self._kept: dict[str, Variable] = {}
         self.vars: Any = WeakValueDictionary()
 
+    def has_var(self, name: str) -> bool:
+        """Return False: a name is shared with no earlier variable, since each guard restarts
+        the numbers of names.
+        """
+        del name
+        return False
+
     def add_var(self, variable: Variable) -> Variable:
         variable.block = self
         self.vars[variable.name] = variable
@@ -193,9 +202,6 @@ class _EagerBlock(Block):
         **settings: Any,
     ) -> Parameter:
         name = unique_name.generate("_generated_var") if name is None else name
-        old = self.vars.get(name)
-        if isinstance(old, ParamBase) and old.shape == tuple(shape):
-            return old
         settings["is_table"] = False
         made = ParamBase(name, shape, dtype, **settings)
         made.block = self
@@ -235,10 +241,6 @@ class _StartupBlock(_EagerBlock):
     """Writes initial values directly to the variables of the main block."""
 
     main: _EagerBlock
-
-    def has_var(self, name: str) -> bool:
-        del name
-        return False
 
     def add_var(self, variable: Variable) -> Variable:
         found: Variable = self.main.vars.get(variable.name, variable)

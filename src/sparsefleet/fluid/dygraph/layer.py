@@ -30,6 +30,7 @@ class Layer:
         self._sub_layers: OrderedDict[str, Layer] = OrderedDict()
         self._buffers: OrderedDict[str, Any] = OrderedDict()
         self._full_name = unique_name.generate(name_scope or type(self).__name__.lower())
+        self._helper = LayerHelper(self._full_name, self._full_name)
         self._dtype = dtype
         self._before: dict[int, Hook] = {}
         self._after: dict[int, Hook] = {}
@@ -51,8 +52,7 @@ class Layer:
         known = to_param_attr(attr)
         if known is None:
             return None
-        helper = LayerHelper(self._full_name, self._full_name)
-        return helper.create_parameter(
+        return self._helper.create_parameter(
             known, shape, dtype or self._dtype, is_bias, default_initializer
         )
 
@@ -60,8 +60,7 @@ class Layer:
         self, name: str | None = None, persistable: bool | None = None, dtype: Any = None
     ) -> Any:
         """Create a variable without a value."""
-        helper = LayerHelper(self._full_name, self._full_name)
-        return helper.create_variable(
+        return self._helper.create_variable(
             name, dtype=dtype or self._dtype, persistable=bool(persistable)
         )
 

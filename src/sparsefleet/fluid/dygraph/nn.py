@@ -11,7 +11,7 @@ import torch
 from sparsefleet.fluid.dygraph.layer import Layer, value_variable
 from sparsefleet.fluid.framework import Parameter, in_dygraph_mode, unique_name
 from sparsefleet.fluid.framework.initializer import Constant, Normal
-from sparsefleet.fluid.framework.param_attr import ParamAttr
+from sparsefleet.fluid.framework.param_attr import ExistingParamAttr, ParamAttr
 from sparsefleet.fluid.operators import (
     activations,
     algebra,
@@ -47,7 +47,7 @@ __all__ = [
 
 def _named(parameter: Any) -> Any:
     """Return the attr that makes a layer use this parameter; False if there is none."""
-    return False if parameter is None else ParamAttr(name=parameter.name)
+    return False if parameter is None else ExistingParamAttr(parameter)
 
 
 def _here(helper: LayerHelper, known: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from sparsefleet.fluid.framework.initializer import Initializer
 from sparsefleet.fluid.framework.regularizer import Regularizer
 
-__all__ = ["ParamAttr", "WeightNormParamAttr", "to_param_attr"]
+__all__ = ["ExistingParamAttr", "ParamAttr", "WeightNormParamAttr", "to_param_attr"]
 
 
 class ParamAttr:
@@ -55,6 +55,14 @@ class WeightNormParamAttr(ParamAttr):
     def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:
         super().__init__(name, **settings)
         self.dim = dim
+
+
+class ExistingParamAttr(ParamAttr):
+    """Makes a layer use a parameter that another object holds, in imperative mode."""
+
+    def __init__(self, parameter: Any) -> None:
+        super().__init__(name=parameter.name)
+        self.parameter = parameter
 
 
 def to_param_attr(given: Any) -> ParamAttr | None:

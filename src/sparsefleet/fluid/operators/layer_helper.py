@@ -15,12 +15,18 @@ from sparsefleet.fluid.framework import (
     Variable,
     default_main_program,
     default_startup_program,
+    in_dygraph_mode,
     unique_name,
 )
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site, raised_inside
 from sparsefleet.fluid.framework.dtypes import UnknownDtypeError
 from sparsefleet.fluid.framework.initializer import Constant, Initializer, Xavier
-from sparsefleet.fluid.framework.param_attr import ParamAttr, WeightNormParamAttr, to_param_attr
+from sparsefleet.fluid.framework.param_attr import (
+    ExistingParamAttr,
+    ParamAttr,
+    WeightNormParamAttr,
+    to_param_attr,
+)
 from sparsefleet.fluid.lowering.tables import LOOKUPS
 from sparsefleet.fluid.operators.argument_checks import check_arguments
 
@@ -177,6 +183,8 @@ class LayerHelper:
     ) -> Parameter:
         """Return the parameter of that name, or a new one, initialized by the start-up program."""
         attr = attr or ParamAttr()
+        if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
+            return attr.parameter  # type: ignore[no-any-return]
         suffix = "b" if is_bias else "w"
         name = attr.name or unique_name.generate(f"{self.name}.{suffix}")
         if isinstance(attr, WeightNormParamAttr):

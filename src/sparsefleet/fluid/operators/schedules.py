@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.framework import Variable, in_dygraph_mode
 from sparsefleet.fluid.lowering.registry import op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
@@ -171,12 +171,22 @@ def autoincreased_step_counter(
 def _schedule(
     type: str, begin: int = 0, inputs: dict[str, Variable] | None = None, **attrs: Any
 ) -> Variable:
+    if in_dygraph_mode():
+        return _eager_schedule(type, **attrs)
     step = autoincreased_step_counter(_COUNTER, begin)
     helper = LayerHelper(type)
     with helper.main_program.role_guard("schedule"):
         rate = helper.add(type, {"Step": step, **(inputs or {})}, attrs)
     rate.stop_gradient = True
     return rate
+
+
+def _eager_schedule(type: str, **attrs: Any) -> Any:
+    """Return the schedule as an object, which counts the steps of its optimizer."""
+    from sparsefleet.fluid.dygraph import schedules
+
+    kind = getattr(schedules, type.title().replace("_", ""))
+    return kind(**attrs, begin=0) if kind is schedules.PiecewiseDecay else kind(**attrs)
 
 
 @layer
