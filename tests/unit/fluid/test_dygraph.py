@@ -152,7 +152,7 @@ def test_layers_of_a_second_guard_have_parameters_of_their_own() -> None:
         assert not (same.weight.numpy() == 7).any()
     with fluid.dygraph.guard():
         wider = fluid.dygraph.Linear(3, 4)
-        assert wider(fluid.dygraph.to_variable(np.ones((1, 3), "float32"))).shape == (1, 4)
+        assert wider(fluid.dygraph.to_variable(np.ones((1, 3), "float32"))).shape == [1, 4]
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,27 @@ def test_a_layer_appends_operators_by_its_helper() -> None:
             return made
 
     with fluid.dygraph.guard():
-        assert Product()(fluid.dygraph.to_variable(np.ones((5, 2), "float32"))).shape == (5, 3)
+        assert Product()(fluid.dygraph.to_variable(np.ones((5, 2), "float32"))).shape == [5, 3]
+
+
+def samples() -> Any:
+    return iter([(np.ones(3, "float32"), number) for number in range(4)])
+
+
+def test_a_loader_without_variables_yields_lists_of_values() -> None:
+    with D.guard():
+        loader = fluid.io.DataLoader.from_generator(capacity=2, return_list=True)
+        loader.set_sample_generator(samples, 2, places=fluid.CPUPlace())
+        for _ in range(2):
+            batches = [(x.shape, label.numpy().tolist()) for x, label in loader()]
+            assert batches == [([2, 3], [0, 1]), ([2, 3], [2, 3])]
+        reader = fluid.io.PyReader(capacity=2)
+        reader.decorate_batch_generator(lambda: iter([[np.zeros((2, 3)), [[1], [2]]]]))
+        ((x, label),) = list(reader())
+        assert (x.dtype, x.shape) == ("float64", [2, 3])
+        assert (label.dtype, label.shape) == ("int64", [2, 1])
+
+
+def test_a_shape_is_a_list() -> None:
+    with D.guard():
+        assert L.relu(D.to_variable(np.ones((4, 6), "float32"))).shape == [4, 6]

@@ -66,3 +66,20 @@ def test_layer_computes_what_torch_does_with_its_gradients(name: str) -> None:
         wanted = tensors[key].grad
         wanted = torch.zeros_like(tensors[key]) if wanted is None else wanted
         np.testing.assert_allclose(gradient, wanted.numpy(), rtol=1e-4, atol=1e-4, err_msg=key)
+
+
+def test_arrays_are_taken_where_fluid_takes_them() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        signs = fluid.layers.sign(np.array([3, 0, -2], "float32"))
+        matrix = fluid.layers.diag(np.array([3, 4], "int32"))
+        found = fluid.Executor().run(fluid.default_main_program(), fetch_list=[signs, matrix])
+    assert found[0].tolist() == [1, 0, -1]
+    assert found[1].tolist() == [[3, 0], [0, 4]]
+
+
+def test_an_affine_grid_has_the_batch_of_its_matrices() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        grid = fluid.layers.affine_grid(fluid.data("theta", [None, 2, 3]), [5, 3, 4, 6])
+        feed = {"theta": np.ones((2, 2, 3), "float32")}
+        (found,) = fluid.Executor().run(fluid.default_main_program(), feed=feed, fetch_list=[grid])
+    assert found.shape == (2, 4, 6, 2)

@@ -195,3 +195,16 @@ def test_rows_of_a_table_are_updated_as_plain_parameters_are(kind: str) -> None:
             values[is_sparse] = np.array(scope.find_var("w").get_tensor())
     tolerance = 2e-2 if kind == "adam" else 1e-6  # the table adds epsilon where torch does
     np.testing.assert_allclose(values[True], values[False], atol=tolerance)
+
+
+def test_lamb_leaves_excluded_parameters_without_weight_decay() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        loss = L.mean(L.fc(fluid.data("x", [None, 5]), 3))
+        lamb = optimizer.Lamb(
+            0.1, exclude_from_weight_decay_fn=lambda parameter: ".b_" in parameter.name
+        )
+        lamb.minimize(loss)
+        ops = fluid.default_main_program().global_block().ops
+        decays = {op.input("Param")[0]: op.attr("weight_decay") for op in ops if op.type == "lamb"}
+    assert sorted(decays.values()) == [0.0, 0.01]
+    assert all((".b_" in name) == (decay == 0) for name, decay in decays.items())

@@ -166,3 +166,11 @@ def test_several_losses_with_a_table_are_refused() -> None:
     exe.run(fluid.default_startup_program())
     with pytest.raises(ProgramError, match="or sum the losses"):
         exe.run(feed={"ids": np.array([1])})
+
+
+def test_names_continue_after_a_switch_back() -> None:
+    first = fluid.unique_name.generate("switched")
+    counts, checker = fluid.unique_name.switch()
+    assert fluid.unique_name.generate("switched") == "switched_0"
+    fluid.unique_name.switch(counts, checker)
+    assert fluid.unique_name.generate("switched") != first

@@ -81,7 +81,7 @@ class _Eager(Variable):
     def hold(self, tensor: torch.Tensor) -> None:
         """Set a new value."""
         self.tensor = tensor
-        super().__setattr__("shape", tuple(tensor.shape))
+        super().__setattr__("shape", list(tensor.shape))  # a list in imperative mode, as in Fluid
         super().__setattr__("dtype", dtype_name(tensor.dtype))
 
     def numpy(self) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.feeding.data_feeder import DataFeeder, feed_variables
 from sparsefleet.fluid.feeding.feed_columns import columns_of_batch
 from sparsefleet.fluid.feeding.feed_pass import Columns, FeedPass
 from sparsefleet.fluid.feeding.loader import Loader
+from sparsefleet.fluid.framework import in_dygraph_mode
 from sparsefleet.fluid.framework.core import EOFException
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.places import CPUPlace, Place, places_of
@@ -37,6 +40,8 @@ class GeneratorLoader(Loader):
     A batch is a dict name -> LoDTensor; with several places, a list of them. The generator is read
     in order. Set it with one of the `set_*_generator` methods.
 
+    In imperative mode a batch is a list of variables, and feed_list may be omitted.
+
     >>> from sparsefleet import fluid
     >>> ads = fluid.data("ads", [None, 1], "int64")
     >>> loader = GeneratorLoader([ads], capacity=2, iterable=False)
@@ -58,23 +63,24 @@ class GeneratorLoader(Loader):
         drop_last: bool = True,
         wait_s: float = WAIT_S,
     ) -> None:
-        if not feed_list:
+        self._is_eager = in_dygraph_mode()
+        if not feed_list and not self._is_eager:
             raise ConfigError("a loader needs feed_list, the variables that its batches feed")
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise ConfigError(
                 f"capacity must be an int >= 1, got {capacity!r}: the number of batches to buffer"
             )
-        self._variables = feed_variables(feed_list)
+        self._variables = feed_variables(feed_list or ())
         names = [variable.name for variable in self._variables]
         super().__init__(
-            None if return_list and iterable else names,
+            None if self._is_eager or (return_list and iterable) else names,
             capacity=capacity,
             double_buffer=use_double_buffer,
             drop_last=drop_last,
             wait_s=wait_s,
         )
-        self._iterable = iterable
-        if not iterable and self._variables[0].block is not None:
+        self._iterable = iterable or self._is_eager
+        if not self._iterable and self._variables[0].block is not None:
             self._variables[0].block.program.add_loader(self)
         self._started: FeedPass | None = None
 
@@ -115,6 +121,8 @@ class GeneratorLoader(Loader):
         self, reader: ReaderFunction, places: Place | Sequence[Place] | None = None
     ) -> GeneratorLoader:
         """Set a reader of batches, each a list of samples."""
+        if self._is_eager:
+            return self._set(reader, lambda samples: _arrays(zip(*samples, strict=True)), places)
         feeder = DataFeeder(self._variables, CPUPlace())
         return self._set(reader, lambda samples: list(feeder.feed(samples).values()), places)
 
@@ -122,6 +130,8 @@ class GeneratorLoader(Loader):
         self, reader: ReaderFunction, places: Place | Sequence[Place] | None = None
     ) -> GeneratorLoader:
         """Set a reader of batches, each a list of arrays or LoDTensors, one per variable."""
+        if self._is_eager:
+            return self._set(reader, _arrays, places)
         return self._set(reader, partial(columns_of_batch, self._variables), places)
 
     def __call__(self) -> GeneratorLoader:
@@ -132,7 +142,8 @@ class GeneratorLoader(Loader):
     def __iter__(self) -> Iterator[Any]:
         """Start a pass; a running one ends."""
         self._check_iterable(True, "iterated")
-        return map(self._shaped, self._begin(self._places))
+        batches = map(self._shaped, self._begin(self._places))
+        return map(_eager_variables, batches) if self._is_eager else batches
 
     def start(self) -> None:
         """Start reading."""
@@ -177,9 +188,9 @@ class GeneratorLoader(Loader):
         places: Place | Sequence[Place] | None,
     ) -> GeneratorLoader:
         if self._iterable:
-            if places is None:
+            if places is None and not self._is_eager:
                 raise AssertionError("places must be given when the loader is iterable")
-            self._places = places_of(places)
+            self._places = places_of(places or CPUPlace())
         self._set_reader(resumable(reader), convert)
         return self
 
@@ -190,6 +201,22 @@ class GeneratorLoader(Loader):
     def _check_iterable(self, wanted: bool, what: str) -> None:
         if self._iterable != wanted:
             raise AssertionError(f"a loader with iterable={self._iterable} cannot be {what}")
+
+
+def _arrays(values: Iterable[Any]) -> list[LoDTensor]:
+    """Return the batch of each variable, with the types that NumPy gives the values."""
+    columns = []
+    for value in values:
+        columns.append(value if isinstance(value, LoDTensor) else LoDTensor())
+        if columns[-1] is not value:
+            columns[-1].set(np.array(value))
+    return columns
+
+
+def _eager_variables(columns: list[LoDTensor]) -> list[Any]:
+    from sparsefleet.fluid.dygraph.eager import to_variable
+
+    return [to_variable(column.tensor) for column in columns]
 
 
 class PyReader(GeneratorLoader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["UniqueNameGenerator", "generate", "guard", "switch"]
 
@@ -38,18 +39,24 @@ def generate(key: str) -> str:
     return _names.generate(key)
 
 
-def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenerator:
-    """Restart the counts, or continue those an earlier call returned; return the old ones."""
+def switch(
+    new_generator: UniqueNameGenerator | None = None, new_para_name_checker: Any = None
+) -> tuple[UniqueNameGenerator, None]:
+    """Restart the counts, or continue those an earlier call returned; return the old ones.
+
+    The second of each pair is Fluid's check of names in imperative mode, which is not made here.
+    """
     global _names
+    del new_para_name_checker
     old, _names = _names, new_generator or UniqueNameGenerator()
-    return old
+    return old, None
 
 
 @contextmanager
 def guard(new_generator: str | bytes | None = None) -> Iterator[None]:
     """Restart the counts within the block, with `new_generator` as a prefix of each name."""
     prefix = new_generator.decode() if isinstance(new_generator, bytes) else new_generator
-    old = switch(UniqueNameGenerator(prefix or ""))
+    old, _ = switch(UniqueNameGenerator(prefix or ""))
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -14,6 +15,7 @@ from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import SAME_FLOATS, Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.losses import cut_logits
+from sparsefleet.fluid.operators.shaping import assign
 
 __all__ = [
     "abs",
@@ -222,10 +224,11 @@ def erf(x: Variable) -> Variable:
 
 
 @layer
-def sign(x: Variable) -> Variable:
-    """Return the sign of each element: -1, 0 or 1."""
+def sign(x: Variable | Any) -> Variable:
+    """Return the sign of each element of a variable or array: -1, 0 or 1."""
     helper = LayerHelper("sign")
-    return helper.add("sign", {"X": helper.check_input(x, "x")})
+    given = assign(x) if isinstance(x, np.ndarray) else helper.check_input(x, "x")
+    return helper.add("sign", {"X": given})
 
 
 @layer

@@ -127,7 +127,7 @@ def affine_grid_op(
     theta: Tensor, shape_tensor: Tensor | None, *, output_shape: Numbers = ()
 ) -> Tensor:
     sizes = run_sizes(output_shape, shape_tensor, [], [])
-    return functional.affine_grid(theta, sizes, align_corners=True)
+    return functional.affine_grid(theta, [len(theta), *sizes[1:]], align_corners=True)
 
 
 @op("affine_channel", "X Scale Bias", lod="none")

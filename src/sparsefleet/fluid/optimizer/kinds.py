@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.framework import Parameter, Variable
 from sparsefleet.fluid.operators.layer_helper import LayerHelper
 from sparsefleet.fluid.operators.schedules import autoincreased_step_counter
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
@@ -279,7 +279,10 @@ class AdamaxOptimizer(_WithBetas):
 
 
 class LambOptimizer(_WithBetas):
-    """Adam with a rate per parameter, scaled by its norm (You et al. 2019)."""
+    """Adam with a rate per parameter, scaled by its norm (You et al. 2019).
+
+    exclude_from_weight_decay_fn: returns whether a parameter is left without weight decay.
+    """
 
     type = "lamb"
     accumulators = AdamOptimizer.accumulators
@@ -292,10 +295,18 @@ class LambOptimizer(_WithBetas):
         beta2: float | Variable = 0.999,
         *,
         epsilon: float = 1e-6,
+        exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
         **common: Any,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, **common)
         self._settings["weight_decay"] = lamb_weight_decay
+        self._is_excluded = exclude_from_weight_decay_fn
+
+    def settings_of(self, parameter: Parameter) -> dict[str, Any]:
+        found = self.settings()
+        if self._is_excluded is not None and self._is_excluded(parameter):
+            found["weight_decay"] = 0.0
+        return found
 
 
 class RMSPropOptimizer(Optimizer):

@@ -74,6 +74,11 @@ class Optimizer:
         """Return the attrs of the operator."""
         return {}
 
+    def settings_of(self, parameter: Parameter) -> dict[str, Any]:
+        """Return the attrs of the operator that updates this parameter."""
+        del parameter
+        return self.settings()
+
     def table_settings(self) -> dict[str, Any] | None:
         """Return the `sparsefleet.optim` class and fields for rows; None if there is none."""
         return None
@@ -170,7 +175,9 @@ class Optimizer:
         for slot, name, value in self.accumulators:
             inputs[slot] = self._accumulator(helper, parameter, name, value)
         inputs |= self.extra_inputs()
-        return helper.append_op(self.type, inputs, {"ParamOut": parameter}, self.settings())
+        return helper.append_op(
+            self.type, inputs, {"ParamOut": parameter}, self.settings_of(parameter)
+        )
 
     def _accumulator(
         self, helper: LayerHelper, parameter: Parameter, name: str, value: float

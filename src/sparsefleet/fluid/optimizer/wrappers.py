@@ -208,6 +208,10 @@ class RecomputeOptimizer(OptimizerWrapper):
             self._optimizer._grad_clip = grad_clip
         return super().minimize(loss, startup_program, parameter_list, no_grad_set)
 
+    def load(self, state_dict: object) -> None:
+        """Refuse, like Fluid: a program's state is loaded by `fluid.load`."""
+        raise NotImplementedError("RecomputeOptimizer has no load(): use fluid.load")
+
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
         """Set the variables, or names, to keep."""
         for item in checkpoints:
