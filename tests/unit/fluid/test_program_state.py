@@ -78,3 +78,15 @@ def test_missing_files_and_prefixes_are_named(tmp_path: Path) -> None:
         fluid.load(fluid.default_main_program(), str(tmp_path / "nothing"))
     with pytest.raises(AssertionError, match="must be folder/prefix"):
         fluid.io.save(fluid.default_main_program(), f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("ending", [".pdparams", ".pdopt", ".pdmodel"])
+def test_any_of_the_saved_files_stands_for_all(ending: str, tmp_path: Path) -> None:
+    score, program = trained(), fluid.default_main_program()
+    fluid.save(program, str(tmp_path / "model"))
+    expected = run_for_test(score, program)
+    with fluid.scope_guard(fluid.Scope()):
+        fluid.load(program, str(tmp_path / f"model{ending}"), fluid.Executor())
+        assert run_for_test(score, program) == expected
+    names = set(fluid.load_program_state(str(tmp_path / f"model{ending}")))
+    assert names == set(fluid.load_program_state(str(tmp_path / "model")))

@@ -71,11 +71,13 @@ def load(
 ) -> None:
     """Load what `save` wrote, or what `save_vars` and related functions saved there.
 
+    model_path: the prefix given to `save`, or one of the files that it wrote.
+
     var_list: the variables in such a file; by default all persistent ones of the program.
     """
     del executor
     program = plain_program(program)
-    folder, name = _split(model_path)
+    folder, name = _split(_prefix(model_path))
     if (folder / f"{name}{_PARAMETERS}").is_file():
         load_vars(None, folder, program, None, is_parameter, f"{name}{_PARAMETERS}")
         others = list(filter(_is_other, program.list_vars()))
@@ -162,7 +164,8 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
 def _find_saved(model_path: str) -> tuple[list[Path], list[Path]]:
     """Return the files of variables and the folders of tables."""
     path = Path(model_path)
-    together = [path.with_name(path.name + ending) for ending in (_PARAMETERS, _OTHERS)]
+    start = Path(_prefix(model_path))
+    together = [start.with_name(start.name + ending) for ending in (_PARAMETERS, _OTHERS)]
     if together[0].is_file():
         beside = together[0].parent / table_folder("", together[0].name)
         return [file for file in together if file.is_file()], _tables_below(beside)
@@ -187,6 +190,14 @@ def _tables_below(folder: Path) -> list[Path]:
 
 def _is_other(variable: Variable) -> bool:
     return variable.persistable and not isinstance(variable, Parameter)
+
+
+def _prefix(model_path: str) -> str:
+    """Return what the names of the saved files start with, given that or one of the files."""
+    for ending in (_PARAMETERS, _OTHERS, _PROGRAM):
+        if model_path.endswith(ending):
+            return model_path.removesuffix(ending)
+    return model_path
 
 
 def _split(model_path: str) -> tuple[Path, str]:
