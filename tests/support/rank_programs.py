@@ -89,9 +89,9 @@ def clicks_batch(step: int, parts: range) -> dict[str, Any]:
 
 
 def parameters_of(program: Any) -> dict[str, list[float]]:
-    """Return all values by name."""
+    """Return the values of what is trained, by name; each rank has its own running means."""
     found = {}
-    for parameter in program.all_parameters():
+    for parameter in program.global_block().learned_parameters():
         value = fluid.global_scope().find_var(parameter.name).get_tensor()
         found[parameter.name] = np.array(value).reshape(-1).tolist()
     return found

@@ -105,8 +105,9 @@ def rewrite_for_worker(
             {"parameters": [update.parameter.name for update in updates]},
         )
     program._distributed = role
-    served = {parameter.name for parameter in program.all_parameters()}
-    fetched = {parameter.name for parameter in program.all_parameters() if not parameter.is_table}
+    parameters = block.learned_parameters()
+    served = {parameter.name for parameter in parameters}
+    fetched = {parameter.name for parameter in parameters if not parameter.is_table}
     kept = {name for update in updates for name in (*update.state.values(), *update.powers)}
     first = startup.global_block()
     first.ops = [op for op in first.ops if not served | kept >= set(op.output_arg_names)]

@@ -73,7 +73,7 @@ class ProgramModule(nn.Module):
         """Tables that start with given rows, [ids, D]."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Shapes of tables."""
-        for parameter in program.all_parameters():
+        for parameter in program.global_block().learned_parameters():
             name = parameter.name
             if parameter.is_table:
                 optimizer = table_optimizers.get(name, optim.SGD(lr=0.0))

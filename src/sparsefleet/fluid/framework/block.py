@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid.framework import unique_name
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site
+from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.operator import Operator
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.variable import Variable
@@ -67,6 +68,11 @@ class Block:
     def all_parameters(self) -> list[Parameter]:
         return [found for found in self.vars.values() if isinstance(found, Parameter)]
 
+    def learned_parameters(self) -> list[Parameter]:
+        """Return the parameters without those that the forward pass sets, such as running means."""
+        kept = {name for op in self.ops if op.role == "forward" for name in op.output_arg_names}
+        return [found for found in self.all_parameters() if found.name not in kept]
+
     def iter_parameters(self) -> Iterator[Parameter]:
         return iter(self.all_parameters())
 
@@ -113,15 +119,8 @@ class Block:
         """
         name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)
-        if old is not None and old.shape and shape is not None:
-            given = tuple(-1 if size is None else size for size in shape)
-            if given != old.shape:
-                raise ProgramError.at(
-                    call_site(),
-                    f"variable '{name}'",
-                    f"exists with shape {list(old.shape)}, but is now declared with "
-                    f"{list(given)}: use another name",
-                )
+        if old is not None:
+            _check_redeclared(old, shape, dtype)
         del capacity, belong_to_optimizer
         made = self.add_var(
             Variable(
@@ -228,3 +227,16 @@ def _names(slots: Slots | None) -> dict[str, list[str]]:
             items = [value] if isinstance(value, (Variable, str)) else value
             found[slot] = [item if isinstance(item, str) else item.name for item in items]
     return found
+
+
+def _check_redeclared(old: Variable, shape: Sequence[int | None] | None, dtype: Any) -> None:
+    """Raise ProgramError if a variable is declared again with another shape or dtype."""
+    given = tuple(-1 if size is None else size for size in shape or ())
+    wanted = old.dtype if dtype is None else dtype_name(dtype)
+    for what, before, after in (("shape", old.shape, given), ("dtype", old.dtype, wanted)):
+        if before and after and before != after:
+            raise ProgramError.at(
+                call_site(),
+                f"variable '{old.name}'",
+                f"exists with {what} {before}, but is now declared with {after}: use another name",
+            )

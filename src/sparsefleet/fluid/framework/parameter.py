@@ -73,6 +73,7 @@ class Parameter(Variable):
             is_table=self.is_table,
             lod_level=self.lod_level,
             need_clip=self.need_clip,
+            do_model_average=self.do_model_average,
         )
         made.stop_gradient = self.stop_gradient
         made.table_optimizer = self.table_optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
+from sparsefleet.fluid.framework.call_site import site_prefix
 from sparsefleet.fluid.framework.initializer import Constant
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import SAME_FLOATS, Shape, float_rule, op
@@ -290,9 +292,15 @@ def hard_sigmoid(
 
 @layer
 def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
-    """x * sigmoid(beta * x)."""
+    """x * sigmoid(x); like Fluid 1.5 to 1.8, it does not use beta, and says so."""
     helper = LayerHelper("swish", name)
-    return helper.add("swish", {"X": helper.check_input(x, "x")}, {"beta": beta})
+    if beta != 1.0:
+        warnings.warn(
+            f"{site_prefix()}layers.swish: beta={beta} has no effect, as in Fluid 1.8.5, so that "
+            "trained models give the same results: write x * sigmoid(beta * x) to use it",
+            stacklevel=2,
+        )
+    return helper.add("swish", {"X": helper.check_input(x, "x")}, {"beta": 1.0})
 
 
 @layer

@@ -97,7 +97,7 @@ def tensor_array_to_tensor_op(
 ) -> tuple[Tensor, Tensor]:
     """Concatenate (or stack) all elements; also return the size of each along the axis: int32."""
     tensors = [value for value, _ in array]
-    sizes = [1 if use_stack else tensor.shape[axis] for tensor in tensors]
+    sizes = [tensor.shape[axis] if axis < tensor.dim() else 1 for tensor in tensors]
     together = torch.stack(tensors, axis) if use_stack else torch.cat(tensors, axis)
     return together, torch.tensor(sizes, dtype=torch.int32)
 

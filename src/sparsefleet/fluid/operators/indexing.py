@@ -55,9 +55,33 @@ def top_k(x: Tensor, k_tensor: Tensor | None, *, k: int = 0) -> list[Tensor]:
     return [values, indices]
 
 
+class _LastGradient(torch.autograd.Function):
+    """Selects rows; of a row selected several times, only the last gradient counts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = x.shape[0]
+        return x.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        places = torch.arange(len(rows), device=rows.device)
+        last = places.new_full((ctx.count,), -1).scatter_reduce(0, rows, places, "amax")
+        kept = last[rows] == places
+        made = gradient.new_zeros(ctx.count, *gradient.shape[1:])
+        return made.index_add(0, rows[kept], gradient[kept]), None
+
+
 @op("gather", "X Index", lod="none")
-def gather_op(x: Tensor, index: Tensor) -> Tensor:
-    return x.index_select(0, index.reshape(-1).long())
+def gather_op(x: Tensor, index: Tensor, *, overwrite: bool = True) -> Tensor:
+    """Select rows. overwrite: the gradients of a row selected several times are not summed."""
+    rows = index.reshape(-1).long()
+    if not overwrite or x.is_meta or not (x.requires_grad and torch.is_grad_enabled()):
+        return x.index_select(0, rows)
+    made: Tensor = _LastGradient.apply(x, rows)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _gathered(x: Shape, index: Shape, **attrs: Any) -> list[Shape] | None:
@@ -111,7 +135,9 @@ def one_hot_op(
 ) -> Tensor:
     """ids [..., 1] -> float32[..., depth]."""
     size = depth if depth_tensor is None else int(depth_tensor)
-    return _hot(x.long().squeeze(-1), size, allow_out_of_range).float()
+    if x.shape[-1] != 1 and not x.is_meta:
+        raise ValueError(f"ids must be [..., 1], got {[*x.shape]}: use fluid.one_hot for [...]")
+    return _hot(x.long()[..., 0], size, allow_out_of_range).float()
 
 
 @op("one_hot_v2", "X DepthTensor?", infer=_one_hot_v2_shape)
@@ -158,9 +184,9 @@ def argsort(
 @layer
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
     """Select rows by index."""
-    del overwrite
     helper = LayerHelper("gather")
-    return helper.add("gather", {"X": helper.check_input(input), "Index": index})
+    inputs = {"X": helper.check_input(input), "Index": index}
+    return helper.add("gather", inputs, {"overwrite": overwrite})
 
 
 @layer
@@ -230,9 +256,15 @@ def _slice_shape(
         if is_open or sizes[axis] < 0:  # the result may be smaller than the slice
             sizes[axis] = -1
         else:
-            sizes[axis] = len(range(*builtins.slice(start, end, step).indices(sizes[axis])))
+            sizes[axis] = len(_picked(start, end, step, sizes[axis]))
     dropped = settings.get("decrease_axis", ())
     return [tuple(size for axis, size in enumerate(sizes) if axis not in dropped) or (1,)]
+
+
+def _picked(start: int, end: int, step: int, size: int) -> range:
+    """Return the indices of a slice; backwards, the end -1 means up to the first, as in Fluid."""
+    stop = None if end == -1 and step < 0 else end
+    return range(*builtins.slice(start, stop, step).indices(size))
 
 
 def _slice_lod(attrs: Mapping[str, Any]) -> LodRule:
@@ -320,7 +352,7 @@ def strided_slice_op(
     steps = run_sizes(strides, strides_tensor, stride_parts, strides_places)
     for axis, start, end, step in zip(axes, first, last, steps, strict=True):
         end = _end_of_index(axis, start, end, decrease_axis)
-        rows = range(*builtins.slice(start, end, step).indices(x.shape[axis]))
+        rows = _picked(start, end, step, x.shape[axis])
         x = x.index_select(axis, torch.tensor(rows, dtype=torch.int64, device=x.device))
     return _without(x, decrease_axis)
 

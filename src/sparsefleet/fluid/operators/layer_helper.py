@@ -199,6 +199,7 @@ class LayerHelper:
             learning_rate=attr.learning_rate,
             regularizer=attr.regularizer,
             gradient_clip=attr.gradient_clip,
+            do_model_average=attr.do_model_average,
             is_table=is_table,
         )
         startup = self.startup_program.global_block()

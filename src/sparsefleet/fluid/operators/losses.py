@@ -112,8 +112,9 @@ def cross_entropy_op(
 
 
 def _log(x: Tensor) -> Tensor:
-    """Return log(x), or -1e20 at 0, as Fluid does."""
-    return torch.where(x > 0, x.clamp(min=torch.finfo(x.dtype).tiny).log(), -1e20)
+    """Return log(x), or -1e20 at 0, as Fluid does; NaN for what is no probability."""
+    is_zero = x == 0
+    return x.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, -1e20)
 
 
 def _softmax_cross_entropy_shapes(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape] | None:
@@ -140,12 +141,22 @@ def softmax_with_cross_entropy_op(
     if soft_label:
         check_same_shape(logits, label)
         loss = -(label.detach() * logarithms).sum(axis, keepdim=True)
+        loss = loss + _as_if_summing_to_one(logits, logarithms, label.detach(), axis)
     else:
         index = _column(logits, label, axis)
         ignored = index == ignore_index
         loss = -logarithms.gather(axis, index.masked_fill(ignored, 0))
         loss = loss.masked_fill(ignored, 0.0)
     return [torch.softmax(logits, axis), loss]
+
+
+def _as_if_summing_to_one(logits: Tensor, logarithms: Tensor, label: Tensor, axis: int) -> Tensor:
+    """Return 0 with a gradient that turns the loss's into softmax - label, as Fluid computes it.
+
+    The two differ for labels that do not sum to 1.
+    """
+    total = (logits - logarithms).narrow(axis, 0, 1)  # log of the sum of exponentials
+    return (1 - label.sum(axis, keepdim=True)) * (total - total.detach())
 
 
 def _same_as_both(x: Shape, y: Shape, /, **attrs: Any) -> list[Shape] | None:

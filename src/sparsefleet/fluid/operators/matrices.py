@@ -69,22 +69,34 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
     (-1, -1, 16)
     >>> matmul_shape((3,), (3,), True, True)
     (3, 3)
+    >>> matmul_shape((3, 1, 2, 5), (3, 5, 4), False, False)  # 3 products either way
+    (3, 1, 2, 4)
     """
     left = (1, *x) if len(x) == 1 else x
     right = (*y, 1) if len(y) == 1 else y
     rows, inner = left[-2:][::-1] if transpose_x else left[-2:]
     other, columns = right[-2:][::-1] if transpose_y else right[-2:]
     same_size(inner, other)
-    batch = broadcast(left[:-2], right[:-2])
     if len(left) > 2 and len(right) > 2:
-        for one, two in zip(left[-3::-1], right[-3::-1], strict=False):
-            same_size(one, two)
+        batch = _batch_shape(left[:-2], right[:-2])
+    else:
+        batch = left[:-2] or right[:-2]
     made = [*batch, rows, columns]
     if len(x) == 1 and made[-2] == 1:
         del made[-2]
     if len(y) == 1 and made[-1] == 1:
         del made[-1]
     return tuple(made) or (1,)
+
+
+def _batch_shape(x: Shape, y: Shape) -> Shape:
+    """Return the leading sizes of a product of many matrices: those of x, if y has as many."""
+    counts = product_of(x), product_of(y)
+    if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
+        return x
+    for one, two in zip(x[::-1], y[::-1], strict=False):
+        same_size(one, two)
+    return broadcast(x, y)
 
 
 def _matmul_shapes(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
@@ -105,6 +117,8 @@ def matmul_op(
     shape = matmul_shape(tuple(x.shape), tuple(y.shape), transpose_X, transpose_Y)
     x = x.unsqueeze(0) if x.dim() == 1 else x
     y = y.unsqueeze(1) if y.dim() == 1 else y
+    if 2 not in (x.dim(), y.dim()) and x.shape[:-2].numel() == y.shape[:-2].numel():
+        x, y = x.flatten(0, -3), y.flatten(0, -3)
     product = torch.matmul(x.mT if transpose_X else x, y.mT if transpose_Y else y).reshape(shape)
     return product if alpha == 1.0 else product * alpha
 

@@ -80,6 +80,8 @@ def batch_norm_op(
     new_mean, new_variance = mean, variance
     use_mean, use_variance = mean, variance
     if not is_test and not use_global_stats:
+        if x.numel() == x.shape[channels] and not x.is_meta:  # one value each: nothing to normalize
+            return [x, mean, variance]
         use_variance, use_mean = torch.var_mean(x.to(mean.dtype), axes, correction=0)
         new_mean = mean * momentum + use_mean.detach() * (1 - momentum)
         new_variance = variance * momentum + use_variance.detach() * (1 - momentum)
@@ -99,7 +101,11 @@ def group_norm_op(
     data_layout: str = "NCHW",
 ) -> Tensor:
     """Normalize each group of channels to mean 0 and variance 1."""
-    y = functional.group_norm(channels_first(x, data_layout), groups, scale, bias, epsilon)
+    first = channels_first(x, data_layout)
+    # torch's own refuses groups of one value
+    y = torch.native_group_norm(
+        first, scale, bias, first.shape[0], first.shape[1], first[0, 0].numel(), groups, epsilon
+    )[0]
     return channels_last(y, data_layout)
 
 
@@ -264,7 +270,7 @@ def batch_norm(
     use_global_stats: bool = False,
 ) -> Variable:
     """Normalize each channel over the batch; when testing, with the stored statistics."""
-    del in_place, do_model_average_for_mean_and_var
+    del in_place
     helper = LayerHelper("batch_norm", name)
     channels = helper.check_input(input).shape[1 if data_layout == "NCHW" else -1]
     scale_attr, shift_attr = to_param_attr(param_attr), to_param_attr(bias_attr)
@@ -275,8 +281,15 @@ def batch_norm(
     )
     bias = helper.create_parameter(shift_attr, [channels], input.dtype, is_bias=True)
     states = [
-        helper.create_state(
-            given or unique_name.generate(f"{helper.name}.w"), [channels], input.dtype, value
+        helper.create_parameter(
+            ParamAttr(
+                given,
+                Constant(value),
+                trainable=False,
+                do_model_average=do_model_average_for_mean_and_var,
+            ),
+            [channels],
+            input.dtype,
         )
         for given, value in ((moving_mean_name, 0.0), (moving_variance_name, 1.0))
     ]

@@ -36,7 +36,8 @@ def plain_parameters(program: Program, user: str) -> list[Parameter]:
 class _Average(ABC):
     """Two programs: one replaces the parameters with averages, the other restores them."""
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, every: Sequence[Parameter]) -> None:
+        parameters = [one for one in every if one.do_model_average is not False]
         self._parameters = parameters
         self._kept = {
             parameter.name: unique_name.generate(f"{parameter.name}.before_average")
