@@ -235,7 +235,7 @@ TimePoint Call::ReplyBy(TimePoint now) const {
 }
 
 void Call::NoteAway(PartState& state, TimePoint since) const {
-  // A server that was never there is not away: connecting has its own time limit.
+  // A server that never answered is not waited for: connecting has its own time limit.
   const bool counts = core_.options.failover_wait_s > 0 && state.link->was_greeted();
   if (counts && !state.away_since) state.away_since = since;
 }

@@ -52,7 +52,7 @@ struct ServerPart {
 // Thread-safe.
 Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts);
 
-// How long the calls of this thread have waited for servers that were away, in all.
+// How long the calls of this thread have waited for unavailable servers, in all.
 SteadyClock::duration AwayTime();
 
 // Sends the same request to all servers.

@@ -1,5 +1,5 @@
-// What a launcher on this machine says of a server that it restarts: the text of a file that it
-// rewrites all the time until the server serves again.
+// What a launcher on this machine reports about a server that it is restarting: the text of a
+// file that it keeps rewriting until the server serves again.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 namespace sparsefleet {
 
 struct RestartNote {
-  // Whether the launcher has written it within the last seconds: it still works on the restart.
+  // Whether the launcher has written it within the last seconds: it is still working on the restart.
   bool is_current = false;
   std::string text;  // "the launcher restarted it 12 s ago (...)"; empty: there is none
 };
 
-// `directory` is that of the job's state; empty: nobody leaves notes. Thread-safe.
+// `directory`: where the job keeps its state; empty: there are no notes. Thread-safe.
 RestartNote ReadRestartNote(const std::string& directory, std::uint32_t server);
 
 }  // namespace sparsefleet

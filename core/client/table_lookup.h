@@ -28,7 +28,7 @@ std::string TablesSubject(std::span<const Section> sections) {
 Status CheckNumSections(std::string_view what, std::size_t num_sections);
 
 // The time left for a call that makes several requests.
-// Time in which calls of this thread waited for servers that were away does not count.
+// Time that calls of this thread spent waiting for unavailable servers does not count.
 class CallClock {
  public:
   explicit CallClock(double timeout_s);

@@ -81,7 +81,7 @@ struct Command::Entry {
   bool is_taken GUARDED_BY(state->mutex) = false;
   Mutex mutex;  // held while the outcome is sent; locked before state->mutex
   bool is_answered GUARDED_BY(mutex) = false;  // by the server's program
-  Status ended GUARDED_BY(mutex);              // what the client was told before that
+  Status ended GUARDED_BY(mutex);              // what the client was sent before that
 };
 
 void CommandQueue::State::Leave(Entries::iterator waits) {

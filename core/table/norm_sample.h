@@ -16,7 +16,7 @@ class NormSample {
 
   // `rows` has num_rows x dim floats. Rows that are not finite are left out.
   void Look(const float* rows, std::size_t num_rows, std::size_t dim) {
-    // Begins at another row each time: short batches are looked at, too.
+    // Begins at another row each time: short batches are sampled as well.
     const std::size_t seen = seen_.fetch_add(num_rows, std::memory_order_relaxed);
     double squares = 0.0;
     std::uint64_t count = 0;

@@ -143,7 +143,7 @@ def open_meeting(
         keeper = None if is_kept_elsewhere else 0
         endpoint = parse_endpoint(where)
         if endpoint.host == "localhost" and keeper is not None:
-            endpoint = Endpoint("127.0.0.1", endpoint.port)  # the name may resolve to ::1, too
+            endpoint = Endpoint("127.0.0.1", endpoint.port)  # the name may also resolve to ::1
         is_one_node = is_one_node or endpoint.is_loopback
         if where not in _stores:
             _stores[where] = _open_store(endpoint, is_keeper=keeper == rank, timeout_s=timeout_s)

@@ -292,7 +292,7 @@ class ArrowStream(ArrowFormat):
                     )
         except DataError:
             raise
-        except Exception as error:  # the edge to code that is not ours
+        except Exception as error:  # user code may raise anything
             raise DataError(
                 f"{path}, table {number + 1}: the function of ArrowStream failed: "
                 f"{type(error).__name__}: {error}"

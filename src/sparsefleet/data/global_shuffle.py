@@ -236,7 +236,7 @@ class GlobalShuffle:
             while not self._has_everything():
                 for data in self._exchange.receive():
                     self._accept(unpack(data, self._records.slots))
-        except BaseException as error:  # the thread's edge: raised by `run`
+        except BaseException as error:  # thread boundary: raised by `run`
             self._error = error
             self._exchange.fail(error)
 

@@ -73,7 +73,7 @@ class Producer:
             drop_last = self._context.config.drop_last and self._arrangement is not None
             if self._num_records > 0 and not drop_last:
                 self._hand_over()
-        except BaseException as error:  # the thread's edge: raised where batches are taken
+        except BaseException as error:  # thread boundary: raised where batches are taken
             self._queue.fail(error)
         finally:
             self._queue.end_producer()
@@ -138,7 +138,7 @@ class ReaderPass:
             threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
             for index, producer in enumerate(producers)
         ]
-        # Runs at the end of the process, too: a thread in native code must not outlive Python.
+        # Also runs at the end of the process: a thread in native code must not outlive Python.
         self._end = weakref.finalize(self, _end_pass, threads, queue, context, tally)
         tally.begin(context.counts, queue)
         for thread in threads:

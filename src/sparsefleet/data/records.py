@@ -125,7 +125,7 @@ class RecordsSource:
                     return
                 number += 1
                 yield item
-        except Exception as error:  # the edge to code that is not ours
+        except Exception as error:  # user code may raise anything
             noun = "batch" if self._format.gives_batches else "record"
             raise DataError(
                 f"{path}, {noun} {number + 1}: the function of Records failed: "

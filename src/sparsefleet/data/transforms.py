@@ -58,7 +58,7 @@ class UserFilter:
         batch = self._arrangement.arrange(columns, len(positions))
         try:
             found = np.asarray(self._function(batch))
-        except Exception as error:  # the edge to code that is not ours
+        except Exception as error:  # user code may raise anything
             raise DataError(
                 f"{where}: the function {name} of Reader.filter failed: "
                 f"{type(error).__name__}: {error}"
@@ -200,7 +200,7 @@ class MappedArrangement:
         batch = self._inner.arrange(taken, num_records)
         try:
             return self._function(batch)
-        except Exception as error:  # the edge to code that is not ours
+        except Exception as error:  # user code may raise anything
             raise DataError(
                 f"the function {_name_of(self._function)} of Reader.map failed for a batch of "
                 f"{num_records} records: {type(error).__name__}: {error}"

@@ -66,7 +66,7 @@ class DataPosition:
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """If it has none: the random generators at the start of the pass, so that shuffled data repeats
+    """Without `state`: the random generators at the start of the pass, so that shuffled data repeats
     its order.
     """
 

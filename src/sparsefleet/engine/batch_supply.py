@@ -220,7 +220,7 @@ class PrefetchingSupply:
         while self._wanted.get():
             try:
                 ahead = self._read_one()
-            except BaseException as error:  # the thread's edge: raised again in the training thread
+            except BaseException as error:  # thread boundary: raised again in the training thread
                 ahead = _Ahead(None, 0.0, error)
             self._ready.put(ahead)
             if ahead.supplied is None:

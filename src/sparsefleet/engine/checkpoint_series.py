@@ -144,7 +144,7 @@ class CheckpointSeries:
             if self._owner is not None:
                 self._owner.require_owns(self._directory, self._config.storage_options)
             written = save.write()
-        except Exception as error:  # the thread's edge
+        except Exception as error:  # thread boundary
             save.abort()
             self._failed(path, error)
             return

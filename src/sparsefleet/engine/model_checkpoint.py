@@ -94,8 +94,8 @@ class ModelSave:
         reports: Sequence[WorkerReport],
         **how: Any,
     ) -> ModelSave:
-        """Create a save that stores the position of each worker, by rank; `how` as for the
-        class.
+        """Create a save that stores the position of each worker, by rank; `how`: the other
+        arguments of the class.
         """
         return cls(
             distributed,

@@ -104,7 +104,7 @@ class Notice:
         # In C first: Python would drop a signal that arrives while it replaces its own handler.
         ctypes.CDLL(None).signal(signal.SIGTERM, None)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._is_given and error is None:  # after the last time that anybody asked
+        if self._is_given and error is None:  # nobody has checked since it arrived
             os.kill(os.getpid(), signal.SIGTERM)
 
     def heed(self) -> None:

@@ -83,7 +83,7 @@ class Publishing:
         begun = time.monotonic()
         try:
             update = self._publisher.write()
-        except Exception as error:  # the thread's edge
+        except Exception as error:  # thread boundary
             self._failed(error)
             return
         self.error = None

@@ -87,7 +87,7 @@ class ThreadTeam:
             torch.set_num_threads(self._torch_threads)
             try:
                 body(index)
-            except BaseException as error:  # the thread's edge: raised again in the calling thread
+            except BaseException as error:  # thread boundary: raised again in the calling thread
                 failure.note(error)
 
         threads = [

@@ -64,7 +64,7 @@ class FleetStep(Protocol):
 
 
 class StartedModel(Protocol):
-    """A model that is started and finished with the fleet, and what it then has."""
+    """A model that the fleet starts and finishes, and its parts while it runs."""
 
     model: nn.Module
 

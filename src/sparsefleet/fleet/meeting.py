@@ -480,7 +480,7 @@ class MailExchange:
                     self._is_over.set()
                     return
                 self._check(self._close_deadline, "not all workers have all of their mail")
-            except BaseException as error:  # the thread's edge: raised by the next call
+            except BaseException as error:  # thread boundary: raised by the next call
                 self.fail(error)
 
     def _have_all_closed(self) -> bool:
@@ -495,7 +495,7 @@ class MailExchange:
         while not self._is_over.is_set():
             try:
                 self._ask(self._own_server, "mail.check", to=self.rank)
-            except BaseException as error:  # the thread's edge: raised by the next call
+            except BaseException as error:  # thread boundary: raised by the next call
                 self.fail(error)
 
     @property

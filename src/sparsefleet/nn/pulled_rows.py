@@ -40,7 +40,7 @@ class TableRows:
         """float32[U, D] after the pull; None if every id is padding."""
 
     def hottest(self) -> float:
-        """Return the share of the ids that the most frequent one has."""
+        """Return the share of the lookups that go to the most frequent id."""
         places = self.inverse[self.inverse != _core.PADDING_PLACE]
         return float(np.bincount(places).max() / len(places)) if len(places) else 0.0
 

@@ -289,7 +289,7 @@ def _at_equal_examples(results: Sequence[ModeResult]) -> list[ModeResult]:
 
 
 def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
-    """Return the mode to use, and why; local is only the baseline of the others."""
+    """Return the mode to use, and why; local only serves as a baseline."""
     local = next((one for one in results if one.mode == "local" and not one.error), None)
     good = [one for one in results if one.mode != "local" and not one.error]
     if not good:

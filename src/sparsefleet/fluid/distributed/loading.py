@@ -68,7 +68,7 @@ class FolderLoad:
                     store, self._source.tables, self._source.program, self._folder, self._filename
                 )
                 store.put_note(note, f"loaded {json.dumps(counters)}".encode())
-            except Exception as error:  # the thread's edge: report it to the workers
+            except Exception as error:  # thread boundary: report it to the workers
                 _log.exception("%s could not be loaded", self._folder)
                 store.put_note(note, f"failed {error}".encode())
 

@@ -78,7 +78,7 @@ class ProgramModule(nn.Module):
             if parameter.is_table:
                 optimizer = table_optimizers.get(name, optim.SGD(lr=0.0))
                 op = _filler(startup, name)
-                # The same in all processes, so it cannot be drawn where the program has no seed.
+                # Must be equal in all processes, so it cannot be drawn if the program has no seed.
                 seed = table_seed(startup, op, startup.random_seed)
                 self._add_table(parameter, op, seed, optimizer)
             else:

@@ -266,5 +266,5 @@ class Preload:
     def _run(self) -> None:
         try:
             self._data = self._load()
-        except BaseException as error:  # the thread's edge: raised by `result`
+        except BaseException as error:  # thread boundary: raised by `result`
             self._error = error

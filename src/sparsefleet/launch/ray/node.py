@@ -142,7 +142,7 @@ class AddressBook:
                 # The coordinator is being restarted, or the job has ended, or the disk is full:
                 # what is not written now is also in the next report.
                 self._stopping.wait(_RETRY_S)
-            except Exception as error:  # the edge of this thread: Ray itself is ending
+            except Exception as error:  # thread boundary: Ray itself is ending
                 print(
                     f"sparsefleet: lost contact with the job's coordinator: {error}",
                     file=sys.stderr,

@@ -87,7 +87,7 @@ class _Serving:
             text = "it ended by itself"
         except SystemExit as error:
             text = f"it exited with {error.code!r}"
-        except BaseException as error:  # the edge of this thread
+        except BaseException as error:  # thread boundary
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
         sys.stdout.flush()

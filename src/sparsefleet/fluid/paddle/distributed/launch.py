@@ -148,14 +148,14 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--selected_gpus",
         default=None,
-        help="GPUs to use, 0,1,2 (default: all; where there is none, one process). Without GPUs "
-        "the same number of processes use the CPU",
+        help="GPUs to use, such as 0,1,2 (default: all; one process if there are none). Without "
+        "GPUs, the same number of processes runs on the CPU",
     )
     parser.add_argument(
         "--log_level", type=int, default=_INFO, help="above 20: show failures only (default 20)"
     )
     parser.add_argument(
-        "--log_dir", default=None, help="gets workerlog.0 and so on (default: output is shown)"
+        "--log_dir", default=None, help="directory for workerlog.0 and so on (default: show output)"
     )
     parser.add_argument("training_script", help="Python script to run in every process")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)

@@ -108,7 +108,7 @@ def _produce(begin: Callable[[], Iterable[T]], queue: BatchQueue[T], what: str) 
             if not queue.put(item):
                 break
         close_iterator(items)
-    except BaseException as error:  # the thread's edge: raised where items are taken
+    except BaseException as error:  # thread boundary: raised where items are taken
         if queue.is_stopped:
             _log.warning("%s failed after its last item was taken: %r", what, error)
         queue.fail(error)

@@ -170,7 +170,7 @@ def _run_child(
             sending.send(_Message(is_end=True))
         except BrokenPipeError:
             raise
-        except BaseException as error:  # the process's edge: raised in the parent
+        except BaseException as error:  # process boundary: raised in the parent
             trace = "".join(traceback.format_exception(error))
             sending.send(_Message(error=_that_can_be_sent(error), trace=trace))
 

@@ -179,7 +179,7 @@ class _MapTeam:
             if task.error is None and not task.was_taken:
                 try:
                     task = task._replace(value=self._mapper(task.value))
-                except BaseException as error:  # the thread's edge: raised where results are taken
+                except BaseException as error:  # thread boundary: raised where results are taken
                     task = task._replace(error=error)
             self._done.put(task)
         self._done.end_producer()
