@@ -66,8 +66,8 @@ class DataPosition:
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """Without `state`: the random generators at the start of the pass, so that shuffled data repeats
-    its order.
+    """Without `state`: the random generators at the start of the pass, so that shuffled data
+    repeats its order.
     """
 
     def to_json(self) -> dict[str, Any]:
