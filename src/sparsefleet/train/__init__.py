@@ -1,6 +1,7 @@
 """The PyTorch API: the Trainer, its settings, evaluation, progress and callbacks."""
 
 from sparsefleet.engine.clock import TimeShares
+from sparsefleet.engine.profiling import ProfileConfig
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.serving.updates.publisher import PublishConfig
 from sparsefleet.train.callbacks import (
@@ -26,6 +27,7 @@ __all__ = [
     "JsonLinesLogger",
     "LearningRateLogger",
     "MlflowLogger",
+    "ProfileConfig",
     "PublishConfig",
     "SaveBest",
     "Slice",
