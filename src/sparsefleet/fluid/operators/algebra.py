@@ -14,7 +14,7 @@ from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.activations import ALONG_AXIS
 from sparsefleet.fluid.operators.elementwise import elementwise_add, elementwise_mul
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import assign
 
 __all__ = [
@@ -319,7 +319,7 @@ def allclose(
 ) -> Variable:
     """Return whether both are equal up to rounding: bool[1]."""
     helper = LayerHelper("allclose", name)
-    attrs = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan}
+    attrs = op_settings("allclose", locals())
     return _pair(helper, "allclose", input, other, "Input Other", **attrs)
 
 

@@ -10,7 +10,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.body import Held
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.sequences import level_of, segments
 
 __all__ = ["beam_search", "beam_search_decode"]
@@ -187,12 +187,7 @@ def beam_search(
     chosen_scores = helper.new_variable(pre_scores.dtype, lod_level=2)
     chosen = helper.new_variable(pre_ids.dtype, lod_level=2, stop_gradient=True)
     outputs = {"selected_ids": chosen, "selected_scores": chosen_scores}
-    attrs = {
-        "level": level,
-        "beam_size": beam_size,
-        "end_id": end_id,
-        "is_accumulated": is_accumulated,
-    }
+    attrs = op_settings("beam_search", locals())
     helper.append_op("beam_search", inputs, outputs, attrs)
     if not return_parent_idx:
         return chosen, chosen_scores

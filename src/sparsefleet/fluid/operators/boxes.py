@@ -13,7 +13,7 @@ import torch
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 
 __all__ = [
     "bipartite_match",
@@ -278,11 +278,7 @@ def box_coder(
     """Encode boxes as differences from priors or, with "decode_center_size", decode them."""
     helper = LayerHelper("box_coder", name)
     inputs: dict[str, Any] = {"PriorBox": prior_box, "TargetBox": helper.check_input(target_box)}
-    attrs: dict[str, Any] = {
-        "code_type": code_type,
-        "box_normalized": box_normalized,
-        "axis": axis,
-    }
+    attrs = op_settings("box_coder", locals())
     if isinstance(prior_box_var, Variable):
         inputs["PriorBoxVar"] = prior_box_var
     elif isinstance(prior_box_var, (list, tuple)):

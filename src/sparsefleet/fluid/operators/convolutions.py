@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -119,21 +119,46 @@ def _add_bias(helper: LayerHelper, out: Variable, attr: Any, data_format: str) -
     return helper.add("elementwise_add", {"X": out, "Y": shift}, {"axis": axis})
 
 
+class _Windows(NamedTuple):
+    """The windows of a convolution, as the arguments of a layer give them."""
+
+    stride: Span
+    padding: Padding
+    dilation: Span
+    groups: int | None
+    data_format: str
+
+    def attrs(self, helper: LayerHelper, rank: int) -> dict[str, Any]:
+        """Return the attrs of the operator, with a number per axis."""
+        return {
+            "strides": span(helper, self.stride, rank, "stride"),
+            "paddings": border(helper, self.padding, rank, self.data_format),
+            "dilations": span(helper, self.dilation, rank, "dilation"),
+            "groups": self.groups or 1,
+            "data_format": self.data_format,
+        }
+
+
+def _num_channels(input: Variable, data_format: str) -> int:
+    """Return the channels of images, 0 for anything else."""
+    return input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
+
+
 def _convolve(
     helper: LayerHelper,
     input: Variable,
     num_filters: int,
     filter_size: Span,
-    settings: dict[str, Any],
+    windows: _Windows,
     param_attr: Any,
     bias_attr: Any,
     act: str | None,
 ) -> Variable:
     rank = 3 if helper.layer_type == "conv3d" else 2
-    data_format = settings["data_format"]
+    data_format = windows.data_format
     channels = check_format(helper, data_format, helper.check_input(input).shape, rank)
     known = to_param_attr(param_attr)
-    groups = settings.pop("groups") or 1
+    groups = windows.groups or 1
     if known is None:
         raise helper.refuse("param_attr cannot be False")
     if channels < 1 or channels % groups or num_filters % groups:
@@ -144,14 +169,8 @@ def _convolve(
     first = Normal(0.0, math.sqrt(2.0 / (math.prod(size) * channels)))
     shape = [num_filters, channels // groups, *size]
     weight = helper.create_parameter(known, shape, input.dtype, default_initializer=first)
-    attrs = {
-        "strides": span(helper, settings.pop("stride"), rank, "stride"),
-        "paddings": border(helper, settings.pop("padding"), rank, data_format),
-        "dilations": span(helper, settings.pop("dilation"), rank, "dilation"),
-        "groups": groups,
-        "data_format": data_format,
-    }
     inputs = {"Input": input, "Filter": weight}
+    attrs = windows.attrs(helper, rank)
     out = helper.add(helper.layer_type, inputs, attrs, slot="Output")
     return helper.activate(_add_bias(helper, out, bias_attr, data_format), act)
 
@@ -177,17 +196,11 @@ def conv2d(
     padding: a number, [height, width], [top, bottom, left, right], pairs for each axis, "SAME" or
     "VALID".
     """
-    settings = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "data_format": data_format,
-    }
-    channels = input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
+    windows = _Windows(stride, padding, dilation, groups, data_format)
+    channels = _num_channels(input, data_format)
     is_depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
     helper = LayerHelper("depthwise_conv2d" if is_depthwise else "conv2d", name)
-    return _convolve(helper, input, num_filters, filter_size, settings, param_attr, bias_attr, act)
+    return _convolve(helper, input, num_filters, filter_size, windows, param_attr, bias_attr, act)
 
 
 @layer
@@ -208,15 +221,9 @@ def conv3d(
 ) -> Variable:
     """Convolve volumes [N, C, D, H, W] with learned filters."""
     del use_cudnn
-    settings = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "data_format": data_format,
-    }
+    windows = _Windows(stride, padding, dilation, groups, data_format)
     helper = LayerHelper("conv3d", name)
-    return _convolve(helper, input, num_filters, filter_size, settings, param_attr, bias_attr, act)
+    return _convolve(helper, input, num_filters, filter_size, windows, param_attr, bias_attr, act)
 
 
 def _transpose(
@@ -225,63 +232,49 @@ def _transpose(
     num_filters: int,
     filter_size: Span | None,
     output_size: Span | None,
-    settings: dict[str, Any],
+    windows: _Windows,
     attrs_of_parameters: tuple[Any, Any],
     act: str | None,
 ) -> Variable:
     rank = 3 if helper.layer_type == "conv3d_transpose" else 2
-    data_format = settings["data_format"]
+    data_format = windows.data_format
     channels = check_format(helper, data_format, helper.check_input(input).shape, rank)
-    groups = settings.pop("groups") or 1
+    groups = windows.groups or 1
     known = to_param_attr(attrs_of_parameters[0])
     if known is None or channels < 1 or channels % groups:
         raise helper.refuse(
             f"{channels} channels must be divisible by {groups} groups, and param_attr cannot "
             "be False"
         )
-    strides = span(helper, settings.pop("stride"), rank, "stride")
-    dilations = span(helper, settings.pop("dilation"), rank, "dilation")
-    paddings = border(helper, settings.pop("padding"), rank, data_format)
+    attrs = windows.attrs(helper, rank)
     wanted = [] if output_size is None else span(helper, output_size, rank, "output_size")
     if filter_size is None:
         if not wanted:
             raise helper.refuse("output_size or filter_size must be given")
-        size = _filter_of(helper, input, wanted, strides, dilations, paddings, data_format)
+        size = _filter_of(helper, input, wanted, attrs)
     else:
         size = span(helper, filter_size, rank, "filter_size")
     shape = [channels, num_filters // groups, *size]
     weight = helper.create_parameter(known, shape, input.dtype)
-    attrs = {
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "groups": groups,
-        "output_size": wanted,
-        "data_format": data_format,
-    }
     inputs = {"Input": input, "Filter": weight}
+    attrs["output_size"] = wanted
     out = helper.add(helper.layer_type, inputs, attrs, slot="Output")
     return helper.activate(_add_bias(helper, out, attrs_of_parameters[1], data_format), act)
 
 
 def _filter_of(
-    helper: LayerHelper,
-    input: Variable,
-    wanted: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    paddings: Sequence[int] | str,
-    data_format: str,
+    helper: LayerHelper, input: Variable, wanted: Sequence[int], attrs: Mapping[str, Any]
 ) -> list[int]:
     """Return the filter size that produces the requested output size."""
-    sizes = input.shape[1:-1] if data_format.endswith("C") else input.shape[2:]
+    sizes = input.shape[1:-1] if attrs["data_format"].endswith("C") else input.shape[2:]
+    paddings = attrs["paddings"]
     if isinstance(paddings, str) or -1 in sizes:
         raise helper.refuse(f"filter_size must be given for {input} and padding {paddings!r}")
     borders = [paddings[i] + paddings[i + 1] for i in range(0, len(paddings), 2)]
     return [
         (out - (size - 1) * stride + both - 1) // dilation + 1
         for out, size, stride, dilation, both in zip(
-            wanted, sizes, strides, dilations, borders, strict=True
+            wanted, sizes, attrs["strides"], attrs["dilations"], borders, strict=True
         )
     ]
 
@@ -304,19 +297,13 @@ def conv2d_transpose(
     data_format: str = "NCHW",
 ) -> Variable:
     """Apply a transposed convolution, which enlarges images by the stride."""
-    settings = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "data_format": data_format,
-    }
-    channels = input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
+    windows = _Windows(stride, padding, dilation, groups, data_format)
+    channels = _num_channels(input, data_format)
     is_depthwise = channels == groups == num_filters and not use_cudnn
     helper = LayerHelper("depthwise_conv2d_transpose" if is_depthwise else "conv2d_transpose", name)
     parameters = (param_attr, bias_attr)
     return _transpose(
-        helper, input, num_filters, filter_size, output_size, settings, parameters, act
+        helper, input, num_filters, filter_size, output_size, windows, parameters, act
     )
 
 
@@ -339,15 +326,9 @@ def conv3d_transpose(
 ) -> Variable:
     """Apply a transposed convolution to volumes."""
     del use_cudnn
-    settings = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-        "data_format": data_format,
-    }
+    windows = _Windows(stride, padding, dilation, groups, data_format)
     helper = LayerHelper("conv3d_transpose", name)
     parameters = (param_attr, bias_attr)
     return _transpose(
-        helper, input, num_filters, filter_size, output_size, settings, parameters, act
+        helper, input, num_filters, filter_size, output_size, windows, parameters, act
     )

@@ -16,7 +16,7 @@ from sparsefleet.fluid.framework.initializer import Normal
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.boxes import several_outputs
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.regions import boxes_in_pictures, rounded
 
 __all__ = [
@@ -409,11 +409,7 @@ def prroi_pool(
     inputs = {"X": helper.check_input(input), "ROIs": helper.check_input(rois, "rois")}
     if batch_roi_nums is not None:
         inputs["BatchRoINums"] = batch_roi_nums
-    attrs = {
-        "spatial_scale": spatial_scale,
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-    }
+    attrs = op_settings("prroi_pool", locals())
     return helper.add("prroi_pool", inputs, attrs, dtype=input.dtype)
 
 
@@ -436,17 +432,13 @@ def deformable_roi_pooling(
     """Pool boxes whose parts `trans` moves; position_sensitive: separate channels for each part."""
     helper = LayerHelper("deformable_psroi_pooling", name)
     parts = pooled_height * pooled_width if position_sensitive else 1
-    attrs = {
-        "no_trans": no_trans,
-        "spatial_scale": spatial_scale,
-        "output_dim": input.shape[1] // parts,
-        "group_size": _pair(group_size),
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-        "part_size": _pair(part_size or (pooled_height, pooled_width)),
-        "sample_per_part": sample_per_part,
-        "trans_std": trans_std,
-    }
+    attrs = op_settings(
+        "deformable_psroi_pooling",
+        locals(),
+        output_dim=input.shape[1] // parts,
+        group_size=_pair(group_size),
+        part_size=_pair(part_size or (pooled_height, pooled_width)),
+    )
     inputs = {"Input": input, "ROIs": rois, "Trans": trans}
     kinds = [input.dtype, input.dtype]
     made = several_outputs(
@@ -467,11 +459,7 @@ def roi_perspective_transform(
     """Unwarp quadrangles; return the rectangles, masks of their interior, and the matrices."""
     helper = LayerHelper("roi_perspective_transform", name)
     inputs = {"X": helper.check_input(input), "ROIs": helper.check_input(rois, "rois")}
-    attrs = {
-        "transformed_height": transformed_height,
-        "transformed_width": transformed_width,
-        "spatial_scale": spatial_scale,
-    }
+    attrs = op_settings("roi_perspective_transform", locals())
     slots, kinds = "Out Mask TransformMatrix", [input.dtype, "int32", input.dtype]
     made = several_outputs(helper, "roi_perspective_transform", inputs, slots, attrs, kinds)
     made[1].stop_gradient = made[2].stop_gradient = True

@@ -22,7 +22,7 @@ from sparsefleet.fluid.operators.boxes import (
     without_gradient,
 )
 from sparsefleet.fluid.operators.convolutions import conv2d
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.losses import softmax_with_cross_entropy
 from sparsefleet.fluid.operators.priors import prior_box
 from sparsefleet.fluid.operators.ranking import smooth_l1
@@ -219,15 +219,9 @@ def yolov3_loss(
         if not isinstance(value, types):
             names = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"{what} must be of type {names}, got {value!r}")
-    attrs = {
-        "anchors": list(anchors),
-        "anchor_mask": list(anchor_mask),
-        "class_num": class_num,
-        "ignore_thresh": ignore_thresh,
-        "downsample_ratio": downsample_ratio,
-        "use_label_smooth": use_label_smooth,
-        "scale_x_y": scale_x_y,
-    }
+    attrs = op_settings(
+        "yolov3_loss", locals(), anchors=list(anchors), anchor_mask=list(anchor_mask)
+    )
     slots, kinds = "Loss ObjectnessMask GTMatchMask", [x.dtype, x.dtype, "int32"]
     return several_outputs(helper, "yolov3_loss", inputs, slots, attrs, kinds)[0]
 
@@ -266,12 +260,7 @@ def ssd_loss(
     scores = flatten(confidence, axis=2)
     first_loss = softmax_with_cross_entropy(scores, _classes(first_label))
     inputs = {"ClsLoss": first_loss, "MatchIndices": matched, "MatchDist": distance}
-    attrs = {
-        "neg_pos_ratio": neg_pos_ratio,
-        "neg_dist_threshold": neg_overlap,
-        "mining_type": mining_type,
-        "sample_size": sample_size,
-    }
+    attrs = op_settings("mine_hard_examples", locals(), neg_dist_threshold=neg_overlap)
     slots = "NegIndices UpdatedMatchIndices"
     mined = several_outputs(helper, "mine_hard_examples", inputs, slots, attrs, ["int32"] * 2)
     negatives, matched = without_gradient(mined)

@@ -19,7 +19,7 @@ from sparsefleet.fluid.operators.boxes import (
     several_outputs,
     without_gradient,
 )
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.suppression import best_places, kept_boxes, lod_of_lengths
 
 __all__ = [
@@ -390,13 +390,7 @@ def retinanet_detection_output(
         inputs[slot] = [helper.check_input(one, what) for one in given]
         if any(one.dtype not in ("float32", "float64") for one in given):
             raise TypeError(f"{what} must be float32 or float64, got {given!r}")
-    attrs = {
-        "score_threshold": score_threshold,
-        "nms_top_k": nms_top_k,
-        "nms_threshold": nms_threshold,
-        "keep_top_k": keep_top_k,
-        "nms_eta": nms_eta,
-    }
+    attrs = op_settings("retinanet_detection_output", locals())
     type, dtype = "retinanet_detection_output", inputs["Scores"][0].dtype
     out = helper.add(type, inputs, attrs, dtype=dtype, stop_gradient=True)
     out.lod_level = 1
@@ -420,15 +414,7 @@ def locality_aware_nms(
     helper = LayerHelper("locality_aware_nms", name)
     if len(scores.shape) != 3 or scores.shape[1] != 1:
         raise AssertionError(f"scores must have the shape [N, 1, M], got {list(scores.shape)}")
-    attrs = {
-        "background_label": background_label,
-        "score_threshold": score_threshold,
-        "nms_top_k": nms_top_k,
-        "nms_threshold": nms_threshold,
-        "nms_eta": nms_eta,
-        "keep_top_k": keep_top_k,
-        "normalized": normalized,
-    }
+    attrs = op_settings("locality_aware_nms", locals())
     inputs = {"BBoxes": bboxes, "Scores": scores}
     out = helper.add("locality_aware_nms", inputs, attrs, dtype=bboxes.dtype, stop_gradient=True)
     out.lod_level = 1
@@ -462,13 +448,7 @@ def detection_map(
         inputs |= {"HasState": has_state, **dict(zip(slots, input_states, strict=True))}
     slots = ("AccumPosCount", "AccumTruePos", "AccumFalsePos")
     outputs = {"MAP": score, **dict(zip(slots, states, strict=True))}
-    attrs = {
-        "class_num": class_num,
-        "background_label": background_label,
-        "overlap_threshold": overlap_threshold,
-        "evaluate_difficult": evaluate_difficult,
-        "ap_type": ap_version,
-    }
+    attrs = op_settings("detection_map", locals(), ap_type=ap_version)
     helper.append_op("detection_map", inputs, outputs, attrs)
     return score
 

@@ -21,7 +21,7 @@ from sparsefleet.fluid.operators.boxes import (
     without_gradient,
 )
 from sparsefleet.fluid.operators.indexing import gather
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import reshape
 from sparsefleet.fluid.operators.suppression import lod_of_lengths
 
@@ -320,14 +320,7 @@ def rpn_target_assign(
     del anchor_var
     helper = LayerHelper("rpn_target_assign")
     inputs = {"Anchor": anchor_box, "GtBoxes": gt_boxes, "IsCrowd": is_crowd, "ImInfo": im_info}
-    attrs = {
-        "rpn_batch_size_per_im": rpn_batch_size_per_im,
-        "rpn_straddle_thresh": rpn_straddle_thresh,
-        "rpn_positive_overlap": rpn_positive_overlap,
-        "rpn_negative_overlap": rpn_negative_overlap,
-        "rpn_fg_fraction": rpn_fg_fraction,
-        "use_random": use_random,
-    }
+    attrs = op_settings("rpn_target_assign", locals())
     return _assigned(helper, "rpn_target_assign", inputs, attrs, (bbox_pred, cls_logits), 1)
 
 
@@ -392,18 +385,9 @@ def generate_proposal_labels(
         "GtBoxes": gt_boxes,
         "ImInfo": im_info,
     }
-    attrs = {
-        "batch_size_per_im": batch_size_per_im,
-        "fg_fraction": fg_fraction,
-        "fg_thresh": fg_thresh,
-        "bg_thresh_hi": bg_thresh_hi,
-        "bg_thresh_lo": bg_thresh_lo,
-        "bbox_reg_weights": list(bbox_reg_weights),
-        "class_nums": class_nums,
-        "use_random": use_random,
-        "is_cls_agnostic": is_cls_agnostic,
-        "is_cascade_rcnn": is_cascade_rcnn,
-    }
+    attrs = op_settings(
+        "generate_proposal_labels", locals(), bbox_reg_weights=list(bbox_reg_weights)
+    )
     slots = "Rois LabelsInt32 BboxTargets BboxInsideWeights BboxOutsideWeights"
     kinds = [rpn_rois.dtype, gt_classes.dtype, *[rpn_rois.dtype] * 3]
     made = several_outputs(helper, "generate_proposal_labels", inputs, slots, attrs, kinds)

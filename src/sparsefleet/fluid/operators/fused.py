@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from sparsefleet.collective.module_preparation import can_compile, say_fusion_is_off
+from sparsefleet.collective.module_preparation import can_compile, warn_fusion_is_off
 from sparsefleet.fluid.lowering.registry import op
 from sparsefleet.fluid.operators.elementwise import fit_second
 
@@ -193,7 +193,7 @@ class _Kernel:
         try:
             return self._run(*inputs)
         except _compiler_error() as error:
-            say_fusion_is_off(f"the compiler failed ({str(error).strip().partition(chr(10))[0]})")
+            warn_fusion_is_off(f"the compiler failed ({str(error).strip().partition(chr(10))[0]})")
             self._run = self._plain
             return self._plain(*inputs)
 

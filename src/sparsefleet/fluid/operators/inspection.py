@@ -58,16 +58,16 @@ def print_tensor(
     printer: key of the counter of prints. show: name, type, shape, lod.
     """
 
-    def tell(value: Tensor, what: str) -> None:
+    def show_tensor(value: Tensor, what: str) -> None:
         _printed[printer, what] += 1
         if first_n < 0 or _printed[printer, what] <= first_n:
             print(_text(value, what, lods[0], message, summarize, show), end="", flush=True)
 
     if phase in ("BOTH", "FORWARD"):
-        tell(x, name)
+        show_tensor(x, name)
     out = x.view_as(x)
     if phase in ("BOTH", "BACKWARD") and out.requires_grad:
-        out.register_hook(lambda gradient: tell(gradient, gradient_name))  # type: ignore[no-untyped-call]
+        out.register_hook(lambda gradient: show_tensor(gradient, gradient_name))  # type: ignore[no-untyped-call]
     return out, lods[0]
 
 

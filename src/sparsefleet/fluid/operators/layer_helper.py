@@ -27,13 +27,14 @@ from sparsefleet.fluid.framework.param_attr import (
     WeightNormParamAttr,
     to_param_attr,
 )
+from sparsefleet.fluid.lowering.registry import find_op
 from sparsefleet.fluid.lowering.tables import LOOKUPS
 from sparsefleet.fluid.operators.argument_checks import check_arguments
 
-__all__ = ["LayerHelper", "layer"]
+__all__ = ["LayerHelper", "layer", "op_settings"]
 
 
-_TOLD = re.compile(r".*:\d+: ")  # a message that already names the line of code
+_LOCATED = re.compile(r".*:\d+: ")  # a message that already names the line of code
 
 P = ParamSpec("P")
 
@@ -56,12 +57,23 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
             check_arguments(function.__name__, bound.arguments)
             return function(*args, **kwargs)
         except (TypeError, ValueError, AttributeError, LookupError) as error:
-            if _TOLD.match(str(error)) or not raised_inside(error):
+            if _LOCATED.match(str(error)) or not raised_inside(error):
                 raise
             message = f"{call_site()}: layers.{function.__name__}: {error}"
             raise _reported_type(error)(message) from error
 
     return call
+
+
+def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """Return the attrs of an operator from the arguments of its layer, its `locals()`.
+
+    An operator and its layer use Fluid's names, so only `others`, which have another name or value
+    in the operator, are listed.
+    """
+    found = find_op(op_type)
+    known = found.settings if found is not None else frozenset()
+    return {name: value for name, value in arguments.items() if name in known} | others
 
 
 class _WrongArgumentError(ProgramError, TypeError):

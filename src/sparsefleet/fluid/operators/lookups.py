@@ -11,7 +11,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.filling import fill_constant
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import split
 from sparsefleet.fluid.operators.xxhash import xxhash64
 
@@ -260,12 +260,7 @@ def shard_index(
     helper = LayerHelper("shard_index")
     if not 0 <= shard_id < nshards:
         raise helper.refuse(f"shard_id must be in 0..{nshards - 1}, got {shard_id}")
-    attrs = {
-        "index_num": index_num,
-        "nshards": nshards,
-        "shard_id": shard_id,
-        "ignore_value": ignore_value,
-    }
+    attrs = op_settings("shard_index", locals())
     out = helper.add("shard_index", {"X": helper.check_input(input)}, attrs)
     out.stop_gradient = True
     return out

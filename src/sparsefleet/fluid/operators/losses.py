@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 
 __all__ = [
     "bpr_loss",
@@ -234,7 +234,7 @@ def softmax_with_cross_entropy(
     del numeric_stable_mode
     helper = LayerHelper("softmax_with_cross_entropy")
     softmax, loss = helper.new_variable(logits.dtype), helper.new_variable(logits.dtype)
-    attrs = {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis}
+    attrs = op_settings("softmax_with_cross_entropy", locals())
     inputs = {"Logits": helper.check_input(logits), "Label": helper.check_input(label, "label")}
     helper.append_op(
         "softmax_with_cross_entropy", inputs, {"Softmax": softmax, "Loss": loss}, attrs

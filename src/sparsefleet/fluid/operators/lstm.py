@@ -12,7 +12,7 @@ from sparsefleet.fluid.framework.initializer import Initializer
 from sparsefleet.fluid.framework.param_attr import ParamAttr, to_param_attr
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.matrices import fc
 from sparsefleet.fluid.operators.recurrent import ACTIVATIONS, Walk, check_activations
 from sparsefleet.fluid.operators.sequences import level_of
@@ -243,13 +243,7 @@ def dynamic_lstm(
         "H0": h_0,
         "C0": c_0,
     }
-    attrs = {
-        "use_peepholes": use_peepholes,
-        "is_reverse": is_reverse,
-        "gate_activation": gate_activation,
-        "cell_activation": cell_activation,
-        "candidate_activation": candidate_activation,
-    }
+    attrs = op_settings("lstm", locals())
     hidden, cell = helper.new_variable(dtype, lod_level=1), helper.new_variable(dtype, lod_level=1)
     helper.skip_names(2)
     helper.append_op("lstm", inputs, {"Hidden": hidden, "Cell": cell}, attrs)
@@ -298,16 +292,7 @@ def dynamic_lstmp(
         "H0": h_0,
         "C0": c_0,
     }
-    attrs = {
-        "use_peepholes": use_peepholes,
-        "is_reverse": is_reverse,
-        "gate_activation": gate_activation,
-        "cell_activation": cell_activation,
-        "candidate_activation": candidate_activation,
-        "proj_activation": proj_activation,
-        "cell_clip": cell_clip or 0.0,
-        "proj_clip": proj_clip or 0.0,
-    }
+    attrs = op_settings("lstmp", locals(), cell_clip=cell_clip or 0.0, proj_clip=proj_clip or 0.0)
     made, cell = helper.new_variable(dtype, lod_level=1), helper.new_variable(dtype, lod_level=1)
     helper.skip_names(4)
     helper.append_op("lstmp", inputs, {"Projection": made, "Cell": cell}, attrs)
@@ -374,13 +359,7 @@ def lstm(
     )
     out, last_h, last_c = (helper.new_variable(input.dtype) for _ in range(3))
     inputs = {"Input": input, "InitH": init_h, "InitC": init_c, "W": weight}
-    attrs = {
-        "hidden_size": hidden_size,
-        "num_layers": num_layers,
-        "is_bidirec": is_bidirec,
-        "dropout_prob": dropout_prob,
-        "is_test": is_test,
-    }
+    attrs = op_settings("cudnn_lstm", locals())
     outputs = {"Out": out, "LastH": last_h, "LastC": last_c}
     helper.append_op("cudnn_lstm", inputs, outputs, attrs)
     return out, last_h, last_c

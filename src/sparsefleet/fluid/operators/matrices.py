@@ -14,7 +14,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op, product_of, same_size
 from sparsefleet.fluid.operators.elementwise import broadcast
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import assign
 
 __all__ = [
@@ -278,7 +278,7 @@ def trace(
     """Return the sum of the diagonals of matrices in the axes dim1 and dim2."""
     helper = LayerHelper("trace", name)
     made = helper.new_variable() if out is None else out
-    attrs = {"offset": offset, "dim1": dim1, "dim2": dim2}
+    attrs = op_settings("trace", locals())
     helper.append_op("trace", {"Input": helper.check_input(input)}, {"Out": made}, attrs)
     return made
 

@@ -12,7 +12,7 @@ from sparsefleet.fluid.framework import Variable, unique_name
 from sparsefleet.fluid.framework.initializer import Constant, Normal
 from sparsefleet.fluid.framework.param_attr import ParamAttr, to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, float_rule, op, product_of
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
 __all__ = [
@@ -299,13 +299,9 @@ def batch_norm(
     outputs = {"Y": out, "MeanOut": states[0], "VarianceOut": states[1]}
     if isinstance(momentum, Variable):
         inputs["MomentumTensor"] = momentum
-    attrs = {
-        "momentum": 0.9 if isinstance(momentum, Variable) else momentum,
-        "epsilon": epsilon,
-        "is_test": is_test,
-        "data_layout": data_layout,
-        "use_global_stats": use_global_stats,
-    }
+    attrs = op_settings(
+        "batch_norm", locals(), momentum=0.9 if isinstance(momentum, Variable) else momentum
+    )
     helper.append_op("batch_norm", inputs, outputs, attrs)
     return helper.activate(out, act)
 
@@ -380,7 +376,7 @@ def group_norm(
         )
     if bias_attr and shift_attr is not None:
         inputs["Bias"] = helper.create_parameter(shift_attr, [channels], input.dtype, is_bias=True)
-    attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_layout}
+    attrs = op_settings("group_norm", locals())
     out = helper.add("group_norm", inputs, attrs, slot="Y", out=_third(helper))
     return helper.activate(out, act)
 
@@ -435,7 +431,7 @@ def lrn(
         raise helper.refuse(f"expects images in NCHW or NHWC, got {input}, {data_format!r}")
     if n < 1 or n % 2 == 0:
         raise helper.refuse(f"n must be odd, got {n}")
-    attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta, "data_format": data_format}
+    attrs = op_settings("lrn", locals())
     helper.skip_names(1)  # the divisor
     return helper.add("lrn", {"X": input}, attrs)
 
@@ -509,5 +505,5 @@ def spectral_norm(
         vectors.append(helper.create_parameter(attr, [size], weight.dtype))
         vectors[-1].stop_gradient = True
     inputs = {"Weight": weight, "U": vectors[0], "V": vectors[1]}
-    attrs = {"dim": dim, "power_iters": power_iters, "eps": eps}
+    attrs = op_settings("spectral_norm", locals())
     return helper.add("spectral_norm", inputs, attrs)

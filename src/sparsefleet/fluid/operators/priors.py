@@ -11,7 +11,7 @@ import torch
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.boxes import several_outputs, without_gradient
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 
 __all__ = ["anchor_generator", "density_prior_box", "prior_box"]
 
@@ -212,17 +212,15 @@ def prior_box(
     4].
     """
     helper = LayerHelper("prior_box", name)
-    attrs = {
-        "min_sizes": _listed(min_sizes),
-        "max_sizes": _listed(max_sizes) if max_sizes else [],
-        "aspect_ratios": _listed(aspect_ratios),
-        "variances": list(variance),
-        "flip": flip,
-        "clip": clip,
-        "steps": _pair_of(steps, "steps"),
-        "offset": offset,
-        "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
-    }
+    attrs = op_settings(
+        "prior_box",
+        locals(),
+        min_sizes=_listed(min_sizes),
+        max_sizes=_listed(max_sizes) if max_sizes else [],
+        aspect_ratios=_listed(aspect_ratios),
+        variances=list(variance),
+        steps=_pair_of(steps, "steps"),
+    )
     inputs = {"Input": input, "Image": helper.check_input(image, "image")}
     made = several_outputs(helper, "prior_box", inputs, "Boxes Variances", attrs)
     return tuple(without_gradient(made))
@@ -246,16 +244,15 @@ def density_prior_box(
     helper = LayerHelper("density_prior_box", name)
     if len(densities or ()) != len(fixed_sizes or ()):
         raise helper.refuse("densities and fixed_sizes must have the same length")
-    attrs = {
-        "densities": list(densities or ()),
-        "fixed_sizes": _listed(fixed_sizes or ()),
-        "fixed_ratios": _listed(fixed_ratios or ()),
-        "variances": list(variance),
-        "clip": clip,
-        "steps": _pair_of(steps, "steps"),
-        "offset": offset,
-        "flatten_to_2d": flatten_to_2d,
-    }
+    attrs = op_settings(
+        "density_prior_box",
+        locals(),
+        densities=list(densities or ()),
+        fixed_sizes=_listed(fixed_sizes or ()),
+        fixed_ratios=_listed(fixed_ratios or ()),
+        variances=list(variance),
+        steps=_pair_of(steps, "steps"),
+    )
     inputs = {"Input": input, "Image": helper.check_input(image, "image")}
     made = several_outputs(helper, "density_prior_box", inputs, "Boxes Variances", attrs)
     return tuple(without_gradient(made))

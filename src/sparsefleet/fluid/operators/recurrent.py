@@ -15,7 +15,7 @@ from sparsefleet.fluid.operators.blocks import flatten, map_structure, pack_like
 from sparsefleet.fluid.operators.cells import GRUCell, LSTMCell, RNNCell
 from sparsefleet.fluid.operators.elementwise import elementwise_mul
 from sparsefleet.fluid.operators.indexing import slice
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.rnn_blocks import StaticRNN
 from sparsefleet.fluid.operators.sequences import level_of, segments
 from sparsefleet.fluid.operators.shaping import reverse, squeeze, transpose
@@ -185,12 +185,7 @@ def dynamic_gru(
         inputs["Bias"] = helper.create_parameter(
             known_bias, [1, 3 * size], input.dtype, is_bias=True
         )
-    attrs = {
-        "is_reverse": is_reverse,
-        "gate_activation": gate_activation,
-        "activation": candidate_activation,
-        "origin_mode": origin_mode,
-    }
+    attrs = op_settings("gru", locals(), activation=candidate_activation)
     out = helper.add("gru", inputs, attrs, slot="Hidden")
     out.dtype, out.lod_level = input.dtype, 1
     return out
@@ -228,11 +223,7 @@ def gru_unit(
         inputs["Bias"] = helper.create_parameter(known_bias, [1, size], input.dtype, is_bias=True)
     gate, remembered, updated = (helper.new_variable(input.dtype) for _ in range(3))
     outputs = {"Hidden": updated, "ResetHiddenPrev": remembered, "Gate": gate}
-    attrs = {
-        "activation": activation,
-        "gate_activation": gate_activation,
-        "origin_mode": origin_mode,
-    }
+    attrs = op_settings("gru_unit", locals())
     helper.append_op("gru_unit", inputs, outputs, attrs)
     return updated, remembered, gate
 

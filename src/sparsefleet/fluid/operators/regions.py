@@ -12,7 +12,7 @@ import torch
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
 from sparsefleet.fluid.operators.boxes import parts_of
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 
 __all__ = ["psroi_pool", "roi_align", "roi_pool", "similarity_focus"]
 
@@ -226,12 +226,7 @@ def roi_align(
     spatial_scale: the size of the feature map divided by that of the image.
     """
     helper = LayerHelper("roi_align", name)
-    attrs = {
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-        "spatial_scale": spatial_scale,
-        "sampling_ratio": sampling_ratio,
-    }
+    attrs = op_settings("roi_align", locals())
     inputs = {"X": input, "ROIs": rois, "RoisLod": rois_lod}
     return helper.add("roi_align", inputs, attrs, dtype=input.dtype)
 
@@ -247,11 +242,7 @@ def roi_pool(
 ) -> Variable:
     """Return the maximum of each part of a box: [R, C, height, width]."""
     helper = LayerHelper("roi_pool")
-    attrs = {
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-        "spatial_scale": spatial_scale,
-    }
+    attrs = op_settings("roi_pool", locals())
     inputs = {"X": helper.check_input(input), "ROIs": rois, "RoisLod": rois_lod}
     return helper.add("roi_pool", inputs, attrs, dtype=input.dtype)
 
@@ -276,11 +267,6 @@ def psroi_pool(
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{what} must be of type {kind.__name__}, got {value!r}")
-    attrs = {
-        "output_channels": output_channels,
-        "spatial_scale": spatial_scale,
-        "pooled_height": pooled_height,
-        "pooled_width": pooled_width,
-    }
+    attrs = op_settings("psroi_pool", locals())
     inputs = {"X": helper.check_input(input), "ROIs": helper.check_input(rois, "rois")}
     return helper.add("psroi_pool", inputs, attrs, dtype=input.dtype)

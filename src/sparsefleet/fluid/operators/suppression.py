@@ -20,7 +20,7 @@ from sparsefleet.fluid.operators.boxes import (
     several_outputs,
     without_gradient,
 )
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import transpose
 
 __all__ = [
@@ -386,15 +386,7 @@ def multiclass_nms2(
 ) -> Any:
     """Apply `multiclass_nms`; return_index: also return the indices of the boxes."""
     helper = LayerHelper("multiclass_nms2", name)
-    attrs = {
-        "score_threshold": score_threshold,
-        "nms_top_k": nms_top_k,
-        "keep_top_k": keep_top_k,
-        "nms_threshold": nms_threshold,
-        "normalized": normalized,
-        "nms_eta": nms_eta,
-        "background_label": background_label,
-    }
+    attrs = op_settings("multiclass_nms2", locals())
     out, index = _suppressed(helper, bboxes, scores, attrs)
     return (out, index) if return_index else out
 
@@ -416,16 +408,7 @@ def matrix_nms(
 ) -> Any:
     """Apply `multiclass_nms`, but lower scores by overlap instead of dropping boxes."""
     helper = LayerHelper("matrix_nms", name)
-    attrs = {
-        "score_threshold": score_threshold,
-        "post_threshold": post_threshold,
-        "nms_top_k": nms_top_k,
-        "keep_top_k": keep_top_k,
-        "use_gaussian": use_gaussian,
-        "gaussian_sigma": gaussian_sigma,
-        "background_label": background_label,
-        "normalized": normalized,
-    }
+    attrs = op_settings("matrix_nms", locals())
     inputs = {"BBoxes": bboxes, "Scores": scores}
     kinds = [bboxes.dtype, "int32"]
     made = several_outputs(helper, "matrix_nms", inputs, "Out Index", attrs, kinds)
@@ -452,15 +435,7 @@ def detection_output(
     boxes = box_coder(prior_box, prior_box_var, loc, code_type="decode_center_size")
     chances = transpose(softmax(scores), perm=[0, 2, 1])
     chances.stop_gradient = True
-    attrs = {
-        "score_threshold": score_threshold,
-        "nms_top_k": nms_top_k,
-        "keep_top_k": keep_top_k,
-        "nms_threshold": nms_threshold,
-        "normalized": True,
-        "nms_eta": nms_eta,
-        "background_label": background_label,
-    }
+    attrs = op_settings("multiclass_nms2", locals(), normalized=True)
     out, index = _suppressed(helper, boxes, chances, attrs)
     return (out, index) if return_index else out
 
@@ -485,14 +460,7 @@ def yolo_box(
         raise TypeError(f"class_num must be an int, got {class_num!r}")
     if not isinstance(conf_thresh, float):
         raise TypeError(f"conf_thresh must be a float, got {conf_thresh!r}")
-    attrs = {
-        "anchors": list(anchors),
-        "class_num": class_num,
-        "conf_thresh": conf_thresh,
-        "downsample_ratio": downsample_ratio,
-        "clip_bbox": clip_bbox,
-        "scale_x_y": scale_x_y,
-    }
+    attrs = op_settings("yolo_box", locals(), anchors=list(anchors))
     inputs = {"X": helper.check_input(x, "x"), "ImgSize": helper.check_input(img_size, "img_size")}
     return tuple(several_outputs(helper, "yolo_box", inputs, "Boxes Scores", attrs))
 
@@ -520,13 +488,9 @@ def generate_proposals(
         "Anchors": anchors,
         "Variances": variances,
     }
-    attrs = {
-        "pre_nms_topN": pre_nms_top_n,
-        "post_nms_topN": post_nms_top_n,
-        "nms_thresh": nms_thresh,
-        "min_size": min_size,
-        "eta": eta,
-    }
+    attrs = op_settings(
+        "generate_proposals", locals(), pre_nms_topN=pre_nms_top_n, post_nms_topN=post_nms_top_n
+    )
     slots = "RpnRois RpnRoiProbs"
     made = without_gradient(several_outputs(helper, "generate_proposals", inputs, slots, attrs))
     for one in made:
@@ -547,12 +511,7 @@ def distribute_fpn_proposals(
     helper = LayerHelper("distribute_fpn_proposals", name)
     levels = [helper.new_variable(fpn_rois.dtype) for _ in range(min_level, max_level + 1)]
     restore = helper.new_variable("int32", stop_gradient=True)
-    attrs = {
-        "min_level": min_level,
-        "max_level": max_level,
-        "refer_level": refer_level,
-        "refer_scale": refer_scale,
-    }
+    attrs = op_settings("distribute_fpn_proposals", locals())
     outputs = {"MultiFpnRois": levels, "RestoreIndex": restore}
     helper.append_op("distribute_fpn_proposals", {"FpnRois": fpn_rois}, outputs, attrs)
     return levels, restore
