@@ -12,6 +12,7 @@ from sparsefleet.checkpoint import Checkpoint, Manifest, RowChunk
 from sparsefleet.checkpoint.entries import StateColumn, TableEntry
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout, shard_of
+from sparsefleet.checkpoint.row_file_writer import write_removed_keys
 
 ADS = TableEntry(
     name="ads",
@@ -78,7 +79,8 @@ def save(
                 part = chunk.only(owners == shard)
                 files += pending.write_rows(table, shard, num_shards, [part])
                 mine = keys[shard_of(keys, num_shards) == shard]
-                gone += pending.write_removed(table.name, shard, num_shards, [mine])
+                place = (shard, num_shards)
+                gone += write_removed_keys(pending.folder, pending.token, table.name, place, [mine])
             tables.append(table.with_files(files, gone, num_shards=num_shards))
         tensors = {"mlp.weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
         pending.write_dense(tensors if dense is None else dense)

@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.dense_file import describe, write_dense
@@ -29,7 +28,7 @@ from sparsefleet.checkpoint.names import (
     workers_file,
 )
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout
-from sparsefleet.checkpoint.row_file_writer import RowFileWriter, write_removed_keys
+from sparsefleet.checkpoint.row_file_writer import RowFileWriter
 from sparsefleet.checkpoint.save_marker import SaveMarker, clean_up_folder, read_manifest
 from sparsefleet.errors import (
     CheckpointError,
@@ -102,12 +101,6 @@ class PendingCheckpoint:
                 writer.write(chunk)
                 self._marker.renew()
         return writer.close()
-
-    def write_removed(
-        self, table: str, shard: int, num_shards: int, keys: Iterable[NDArray[np.uint64]]
-    ) -> list[FileEntry]:
-        """Write the keys removed since the base; only in deltas."""
-        return write_removed_keys(self.folder, self.token, table, (shard, num_shards), keys)
 
     def write_dense(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write all dense parameters, buffers and their optimizer state, by name."""

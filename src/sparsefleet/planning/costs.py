@@ -104,10 +104,6 @@ class MachineCosts:
     mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Processor seconds per step that a mode adds in the worker, beside its requests."""
 
-    def operation(self, transport: str, name: str) -> OperationCost:
-        """Return the cost of one operation."""
-        return self.operations[transport][name]
-
 
 def known_machines() -> list[str]:
     """Return the names of the reference machines.

@@ -117,11 +117,7 @@ class Momentum(Optimizer):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adagrad(Optimizer):
-    """`torch.optim.Adagrad`. State: 1 float per value."""
-
-    kind: ClassVar[str] = "adagrad"
-
+class _Accumulating(Optimizer):
     initial_accumulator: float = 0.0
     """Initial sum of squared gradients."""
 
@@ -141,27 +137,17 @@ class Adagrad(Optimizer):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RowwiseAdagrad(Optimizer):
+class Adagrad(_Accumulating):
+    """`torch.optim.Adagrad`. State: 1 float per value."""
+
+    kind: ClassVar[str] = "adagrad"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowwiseAdagrad(_Accumulating):
     """Adagrad with one accumulator per row for the mean of g * g. State: 1 float per row."""
 
     kind: ClassVar[str] = "rowwise_adagrad"
-
-    initial_accumulator: float = 0.0
-    """Initial sum of mean squared gradients."""
-
-    eps: float = 1e-10
-    """Added to the square root to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        require_not_negative(self, "initial_accumulator")
-        require_positive(self, "eps")
-
-    def _own_native_fields(self) -> NativeFields:
-        return {
-            "initial_accumulator": float(self.initial_accumulator),
-            "epsilon": float(self.eps),
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,18 +290,38 @@ class Lars(Optimizer):
         return {"momentum": float(self.momentum), "decay": float(self.coefficient)}
 
 
-def _require_betas(owner: Adam | AdamW | Adamax | Lamb) -> None:
-    betas = owner.betas
-    holds = (
-        isinstance(betas, tuple)
-        and len(betas) == 2
-        and all(is_number(beta) and 0 <= beta < 1 for beta in betas)
-    )
-    require(holds, owner, "betas", "two numbers with 0 <= value < 1")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _WithBetas(Optimizer):
+    lr: float = 1e-3
+    """Initial learning rate; `store.set_learning_rate` changes it later."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay factors of the running means of g and of g * g."""
+
+    eps: float = 1e-8
+    """Added to the square root to avoid division by zero."""
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        betas = self.betas
+        holds = (
+            isinstance(betas, tuple)
+            and len(betas) == 2
+            and all(is_number(beta) and 0 <= beta < 1 for beta in betas)
+        )
+        require(holds, self, "betas", "two numbers with 0 <= value < 1")
+        require_positive(self, "eps")
+
+    def _own_native_fields(self) -> NativeFields:
+        return {
+            "beta1": float(self.betas[0]),
+            "beta2": float(self.betas[1]),
+            "epsilon": float(self.eps),
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adam(Optimizer):
+class Adam(_WithBetas):
     """`torch.optim.Adam`, lazy: each row counts its own steps for the bias correction.
 
     State: 2 floats per value and the row's step count.
@@ -323,30 +329,9 @@ class Adam(Optimizer):
 
     kind: ClassVar[str] = "adam"
 
-    lr: float = 1e-3
-    """Initial learning rate; `store.set_learning_rate` changes it later."""
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Decay factors of the running means of g and of g * g."""
-
-    eps: float = 1e-8
-    """Added to the square root to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_betas(self)
-        require_positive(self, "eps")
-
-    def _own_native_fields(self) -> NativeFields:
-        return {
-            "beta1": float(self.betas[0]),
-            "beta2": float(self.betas[1]),
-            "epsilon": float(self.eps),
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AdamW(Optimizer):
+class AdamW(_WithBetas):
     """`torch.optim.AdamW`, lazy like `Adam`: a row decays when it is updated.
 
     State: 2 floats per value and the row's step count.
@@ -354,33 +339,12 @@ class AdamW(Optimizer):
 
     kind: ClassVar[str] = "adamw"
 
-    lr: float = 1e-3
-    """Initial learning rate; `store.set_learning_rate` changes it later."""
-
     l2: float = 0.01
     """Decoupled weight decay: w *= 1 - lr * l2 before each step; torch calls it weight_decay."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Decay factors of the running means of g and of g * g."""
-
-    eps: float = 1e-8
-    """Added to the square root to avoid division by zero."""
-
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_betas(self)
-        require_positive(self, "eps")
-
-    def _own_native_fields(self) -> NativeFields:
-        return {
-            "beta1": float(self.betas[0]),
-            "beta2": float(self.betas[1]),
-            "epsilon": float(self.eps),
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adamax(Optimizer):
+class Adamax(_WithBetas):
     """`torch.optim.Adamax`, lazy like `Adam`. State: 2 floats per value and a count per row."""
 
     kind: ClassVar[str] = "adamax"
@@ -394,21 +358,9 @@ class Adamax(Optimizer):
     eps: float = 1e-8
     """Added to |g| to avoid division by zero."""
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_betas(self)
-        require_positive(self, "eps")
-
-    def _own_native_fields(self) -> NativeFields:
-        return {
-            "beta1": float(self.betas[0]),
-            "beta2": float(self.betas[1]),
-            "epsilon": float(self.eps),
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lamb(Optimizer):
+class Lamb(_WithBetas):
     """Adam with a rate per parameter (You et al. 2019, as in Fluid). State: 2 floats per value.
 
     A step m / (sqrt(v) + eps) + l2 * w is scaled by lr * |w| / |step|, with norms of the whole
@@ -417,33 +369,15 @@ class Lamb(Optimizer):
 
     kind: ClassVar[str] = "lamb"
 
-    lr: float = 1e-3
-    """Initial learning rate; `store.set_learning_rate` changes it later."""
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Decay factors of the running means of g and of g * g."""
-
     eps: float = 1e-6
     """Added to the square root to avoid division by zero."""
 
     l2: float = 0.01
     """Weight decay, as part of the step."""
 
-    def __post_init__(self) -> None:
-        Optimizer.__post_init__(self)
-        _require_betas(self)
-        require_positive(self, "eps")
-
     @property
     def needs_norms(self) -> bool:
         return True
-
-    def _own_native_fields(self) -> NativeFields:
-        return {
-            "beta1": float(self.betas[0]),
-            "beta2": float(self.betas[1]),
-            "epsilon": float(self.eps),
-        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ def test_reference_machines_name_their_processor_and_cost_something() -> None:
     assert "EPYC" in machine.cpu
     for transport in TRANSPORTS:
         for name in OPERATIONS:
-            cost = machine.operation(transport, name)
+            cost = machine.operations[transport][name]
             assert cost.client.of(keys=1000, size=1e5) > 0 < cost.server.of(keys=1000, size=1e5)
 
 
