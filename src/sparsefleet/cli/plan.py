@@ -195,7 +195,7 @@ def run_plan_command(options: argparse.Namespace) -> int:
     return _run_plan(options, modes)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -207,8 +207,8 @@ def _calibrated(path: str) -> str:
     if Path(path).is_dir() or not os.access(folder, os.W_OK):  # before half a minute of measuring
         found = "a directory" if Path(path).is_dir() else f"{folder} is missing or not writable"
         raise ConfigError(f"--calibrate {path!r}: {found}; give a file in a writable directory")
-    save_machine(calibrate(Path(path).name.removesuffix(".json"), say=_say), path)
-    _say(f"written to {path}; use it with --machine {path}")
+    save_machine(calibrate(Path(path).name.removesuffix(".json"), say=_print_line), path)
+    _print_line(f"written to {path}; use it with --machine {path}")
     return path
 
 
@@ -371,7 +371,7 @@ def _run_trial(options: argparse.Namespace, modes: Sequence[str]) -> int:
         workers=options.workers,
         log_dir=options.log_dir,
     )
-    results = run_trials(config, say=_say)
+    results = run_trials(config, say=_print_line)
     chosen, reasons = recommend(results)
     if options.json:
         found = [

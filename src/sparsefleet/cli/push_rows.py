@@ -88,11 +88,11 @@ def run_push_rows_command(options: argparse.Namespace) -> int:
         elif options.list:
             _show(versions, as_json=options.json)
         elif options.rollback:
-            _say(options, "is active again", versions.rollback())
+            _print_result(options, "is active again", versions.rollback())
         elif options.delete is not None:
-            _say(options, "is deleted", versions.delete(options.delete))
+            _print_result(options, "is deleted", versions.delete(options.delete))
         else:
-            _say(options, "is active", versions.activate(options.activate))
+            _print_result(options, "is active", versions.activate(options.activate))
     finally:
         server.close()
     return 0
@@ -112,12 +112,12 @@ def _push(
 
     pushed = push_rows(directory, server, label=options.label, progress=progress if shown else None)
     if options.activate is None:
-        _say(options, "is pushed", pushed)
+        _print_result(options, "is pushed", pushed)
     else:
-        _say(options, "is pushed and active", versions.activate(pushed.digest))
+        _print_result(options, "is pushed and active", versions.activate(pushed.digest))
 
 
-def _say(options: argparse.Namespace, what: str, version: PushedVersion) -> None:
+def _print_result(options: argparse.Namespace, what: str, version: PushedVersion) -> None:
     if options.json:
         print(json.dumps(asdict(version)))
     else:

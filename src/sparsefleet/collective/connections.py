@@ -127,8 +127,8 @@ class Absence:
         return bool(self.lost or self.left)
 
     def __str__(self) -> str:
-        said = [f"rank {rank} {words}" for rank, words in self.left.items()]
-        return "; ".join([*(f"rank {rank} is lost" for rank in self.lost), *said])
+        summary = [f"rank {rank} {words}" for rank, words in self.left.items()]
+        return "; ".join([*(f"rank {rank} is lost" for rank in self.lost), *summary])
 
 
 class Connections:
@@ -169,10 +169,10 @@ class Connections:
                 f"within {timeout_s:g} s: check that all ranks were started and are still running"
             )
         for other in self._others:
-            told = self.store.get(f"here/{other}").decode()
-            if told != facts:
+            theirs = self.store.get(f"here/{other}").decode()
+            if theirs != facts:
                 raise ConfigError(
-                    f"rank {other} was started for {told}, but rank {self._rank} for {facts}; "
+                    f"rank {other} was started for {theirs}, but rank {self._rank} for {facts}; "
                     "start all ranks of a job with the same settings"
                 )
         return True
@@ -268,8 +268,8 @@ class Connections:
     def _take_leave(self, error: BaseException | None) -> bool:
         """Return whether all ranks have left, so that no call is pending."""
         is_keeper = self._meeting.keeper == self._rank
-        said = "has ended" if error is None else f"failed: {type(error).__name__}: {error}"
-        self.store.set(f"left/{self._rank}", said)
+        summary = "has ended" if error is None else f"failed: {type(error).__name__}: {error}"
+        self.store.set(f"left/{self._rank}", summary)
         if error is not None and not (is_keeper and isinstance(error, RpcError)):
             return False
         missing = [*self.wait_for("left", _LEAVE_S), *self._lost]

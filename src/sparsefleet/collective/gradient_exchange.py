@@ -31,7 +31,7 @@ def require_agreement(world: World, facts: Mapping[str, object]) -> None:
 
     >>> require_agreement(World.join(), {"number of rings": 2})
     """
-    digests = [hashlib.sha256(repr(told).encode()).digest() for told in facts.values()]
+    digests = [hashlib.sha256(repr(value).encode()).digest() for value in facts.values()]
     gathered = world.all_gather_bytes(b"".join(digests))
     for place, what in enumerate(facts):
         part = slice(place * _DIGEST_BYTES, (place + 1) * _DIGEST_BYTES)

@@ -29,7 +29,7 @@ __all__ = [
     "found_compiler",
     "prepare_module",
     "recompute_submodules",
-    "say_fusion_is_off",
+    "warn_fusion_is_off",
 ]
 
 
@@ -120,12 +120,12 @@ def compile_module(module: nn.Module) -> bool:
 def can_compile() -> bool:
     """Return whether torch.compile works here; if not, warn once."""
     if found_compiler() is None:
-        say_fusion_is_off("no C++ compiler was found")
+        warn_fusion_is_off("no C++ compiler was found")
         return False
     return True
 
 
 @functools.cache
-def say_fusion_is_off(reason: str) -> None:
+def warn_fusion_is_off(reason: str) -> None:
     """Warn once per reason."""
     _log.warning("kernel fusion is off: %s; training continues without it", reason)

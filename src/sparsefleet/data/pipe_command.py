@@ -80,8 +80,8 @@ class PipeCommand:
             state = f"killed by {signal.Signals(-code).name}"
         else:
             state = f"exit code {code}"
-        said = self._stderr.decode("utf-8", "replace").strip()
-        tail = f"stderr: {said}" if said else "nothing on stderr"
+        text = self._stderr.decode("utf-8", "replace").strip()
+        tail = f"stderr: {text}" if text else "nothing on stderr"
         return f"pipe command {self._command!r}: {state}, {tail}"
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -125,9 +125,9 @@ class PipeCommand:
                 if child.stdin in ready:
                     pending = self._write(child.stdin, pending, source, selector)
                 if child.stderr in ready:
-                    said = os.read(child.stderr.fileno(), block_bytes)
-                    self._stderr = (self._stderr + said)[-_SHOWN_STDERR_BYTES:]
-                    if not said:
+                    chunk = os.read(child.stderr.fileno(), block_bytes)
+                    self._stderr = (self._stderr + chunk)[-_SHOWN_STDERR_BYTES:]
+                    if not chunk:
                         selector.unregister(child.stderr)
                         open_files.remove(child.stderr)
                 if child.stdout in ready:

@@ -229,14 +229,14 @@ class ReaderPass:
                 files[0],
             )
             return
-        told = (
+        message = (
             f"no records in {len(files)} file(s), the first is {files[0]}: "
             f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
         )
         if not self._reader.has_all_files:  # other workers may have records
-            _log.warning("%s", told)
+            _log.warning("%s", message)
             return
-        raise InputFileError(told)
+        raise InputFileError(message)
 
 
 def _end_pass(

@@ -51,8 +51,8 @@ class ReaderStats:
         return ReaderStats(**counts, threads=threads)
 
     def __repr__(self) -> str:
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        shown = ", ".join(f"{name}={value!r}" for name, value in told.items() if value)
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = ", ".join(f"{name}={value!r}" for name, value in counts.items() if value)
         return f"ReaderStats({shown})"
 
 

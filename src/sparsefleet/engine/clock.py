@@ -237,10 +237,10 @@ def stats_of(data: object) -> ReaderStats | None:
     if not callable(stats):
         return None
     try:
-        told = stats()
+        counted = stats()
     except TypeError:  # an unrelated `stats` that requires arguments
         return None
-    return told if isinstance(told, ReaderStats) else None
+    return counted if isinstance(counted, ReaderStats) else None
 
 
 def describe_reading(reading: ReaderStats, seconds: float) -> str:

@@ -173,14 +173,14 @@ class Profiler:
         events = [event for part in parts for event in part["events"]]
         names = {_WORKER + part["rank"]: f"worker {part['rank']}" for part in parts}
         names |= {event["pid"]: f"server {event['pid']}" for event in self._servers}
-        told = [
+        process_names = [
             {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
             for pid, name in names.items()
         ]
-        told += [
+        process_names += [
             {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": -pid}}
             for pid in names
         ]
-        trace = {"traceEvents": [*told, *events, *self._servers], "displayTimeUnit": "ms"}
+        trace = {"traceEvents": [*process_names, *events, *self._servers], "displayTimeUnit": "ms"}
         write_atomically(self._config.path, json.dumps(trace))
         return b""

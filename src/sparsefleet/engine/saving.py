@@ -187,8 +187,8 @@ class SaveCoordinator:
 
     def _catch_up(self) -> None:
         """Repeat the pauses that the previous process began after its last record."""
-        while (said := self._distributed.meeting.sent_before()) is not None:
-            if not json.loads(said).get("has_data"):  # not a pause: the end of its pass
+        while (text := self._distributed.meeting.sent_before()) is not None:
+            if not json.loads(text).get("has_data"):  # not a pause: the end of its pass
                 return
             self.run()
 

@@ -192,12 +192,12 @@ class Training(Generic[AnyModel]):
         self.begin()
         may_stop = may_stop or self.trial is not None
         if not self.progress.begin_fit():
-            self._tell_finished()
+            self._log_finished()
             self._meet_after_last()
             return []
         self._meet_after_last()
         if self.progress.epoch >= epochs:
-            self._tell_finished()
+            self._log_finished()
         self._stop_requested = self.was_stopped = False
         within = None
         if evaluate is not None and evaluate_every_steps is not None:
@@ -359,7 +359,7 @@ class Training(Generic[AnyModel]):
             is_over = fit <= len(taken.fits)
             self.distributed.meeting.continue_from(taken.fits[fit - 1] if is_over else taken.met)
 
-    def _tell_finished(self) -> None:
+    def _log_finished(self) -> None:
         if self.progress.taken is not None:
             _log.info("fit %d was finished by the previous process", self.progress.fit)
             return

@@ -377,12 +377,12 @@ def resume_training(
                 f"cannot resume from {directory}: worker 0, which reads checkpoints, is lost"
             )
         if not answer:
-            _tell(f"no checkpoint in {directory} yet: training starts from scratch", quiet)
+            _report(f"no checkpoint in {directory} yet: training starts from scratch", quiet)
             return None
         found = json.loads(answer)
         try:
             resumed = _load(distributed, found, options)
-            _tell(f"resumed from {found['path']}, in epoch {resumed.epoch + 1}", quiet)
+            _report(f"resumed from {found['path']}, in epoch {resumed.epoch + 1}", quiet)
             return resumed
         except CorruptFileError as error:  # raised on every worker
             if not is_auto:
@@ -410,7 +410,7 @@ def _describe_newest(
     return b""
 
 
-def _tell(text: str, quiet: bool) -> None:
+def _report(text: str, quiet: bool) -> None:
     _log.info(text)
     if not quiet:
         print(text, flush=True)

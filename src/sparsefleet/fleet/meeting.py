@@ -199,7 +199,7 @@ class Meeting:
         names = self._put(f"{prefix}/{self._role.index}", data)
         self.barrier(patient=patient)
         failure: Exception | None = None
-        told: bytes | None = None
+        answer: bytes | None = None
         for decider in self._deciders(prefix):
             if decider == self._role.index and not self._is_decided(prefix):
                 found = self._get_all(prefix)
@@ -210,17 +210,17 @@ class Meeting:
                     answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
                 names += self._put(f"{prefix}/answer", answer)
             self.barrier(patient=patient)
-            told = self._get(f"{prefix}/answer", decider)
-            if told is not None:
+            answer = self._get(f"{prefix}/answer", decider)
+            if answer is not None:
                 break  # else the decider was lost before it had answered
         self.barrier()  # delete notes only when everybody has read them
         self._forget(call, names)
         if failure is not None:
             raise failure
-        if told is not None and told.startswith(b"-"):
-            code, _, message = told[1:].decode().partition(" ")
+        if answer is not None and answer.startswith(b"-"):
+            code, _, message = answer[1:].decode().partition(" ")
             raise error_named(code, f"in worker {decider}: {message}")
-        return None if told is None else told[1:]
+        return None if answer is None else answer[1:]
 
     def _deciders(self, prefix: str) -> Iterator[int]:
         """Yield the workers that have arrived, from the first: the same on all of them."""

@@ -115,11 +115,13 @@ class _Binary(MetricBase):
         self.tp = 0
 
     def _rounded(self, preds: Any, labels: Any) -> tuple[Any, Any]:
-        said = np.rint(self._array("preds", preds)).astype(np.int64).reshape(-1)
+        predicted = np.rint(self._array("preds", preds)).astype(np.int64).reshape(-1)
         truth = self._array("labels", labels).reshape(-1)
-        if said.shape != truth.shape:
-            raise ValueError(f"{self._name}: got {said.size} predictions for {truth.size} labels")
-        return said, truth
+        if predicted.shape != truth.shape:
+            raise ValueError(
+                f"{self._name}: got {predicted.size} predictions for {truth.size} labels"
+            )
+        return predicted, truth
 
 
 class Precision(_Binary):
@@ -136,9 +138,9 @@ class Precision(_Binary):
         self.fp = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        said, truth = self._rounded(preds, labels)
-        self.tp += int(((said == 1) & (truth == 1)).sum())
-        self.fp += int(((said == 1) & (truth != 1)).sum())
+        predicted, truth = self._rounded(preds, labels)
+        self.tp += int(((predicted == 1) & (truth == 1)).sum())
+        self.fp += int(((predicted == 1) & (truth != 1)).sum())
 
     def eval(self) -> float:
         return self.tp / (self.tp + self.fp) if self.tp + self.fp else 0.0
@@ -158,9 +160,9 @@ class Recall(_Binary):
         self.fn = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        said, truth = self._rounded(preds, labels)
-        self.tp += int(((said == 1) & (truth == 1)).sum())
-        self.fn += int(((said != 1) & (truth == 1)).sum())
+        predicted, truth = self._rounded(preds, labels)
+        self.tp += int(((predicted == 1) & (truth == 1)).sum())
+        self.fn += int(((predicted != 1) & (truth == 1)).sum())
 
     def eval(self) -> float:
         return self.tp / (self.tp + self.fn) if self.tp + self.fn else 0.0

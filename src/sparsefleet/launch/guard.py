@@ -39,21 +39,21 @@ class Guard:
         )
 
     def add(self, group: int) -> None:
-        self._tell(f"+{group}")
+        self._report(f"+{group}")
 
     def remove(self, group: int) -> None:
         """Forget a group. Call it before the system can reuse the process id."""
-        self._tell(f"-{group}")
+        self._report(f"-{group}")
 
     def remove_file(self, path: str) -> None:
         """Have the file removed when the launcher is gone."""
-        self._tell(f"file {path}")
+        self._report(f"file {path}")
 
     def remove_directory(self, path: str) -> None:
         """Have the directory removed when the launcher and all groups are gone."""
-        self._tell(f"directory {path}")
+        self._report(f"directory {path}")
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{message}\n".encode("utf-8", "surrogateescape"))

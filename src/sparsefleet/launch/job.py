@@ -140,10 +140,10 @@ def run_job(
         meeting_point = _take_meeting_point(config, ports)
         replicas = _take_replicas(config, ports)
         guard = stack.enter_context(Guard(config.grace_s))
-        told: dict[str, str] = {}
+        job_variables: dict[str, str] = {}
         if not has_key:
-            told["SPARSEFLEET_JOB_KEY_FILE"] = stack.enter_context(new_key_file())
-            guard.remove_file(told["SPARSEFLEET_JOB_KEY_FILE"])
+            job_variables["SPARSEFLEET_JOB_KEY_FILE"] = stack.enter_context(new_key_file())
+            guard.remove_file(job_variables["SPARSEFLEET_JOB_KEY_FILE"])
         # Nodes of Paddle's launcher do not know each other unless they share a key.
         link = _open_link(config, environ, signals) if several and has_key else None
         if link is not None:
@@ -154,19 +154,19 @@ def run_job(
         monitor = stack.enter_context(open_monitor(config, display))
         if monitor is not None:
             display = monitor.display
-            told.update(monitor.variables())
-        if "SPARSEFLEET_JOB_KEY_FILE" in told:
-            display.note(f"job key in {told['SPARSEFLEET_JOB_KEY_FILE']}")
+            job_variables.update(monitor.variables())
+        if "SPARSEFLEET_JOB_KEY_FILE" in job_variables:
+            display.note(f"job key in {job_variables['SPARSEFLEET_JOB_KEY_FILE']}")
         if is_traffic_exposed(config, environ):
             display.note(EXPOSED_TRAFFIC)
 
         job_id = new_job_id() if link is None else _await_job_id(link, signals)
 
-        lost_workers = LostWorkers(endpoints, config.transport, {**environ, **told})
+        lost_workers = LostWorkers(endpoints, config.transport, {**environ, **job_variables})
         stack.callback(lost_workers.close)
 
         def environment(plan: ProcessPlan) -> dict[str, str]:
-            return child_environment(environ, config, told, plan)
+            return child_environment(environ, config, job_variables, plan)
 
         spare = SpareServer(environment, guard)
         stack.callback(spare.close)
@@ -174,24 +174,24 @@ def run_job(
         notice = stack.enter_context(
             tempfile.TemporaryDirectory(prefix=".notice-", dir=config.log_dir)
         )
-        told["SPARSEFLEET_NOTICE_FILE"] = os.path.join(os.path.abspath(notice), "notice")
+        job_variables["SPARSEFLEET_NOTICE_FILE"] = os.path.join(os.path.abspath(notice), "notice")
         kept = None
         if config.state_dir:
             kept = stack.enter_context(KeptState(config).opened())
-            told["SPARSEFLEET_STATE_KEPT"] = "1"
-            told["SPARSEFLEET_MEMORY_DIR"] = kept.outboxes
+            job_variables["SPARSEFLEET_STATE_KEPT"] = "1"
+            job_variables["SPARSEFLEET_MEMORY_DIR"] = kept.outboxes
         elif config.is_durable:
-            told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
-            guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
+            job_variables["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
+            guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
             """Create a directory for this start of the job, in which no rank is replaceable yet."""
             if not config.replaces_ranks:
                 return ""
-            told["SPARSEFLEET_REPLACE_RANKS"] = "1"
-            told["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
-            guard.remove_directory(told["SPARSEFLEET_MEMORY_DIR"])
-            return told["SPARSEFLEET_MEMORY_DIR"]
+            job_variables["SPARSEFLEET_REPLACE_RANKS"] = "1"
+            job_variables["SPARSEFLEET_MEMORY_DIR"] = stack.enter_context(_memory_directory())
+            guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
+            return job_variables["SPARSEFLEET_MEMORY_DIR"]
 
         def run_once(restarts: int) -> Ending:
             state_dir, continues = "", False
@@ -211,8 +211,8 @@ def run_job(
                 )
                 state_dir = os.path.abspath(stack.enter_context(place))
             if state_dir:
-                told["SPARSEFLEET_LOG_DIR"] = state_dir
-            told["SPARSEFLEET_JOB_ID"] = name
+                job_variables["SPARSEFLEET_LOG_DIR"] = state_dir
+            job_variables["SPARSEFLEET_JOB_ID"] = name
             job = NodeJob(
                 JobContext(
                     config=config,
@@ -226,7 +226,7 @@ def run_job(
                     environment=environment,
                     state_dir=state_dir,
                     ranks_dir=ranks_directory(),
-                    notice_file=told["SPARSEFLEET_NOTICE_FILE"],
+                    notice_file=job_variables["SPARSEFLEET_NOTICE_FILE"],
                     restarts=restarts,
                 )
             )

@@ -162,13 +162,13 @@ def plan_node(
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
-    told = {**_job_shape(config, endpoints), "SPARSEFLEET_RESTARTS": str(restarts)}
+    job_variables = {**_job_shape(config, endpoints), "SPARSEFLEET_RESTARTS": str(restarts)}
     meeting = {
         "SPARSEFLEET_MEETING_POINT": meeting_point,
         "SPARSEFLEET_WORKERS_PER_NODE": str(len(workers)),
     }
     plans = [_plan_replica(config, replicas[config.node_rank])] if replicas else []
-    told["SPARSEFLEET_REPLICAS"] = ",".join(_replica_of_each(config, replicas))
+    job_variables["SPARSEFLEET_REPLICAS"] = ",".join(_replica_of_each(config, replicas))
     plans += [_plan_server(config, endpoints, index) for index in servers]
     plans += [_plan_worker(config, index, index - workers.start) for index in workers]
     if config.proxies:
@@ -176,7 +176,11 @@ def plan_node(
     return [
         replace(
             plan,
-            variables={**told, **(meeting if plan.role == "worker" else {}), **plan.variables},
+            variables={
+                **job_variables,
+                **(meeting if plan.role == "worker" else {}),
+                **plan.variables,
+            },
             appends_log=restarts > 0 or config.paddle is not None,
         )
         for plan in plans
@@ -242,8 +246,11 @@ def child_environment(
 
 def is_traffic_exposed(config: LaunchConfig, inherited: Mapping[str, str]) -> bool:
     """Return whether workers exchange unprotected gradients between machines."""
-    told = {**inherited, **dict(config.set_variables)}
-    is_chosen = "GLOO_SOCKET_IFNAME" in told or told.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
+    job_variables = {**inherited, **dict(config.set_variables)}
+    is_chosen = (
+        "GLOO_SOCKET_IFNAME" in job_variables
+        or job_variables.get("GLOO_DEVICE_TRANSPORT") == "TCP_TLS"
+    )
     outside = [host for host in config.nodes if not parse_endpoint(f"{host}:1").is_loopback]
     return config.num_servers == 0 and len(config.nodes) > 1 and bool(outside) and not is_chosen
 

@@ -37,16 +37,16 @@ class LeafLink(NodeLink):
         self._start(self._run)
 
     def report_done(self, restarts: int) -> None:
-        self._say(f"done {restarts}")
+        self._send_soon(f"done {restarts}")
 
     def report_crash(self, restarts: int, exit_code: int, text: str) -> None:
-        self._say(message("crash", restarts, exit_code, text=text))
+        self._send_soon(message("crash", restarts, exit_code, text=text))
 
     def report_failure(self, exit_code: int, text: str) -> None:
         self._over.set()
-        self._say(message("fail", exit_code, text=text))
+        self._send_soon(message("fail", exit_code, text=text))
 
-    def _say(self, text: str) -> None:
+    def _send_soon(self, text: str) -> None:
         """Send now, or as soon as there is a connection."""
         with self._lock:
             if self._wire is None:

@@ -171,14 +171,14 @@ class NodeLink(ABC):
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
         """Receive until `handle` reports the last message; send `alive` periodically."""
         heard = time.monotonic()
-        said = 0.0
+        sent_at = 0.0
         while True:
-            if not self._closing.is_set() and time.monotonic() - said >= _ALIVE_S:
+            if not self._closing.is_set() and time.monotonic() - sent_at >= _ALIVE_S:
                 with contextlib.suppress(
                     PeerLostError
                 ):  # messages sent before the connection closed come first
                     wire.send("alive")
-                said = time.monotonic()
+                sent_at = time.monotonic()
             try:
                 text = wire.receive(_ALIVE_S)
             except TimeoutError:

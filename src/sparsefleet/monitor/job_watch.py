@@ -113,10 +113,12 @@ class JobWatch:
 
     def _watched(self, job: JobFile, answers: Sequence[Answer], now: float) -> list[Watched]:
         known = {(each.role, each.index): each for each in job.processes}
-        told = {(a.target.role, a.target.index): a for a in answers if a.target.role != "launcher"}
+        answered = {
+            (a.target.role, a.target.index): a for a in answers if a.target.role != "launcher"
+        }
         processes = []
-        for key in sorted({*known, *told}, key=lambda each: (each[0] != "server", each)):
-            answer = told.get(key)
+        for key in sorted({*known, *answered}, key=lambda each: (each[0] != "server", each)):
+            answer = answered.get(key)
             reading = answer.reading if answer else None
             interval = None
             if reading is not None:

@@ -128,7 +128,7 @@ def test_without_a_compiler_fusion_is_off_and_that_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    module_preparation.say_fusion_is_off.cache_clear()
+    module_preparation.warn_fusion_is_off.cache_clear()
     model = nn.Linear(1, 1)
     with caplog.at_level(logging.WARNING, "sparsefleet.collective"):
         for _ in range(2):

@@ -21,10 +21,10 @@ L = fluid.layers
 @pytest.fixture(autouse=True)
 def own_kernels() -> Iterator[None]:
     """Clear the cache of compiled functions for each test."""
-    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
+    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.warn_fusion_is_off):
         made.cache_clear()
     yield
-    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.say_fusion_is_off):
+    for made in (fused._add_kernels, fused._norm_kernels, module_preparation.warn_fusion_is_off):
         made.cache_clear()
 
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GP
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet() -> Iterator[None]:
-    places._say_that_there_is_no_gpu.cache_clear()
+    places._warn_no_gpu.cache_clear()
     yield
-    places._say_that_there_is_no_gpu.cache_clear()
+    places._warn_no_gpu.cache_clear()
 
 
 def test_program_for_a_gpu_runs_on_the_cpu_which_is_said_once(

@@ -87,10 +87,10 @@ def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float
     end = time.monotonic() + wait_s
     while True:
         try:
-            told = store.get_note(_note(name)).decode()
+            text = store.get_note(_note(name)).decode()
         except NotFoundError:
             return None
-        state, _, rest = told.partition(" ")
+        state, _, rest = text.partition(" ")
         if state == "loaded":
             return dict(json.loads(rest))
         if state == "failed":

@@ -316,7 +316,7 @@ class _Reports:
         events.subscribe(StepDone, self._end_step)
         handler = self._fetching.handler
         if handler is not None:
-            Periodic(handler.period_secs, self._tell_handler, name="fetch-handler").attach(events)
+            Periodic(handler.period_secs, self._call_handler, name="fetch-handler").attach(events)
 
     def _begin_pass(self, event: PassBegan) -> None:
         self._view = event.view
@@ -339,7 +339,7 @@ class _Reports:
             summary = f"{_speed(self._view)}\nmean time of {self.times.summary()}"
             print(summary, file=sys.stderr, flush=True)
 
-    def _tell_handler(self) -> None:
+    def _call_handler(self) -> None:
         handler = self._fetching.handler
         assert handler is not None
         found: dict[str, Any] = {}

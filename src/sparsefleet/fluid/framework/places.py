@@ -133,12 +133,12 @@ def device_of(place: Place) -> torch.device:
         return choose_device(wanted="cpu")
     device = choose_device(wanted=f"cuda:{place.device_id}", falls_back=True)
     if device.type == "cpu":
-        _say_that_there_is_no_gpu()
+        _warn_no_gpu()
     return device
 
 
 @cache
-def _say_that_there_is_no_gpu() -> None:
+def _warn_no_gpu() -> None:
     _log.warning(
         "CUDAPlace: torch sees no GPU, using the CPU instead; set SPARSEFLEET_REQUIRE_CUDA=1 to "
         "make this an error"

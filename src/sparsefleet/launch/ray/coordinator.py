@@ -157,7 +157,7 @@ class Coordinator:
     async def fail(self, reason: str) -> None:
         """End the job; the first reason counts."""
         self._state.failure = self._state.failure or reason
-        await self._tell()
+        await self._report()
 
     async def failure(self) -> str:
         """Return why the job cannot continue, or ""."""
@@ -187,7 +187,7 @@ class Coordinator:
             self._state.in_vain[who.name] = 0
         if who.is_serving or who.has_own_loop:
             self._write_state()
-        await self._tell()
+        await self._report()
 
     def _write_state(self) -> None:
         """Write the state that a restarted driver needs, once all servers are serving."""
@@ -210,7 +210,7 @@ class Coordinator:
         if self._state.failure:
             raise PeerLostError(self._state.failure)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         async with self._changed:
             self._count += 1
             self._changed.notify_all()

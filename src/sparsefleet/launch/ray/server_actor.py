@@ -61,7 +61,7 @@ class _Serving:
         os.environ.update(job_variables(plan, self.place))
         self._thread = threading.Thread(target=self._run, name="serve", daemon=True)
         self._thread.start()
-        threading.Thread(target=self._tell_when_serving, name="probe", daemon=True).start()
+        threading.Thread(target=self._report_when_serving, name="probe", daemon=True).start()
 
     def __repr__(self) -> str:
         return f"sparsefleet {self.role} {self._index} at {self.address}"
@@ -94,7 +94,7 @@ class _Serving:
         ray.get(self._coordinator.crashed.remote(f"{self.role}-{self._index}", text))
         os._exit(1)
 
-    def _tell_when_serving(self) -> None:
+    def _report_when_serving(self) -> None:
         where = parse_endpoint(self.address)
         while self._thread.is_alive():
             try:

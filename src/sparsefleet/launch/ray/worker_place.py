@@ -44,14 +44,14 @@ class _FleetBackend(Backend):  # type: ignore[misc]
     def on_start(self, worker_group: Any, backend_config: FleetBackendConfig) -> None:
         """Send the workers of a group, which may be a single new one, their start count."""
         plan = backend_config.plan
-        told = []
+        pending = []
         for position, worker in enumerate(worker_group.get_workers()):
             key = (plan.job_id, worker.distributed_context.world_rank)
             start = self._starts.get(key, -1) + 1
             self._starts[key] = start
             number = plan.attempt * _STARTS_PER_ATTEMPT + start
-            told.append(worker_group.execute_single_async(position, _set_number, number))
-        ray.get(told)
+            pending.append(worker_group.execute_single_async(position, _set_number, number))
+        ray.get(pending)
 
 
 class _ReplacingBackend(_FleetBackend):

@@ -80,10 +80,10 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
     missing = [name for name in wanted if name not in given]
     more = [name for name in given if name not in wanted]
     if missing or more:
-        said = [f"missing: {', '.join(missing)}"] if missing else []
-        said += [f"not known: {', '.join(more)}"] if more else []
+        text = [f"missing: {', '.join(missing)}"] if missing else []
+        text += [f"not known: {', '.join(more)}"] if more else []
         described = "; ".join(map(str, wanted.values()))
-        raise FeedError(f"inputs do not match ({'; '.join(said)}); the model takes {described}")
+        raise FeedError(f"inputs do not match ({'; '.join(text)}); the model takes {described}")
 
 
 def _parts(

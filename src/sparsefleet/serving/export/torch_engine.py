@@ -156,8 +156,8 @@ def trace_layers(
         with torch.no_grad(), looking_up(tables):
             run.run(*tensors)
     except (RuntimeError, IndexError) as error:
-        said = str(error).partition("\n")[0]
-        raise FeedError(f"the model cannot compute these inputs: {said}") from error
+        text = str(error).partition("\n")[0]
+        raise FeedError(f"the model cannot compute these inputs: {text}") from error
     return run.layers
 
 
@@ -171,11 +171,11 @@ class _Recording(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if n.op == "call_function" and isinstance(value, Tensor):
-            self.layers.append(Layer(n.name, _said(n), value.numpy().copy()))
+            self.layers.append(Layer(n.name, _described(n), value.numpy().copy()))
         return value
 
 
-def _said(node: fx.Node) -> str:
+def _described(node: fx.Node) -> str:
     if node.target is LOOK_UP:
         return f"look_up(table '{node.args[1]}')"
     operator = str(node.target).removeprefix("aten.").split(".")[0]

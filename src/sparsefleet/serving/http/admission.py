@@ -71,8 +71,8 @@ class Place:
         """Return the body, and count the request. Enforces the limits on size and time; a body
         whose Content-Length is too large is rejected before any of it is read."""
         admission, config = self._admission, self._admission.config
-        said = request.headers.get("content-length", "")
-        self._check_body(int(said) if said.isascii() and said.isdigit() else 0)
+        declared = request.headers.get("content-length", "")
+        self._check_body(int(declared) if declared.isascii() and declared.isdigit() else 0)
         parts: list[bytes] = []
         got = 0
         admission.receiving += 1

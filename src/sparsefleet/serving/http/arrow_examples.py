@@ -50,10 +50,10 @@ def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
         missing = [item.name for item in schema.inputs if item.name not in counts]
         more = [f"{name!r:.60}" for name in counts if name not in wanted]
         more += [f"{name!r:.60} twice" for name, count in counts.items() if count > 1]
-        said = [f"missing: {', '.join(missing)}"] if missing else []
-        said += [f"unexpected: {', '.join(more[:8])}"] if more else []
+        text = [f"missing: {', '.join(missing)}"] if missing else []
+        text += [f"unexpected: {', '.join(more[:8])}"] if more else []
         described = "; ".join(map(str, schema.inputs))
-        raise FeedError(f"wrong columns ({'; '.join(said)}); the model takes {described}")
+        raise FeedError(f"wrong columns ({'; '.join(text)}); the model takes {described}")
     inputs = {}
     for item in schema.inputs:
         column = table.column(item.name).combine_chunks()

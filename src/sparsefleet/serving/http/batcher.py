@@ -212,10 +212,10 @@ class BatchLayout:
         plain = [item for item in schema.inputs if not item.is_ragged]
         shapes = {str(item): item.shape for item in plain}
         shapes |= {str(target): target.shape for target in schema.targets}
-        for said, shape in shapes.items():
+        for text, shape in shapes.items():
             if shape[:1] != ("batch",):
                 raise ConfigError(
-                    f"a service needs one value per example, but {said} does not have that: "
+                    f"a service needs one value per example, but {text} does not have that: "
                     "export with other feeds= or targets="
                 )
         self._ragged = [item for item in schema.inputs if item.is_ragged]

@@ -98,7 +98,7 @@ def inspect(predictor: Predictor, arrays: Arrays, tables: Tables) -> Inspected:
 def _unknown(
     schema: Schema, arrays: Arrays, tables: Tables, notes: list[RecordedLookup]
 ) -> Iterator[dict[str, Any]]:
-    told: set[tuple[str, int]] = set()
+    listed: set[tuple[str, int]] = set()
     for lookup in schema.lookups:
         if lookup.ids is None:
             continue
@@ -106,7 +106,7 @@ def _unknown(
         owners = _owners(schema, arrays, lookup.ids)
         missing = _missing(tables[lookup.table], ids, lookup.padding_id)
         for key, places in _by_key(ids.reshape(-1).view(np.uint64), missing):
-            told.add((lookup.table, key))
+            listed.add((lookup.table, key))
             yield {
                 "table": lookup.table,
                 "key": str(key),
@@ -116,8 +116,8 @@ def _unknown(
     for note in notes:  # ids that the model computed
         missing = _missing(tables[note.table], note.ids, note.padding_id)
         for key, _ in _by_key(note.ids.reshape(-1).view(np.uint64), missing):
-            if (note.table, key) not in told:
-                told.add((note.table, key))
+            if (note.table, key) not in listed:
+                listed.add((note.table, key))
                 yield {"table": note.table, "key": str(key), "input": None, "examples": None}
 
 

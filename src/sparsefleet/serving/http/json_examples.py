@@ -21,7 +21,7 @@ from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema
 
 __all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 
-_TOLD = 8  # names in a message
+_SHOWN = 8  # names in a message
 _INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
 
 
@@ -49,7 +49,7 @@ def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
     for at, row in enumerate(rows):
         if not isinstance(row, dict):
             raise FeedError(
-                f"example {at} must be an object with {', '.join(names)}, got {_say(row)}"
+                f"example {at} must be an object with {', '.join(names)}, got {_shown(row)}"
             )
         if row.keys() != names:
             _raise_wrong_names(at, row.keys(), schema)
@@ -62,11 +62,11 @@ def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
 def _raise_wrong_names(at: int, given: Collection[str], schema: Schema) -> None:
     wanted = {item.name: item for item in schema.inputs}
     missing = [name for name in wanted if name not in given]
-    more = [f"{name!r:.60}" for name in islice((n for n in given if n not in wanted), _TOLD)]
-    said = [f"lacks {', '.join(missing)}"] if missing else []
-    said += [f"has unknown {', '.join(more)}"] if more else []
+    more = [f"{name!r:.60}" for name in islice((n for n in given if n not in wanted), _SHOWN)]
+    summary = [f"lacks {', '.join(missing)}"] if missing else []
+    summary += [f"has unknown {', '.join(more)}"] if more else []
     described = "; ".join(map(str, schema.inputs))
-    raise FeedError(f"example {at} {' and '.join(said)}; the model takes {described}")
+    raise FeedError(f"example {at} {' and '.join(summary)}; the model takes {described}")
 
 
 def _input(values: list[Any], item: InputSchema, hashed: HashedInput | None) -> Any:
@@ -128,7 +128,7 @@ def _lengths(values: list[Any], item: InputSchema, depth: int) -> list[int]:
         if type(value) is not list:
             where = f"example {at}, " if depth == 1 else ""
             raise FeedError(
-                f"{where}input '{item.name}' must be a list, got {_say(value)}; expected {item}"
+                f"{where}input '{item.name}' must be a list, got {_shown(value)}; expected {item}"
             )
     return list(map(len, values))
 
@@ -145,7 +145,7 @@ def _numbers(flat: list[Any], item: InputSchema, places: _Places) -> NDArray[Any
         if type(flat[at]) is str and dtype == np.int64:
             hint = "; strings need a model that was exported with features="
         raise FeedError(
-            f"example {places.example(at)}, input '{item.name}' has the value {_say(flat[at])}, "
+            f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}, "
             f"expected {item}{hint}"
         )
     if dtype.kind == "f":
@@ -184,7 +184,7 @@ def _integers(
     if flat and (min(flat) < low or max(flat) >= end):
         at = next(at for at, value in enumerate(flat) if not low <= value < end)
         raise FeedError(
-            f"example {places.example(at)}, input '{item.name}' has the value {_say(flat[at])}: it "
+            f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}: it "
             f"must be in {low}..{end - 1}"
         )
     if dtype == np.int64 and flat and max(flat) >= _INT64_END:  # keys keep their bits
@@ -199,7 +199,7 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(limits.min), int(limits.max) + 1
 
 
-def _say(value: Any) -> str:
+def _shown(value: Any) -> str:
     kind = {dict: "an object", list: "a list", type(None): "null"}.get(type(value))
     if kind is not None:
         return kind

@@ -75,17 +75,17 @@ class Models:
 
     async def follow(self) -> None:
         """Poll for the chosen version and switch to it. Never returns."""
-        told = None
+        reported = None
         while True:
             await asyncio.sleep(_FOLLOW_S)
             try:
                 await self._follow_once()
-                told = None
+                reported = None
             except Exception as error:  # the task must not end while the service runs
                 self.failure = str(error) or type(error).__name__
-                if told != self.failure:
+                if reported != self.failure:
                     _log.error("the chosen version cannot be served: %s", self.failure)
-                told = self.failure
+                reported = self.failure
 
     async def _follow_once(self) -> None:
         async with self._changing:  # a choice read before a switch is stale after it

@@ -88,9 +88,9 @@ class _Server(uvicorn.Server):
         for sock in sockets or ():
             sock.listen(_BACKLOG)  # starting the server lowered it to _ACCEPTED_AT_ONCE
         active = self._service.models.active
-        said = "not ready yet" if active is None else f"{active.name} ({active.version})"
-        said += "" if active is None else f" by {active.predictor.engine}"
-        print(f"sparsefleet serve listening on http://{self._endpoint}: {said}", flush=True)
+        text = "not ready yet" if active is None else f"{active.name} ({active.version})"
+        text += "" if active is None else f" by {active.predictor.engine}"
+        print(f"sparsefleet serve listening on http://{self._endpoint}: {text}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal. Uvicorn's own handler would let the signal kill the process."""

@@ -131,7 +131,7 @@ class UpdatedRows:
             try:
                 is_reached = self._look()
             except Exception as error:  # the thread must survive while rows are served
-                self._tell(f"{type(error).__name__}: {error}")
+                self._report(f"{type(error).__name__}: {error}")
                 is_reached = False
             wait_s = _POLL_S if is_reached else min(2 * wait_s, _MAX_WAIT_S)
 
@@ -140,13 +140,13 @@ class UpdatedRows:
         try:
             self._reader.catch_up(self._prepare)
         except StoreUnavailableError as error:
-            self._tell(str(error))
+            self._report(str(error))
             return False
         except SparseFleetError as error:  # updates of another model are not applied
-            self._tell(str(error))
+            self._report(str(error))
             return True
         self._snapshot = self._reader.snapshot
-        self._tell(self._reader.problem)
+        self._report(self._reader.problem)
         return True
 
     def _prepare(self, snapshot: ModelSnapshot) -> None:
@@ -157,7 +157,7 @@ class UpdatedRows:
             if call is not None:
                 call(snapshot.dense)
 
-    def _tell(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         if problem != self._problem:
             self._problem = problem
             if problem is None:

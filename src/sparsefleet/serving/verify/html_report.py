@@ -58,9 +58,9 @@ def score_scatter(offline: Numbers, online: Numbers, gaps: Numbers, tolerance: f
     for index in chosen:
         x, y = _MARGIN + at(offline[index]), _SIZE - _MARGIN - at(online[index])
         kind = "wrong" if wrong[index] else "right"
-        said = f"example {index}: offline {offline[index]:.6g}, online {online[index]:.6g}"
+        description = f"example {index}: offline {offline[index]:.6g}, online {online[index]:.6g}"
         marks.append(
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{said}</title>'
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>{description}</title>'
             "</circle>"
         )
     return _svg(_SIZE, _SIZE, "Offline and online scores", marks)
@@ -119,13 +119,13 @@ def row_bars(tallies: Mapping[str, RowTally]) -> str:
         total = sum(count for _, count, _ in parts) or 1
         x, y = 160.0, index * line + 6
         marks.append(f'<text class="name" x="150" y="{y + 13}">{escape(name)}</text>')
-        for kind, count, said in parts:
+        for kind, count, description in parts:
             share = (width - 170) * count / total
             if count:
                 share = max(share, 3.0)  # keep one row in millions visible
                 marks.append(
                     f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{share:.1f}" height="18">'
-                    f"<title>{count:,} rows {said}</title></rect>"
+                    f"<title>{count:,} rows {description}</title></rect>"
                 )
             x += share
     return _svg(width + 12, len(tallies) * line + 12, "Rows of tables", marks)
@@ -243,8 +243,8 @@ def _verdict(report: Report) -> str:
     if report.cause is None:
         return '<p class="verdict passed">Passed.</p>'
     result, finding = report.cause
-    said = f"Failed: {finding.name} ({result.check}). Start here: {finding.what}."
-    return f'<p class="verdict failed">{escape(said)}</p>'
+    description = f"Failed: {finding.name} ({result.check}). Start here: {finding.what}."
+    return f'<p class="verdict failed">{escape(description)}</p>'
 
 
 def _checks(report: Report) -> str:
@@ -278,14 +278,14 @@ def _pictures(result: CheckResult, tolerance: float) -> str:
         )
     first = figures.get("first_difference")
     if first is not None and first.steps:
-        said = "One example that differs, layer by layer; the first difference is marked."
-        drawn.append((layer_chart(first.steps, first.layer), said))
+        description = "One example that differs, layer by layer; the first difference is marked."
+        drawn.append((layer_chart(first.steps, first.layer), description))
     if figures.get("rows"):
-        said = "Rows: equal (blue), different (red), missing (orange), extra (violet)."
-        drawn.append((row_bars(figures["rows"]), said))
+        description = "Rows: equal (blue), different (red), missing (orange), extra (violet)."
+        drawn.append((row_bars(figures["rows"]), description))
     shown = "".join(
-        f"<figure>{picture}<figcaption>{said}</figcaption></figure>"
-        for picture, said in drawn
+        f"<figure>{picture}<figcaption>{description}</figcaption></figure>"
+        for picture, description in drawn
         if picture
     )
     return f"<h3>{result.check}, {escape(result.side)}</h3>{shown}" if shown else ""

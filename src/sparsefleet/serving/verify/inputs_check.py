@@ -157,8 +157,8 @@ def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str
     if len(np.unique(own)) < pairs.shape[1]:
         return None  # one id became several, so this is not a function of the id
     targets = len(np.unique(other))
-    said = f"{pairs.shape[1]:,} ids mapped to {targets:,} others"
-    return "ids hashed differently", f"{said}, consistently for each id"
+    text = f"{pairs.shape[1]:,} ids mapped to {targets:,} others"
+    return "ids hashed differently", f"{text}, consistently for each id"
 
 
 def _numbers(own: Column, other: Column) -> tuple[str, str] | None:
@@ -192,24 +192,24 @@ class InputsCheck:
         if path is None:
             return None
         findings = _prepared(case, Path(path))
-        said = f"{case.examples.count:,} examples of {case.examples.source} and {path}"
-        return CheckResult.of("inputs", str(path), said, findings)
+        text = f"{case.examples.count:,} examples of {case.examples.source} and {path}"
+        return CheckResult.of("inputs", str(path), text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
         schema = side.schema()
         if schema is None:
             return None
         findings = list(_schema(case.model.schema, schema))
-        said = counted(len(schema.inputs), "input")
+        text = counted(len(schema.inputs), "input")
         if not findings:
             count = min(_TRACED, case.examples.count)
             sent = case.examples.part(0, count)
             trace = side.trace(sent)
             if trace is not None:
                 findings += compare_inputs(sent, trace.inputs)
-                said += f", {counted(count, 'example')} as received by the model"
+                text += f", {counted(count, 'example')} as received by the model"
             findings += _without_values(case, side)
-        return CheckResult.of("inputs", side.name, said, findings)
+        return CheckResult.of("inputs", side.name, text, findings)
 
 
 def _schema(own: Schema, other: Schema) -> Iterator[Finding]:
@@ -250,12 +250,12 @@ def _without_values(case: Case, side: Side) -> Iterator[Finding]:
     whole = case.examples.row(0)
     for item in case.model.schema.inputs:
         without = {name: value for name, value in whole.items() if name != item.name}
-        for example, said in ((without, "without it"), ({**whole, item.name: None}, "null")):
+        for example, text in ((without, "without it"), ({**whole, item.name: None}, "null")):
             if side.takes(example):
                 yield Finding(
                     name="missing values",
                     what=f"input '{item.name}'",
-                    found=f"a prediction for an example {said}",
+                    found=f"a prediction for an example {text}",
                     wanted="an error, as offline",
                 )
 

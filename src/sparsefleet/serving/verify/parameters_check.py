@@ -40,17 +40,17 @@ class ParametersCheck:
             )
         in_graph = dense_of(model.exported_graph)
         findings += _dense(in_graph, model.parameters, "the file", "the graph")
-        said = f"{counted(len(model.manifest.files), 'file')} unchanged"
-        return CheckResult.of("parameters", model.name, said, findings)
+        text = f"{counted(len(model.manifest.files), 'file')} unchanged"
+        return CheckResult.of("parameters", model.name, text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
         findings = _checksums(case, side)
-        said = []
+        text = []
         dense = side.dense()
         if dense is not None:
             own = case.model.dense
             findings += _dense(own, dense, *_direction(side))
-            said.append(counted(len(own), "dense parameter"))
+            text.append(counted(len(own), "dense parameter"))
         tables = side.tables()
         figures: Figures = {}
         if tables is not None:
@@ -60,12 +60,12 @@ class ParametersCheck:
                 findings += found
                 if tally is not None:
                     tallies[name] = tally
-            said.append(_rows_said(tallies))
+            text.append(_rows_summary(tallies))
         if dense is None and side.checksums() is not None:
-            said.append("checksum of dense parameters")
-        if not said:
+            text.append("checksum of dense parameters")
+        if not text:
             return None
-        return CheckResult.of("parameters", side.name, ", ".join(said), findings, figures)
+        return CheckResult.of("parameters", side.name, ", ".join(text), findings, figures)
 
 
 def _checksums(case: Case, side: Side) -> list[Finding]:
@@ -94,18 +94,18 @@ def _dense(one: Arrays, two: Arrays, here: str, there: str) -> list[Finding]:
         if other is None or other.shape != tensor.shape:
             continue
         if other.dtype != tensor.dtype:
-            said = f"{tensor.dtype} and {other.dtype}"
+            text = f"{tensor.dtype} and {other.dtype}"
         elif other.tobytes() != tensor.tobytes():
             gap = np.abs(tensor.astype(np.float64) - other.astype(np.float64))
             largest = float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0))
-            said = f"{int((gap != 0).sum())} of {gap.size} values off by up to {largest:.3g}"
+            text = f"{int((gap != 0).sum())} of {gap.size} values off by up to {largest:.3g}"
         else:
             continue
         findings.append(
             Finding(
                 name="dense parameter differs",
                 what=f"parameter '{name}'",
-                found=f"{said} in {here}",
+                found=f"{text} in {here}",
                 wanted=f"the values in {there}",
             )
         )
@@ -196,11 +196,11 @@ def _different(what: str, tally: RowTally, wanted: str) -> Finding:
     )
 
 
-def _rows_said(tallies: dict[str, RowTally]) -> str:
+def _rows_summary(tallies: dict[str, RowTally]) -> str:
     compared = sum(tally.compared for tally in tallies.values())
-    said = f"{counted(compared, 'row')} of {counted(len(tallies), 'table')}"
+    text = f"{counted(compared, 'row')} of {counted(len(tallies), 'table')}"
     sampled = [tally for tally in tallies.values() if tally.sampled]
     if sampled:
         worst = max(tally.bound() for tally in sampled)
-        said += f" (a sample: at 95 % confidence, at most {worst:.2g} of a table's rows are wrong)"
-    return said
+        text += f" (a sample: at 95 % confidence, at most {worst:.2g} of a table's rows are wrong)"
+    return text

@@ -67,10 +67,10 @@ def find_first_difference(
             continue
         gap = _gap(layer.values, other_layer.values)
         allowed = 0.0 if layer.what.startswith("look_up(") else tolerance / 10
-        said = f"{layer.what} ({layer.name})"
-        steps.append((said, gap))
+        summary = f"{layer.what} ({layer.name})"
+        steps.append((summary, gap))
         if parted is None and gap > allowed:
-            parted = said
+            parted = summary
     if parted is None:
         only = [layer for layer in offline.layers if layer.name not in theirs]
         if not only or not online.layers:
@@ -169,10 +169,10 @@ class PredictionsCheck:
             engine = OnnxEngine(model.directory, onnx.steps, model.schema)
             found["onnx"] = engine.predict(golden.inputs, model.tables)
         allowed = model.manifest.golden.largest_error + case.config.tolerance
-        findings, said = [], []
+        findings, summary = [], []
         for name, scores in found.items():
             gap = largest_difference(scores, golden.targets)
-            said.append(f"{name} {gap:.2g}")
+            summary.append(f"{name} {gap:.2g}")
             if not gap <= allowed:
                 findings.append(
                     Finding(
@@ -183,7 +183,7 @@ class PredictionsCheck:
                         advice="the export does not predict like the trained model: export again",
                     )
                 )
-        text = f"{golden.examples} golden examples, largest difference: {', '.join(said)}"
+        text = f"{golden.examples} golden examples, largest difference: {', '.join(summary)}"
         return CheckResult.of("predictions", model.name, text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
@@ -204,15 +204,17 @@ class PredictionsCheck:
         figures: Figures = {"offline": _first(offline), "online": _first(online)}
         gaps = differences(offline, online)
         figures["differences"] = gaps
-        said = f"{case.examples.count:,} examples, largest difference {gaps.max(initial=0.0):.2g}, "
-        said += f"mean {gaps.mean() if len(gaps) else 0.0:.2g}"
-        said += _aucs(case, side, (offline, online), figures)
+        summary = (
+            f"{case.examples.count:,} examples, largest difference {gaps.max(initial=0.0):.2g}, "
+        )
+        summary += f"mean {gaps.mean() if len(gaps) else 0.0:.2g}"
+        summary += _aucs(case, side, (offline, online), figures)
         findings = []
         if (gaps > case.config.tolerance).any():
             first = _first_difference(case, prediction, gaps)
             figures["first_difference"] = first
             findings.append(_differ(case, side, (offline, online), gaps, first))
-        return CheckResult.of("predictions", side.name, said, findings, figures)
+        return CheckResult.of("predictions", side.name, summary, findings, figures)
 
 
 def differences(offline: Arrays, online: Arrays) -> NDArray[np.float64]:

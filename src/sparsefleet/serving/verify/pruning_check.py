@@ -24,12 +24,12 @@ class PruningCheck:
         model = case.model
         findings = [*_feeds(model), *_targets(model), *_lookups(model), *_parameters(model)]
         schema = model.schema
-        said = (
+        text = (
             f"{counted(len(schema.targets), 'target')} from {counted(len(schema.inputs), 'feed')}, "
             f"{counted(len(schema.lookups), 'lookup')}, "
             f"{counted(len(model.parameters), 'parameter')}"
         )
-        return CheckResult.of("pruning", model.name, said, findings)
+        return CheckResult.of("pruning", model.name, text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
         dense, tables = side.dense(), side.tables()
@@ -37,9 +37,9 @@ class PruningCheck:
             return None
         findings = [] if dense is None else _dense_against(case, dense)
         findings += _tables_against(case, side)
-        said = f"{counted(len(dense or {}), 'trained parameter')}, "
-        said += counted(len(tables or {}), "trained table")
-        return CheckResult.of("pruning", side.name, said, findings)
+        text = f"{counted(len(dense or {}), 'trained parameter')}, "
+        text += counted(len(tables or {}), "trained table")
+        return CheckResult.of("pruning", side.name, text, findings)
 
 
 def _feeds(model: OfflineModel) -> list[Finding]:

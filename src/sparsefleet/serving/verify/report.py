@@ -167,8 +167,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text("PASSED", style="bold green"))
     else:
         result, finding = report.cause
-        said = f"FAILED: {finding.name} ({result.check}): {finding.what}"
-        console.print(Text(said, style="bold red"))
+        description = f"FAILED: {finding.name} ({result.check}): {finding.what}"
+        console.print(Text(description, style="bold red"))
 
 
 def _checks(report: Report) -> Table:
@@ -192,7 +192,7 @@ def _finding(number: int, result: CheckResult, finding: Finding) -> Text:
     lines = [("against", result.side), ("found", finding.found), ("wanted", finding.wanted)]
     lines += [("example", example) for example in finding.examples]
     lines += [("fix", finding.advice)] if finding.advice else []
-    for name, said in lines:
+    for name, description in lines:
         text.append(f"   {name:8}", style="dim")
-        text.append(f"{said}\n")
+        text.append(f"{description}\n")
     return text

@@ -107,11 +107,11 @@ class RowTally:
     examples: dict[str, list[str]] = field(default_factory=dict)
     """The first keys of each kind of difference, with details."""
 
-    def note(self, kind: str, keys: Keys, said: list[str] | None = None) -> None:
+    def note(self, kind: str, keys: Keys, text: list[str] | None = None) -> None:
         """Record the first few keys as examples."""
         known = self.examples.setdefault(kind, [])
         room = _EXAMPLES - len(known)
-        texts = said if said is not None else [f"key {int(key)}" for key in keys[:room]]
+        texts = text if text is not None else [f"key {int(key)}" for key in keys[:room]]
         known.extend(texts[:room])
 
     def bound(self) -> float:
@@ -202,7 +202,7 @@ def _compare(
         gap = np.abs(own.astype(np.float64) - values)
     gaps = np.nan_to_num(gap, nan=np.inf).max(axis=1, initial=0.0)
     tally.largest = max(tally.largest, float(gaps.max()))
-    tally.note("different", keys, _said(keys, own, values))
+    tally.note("different", keys, _described(keys, own, values))
     if previous is not None and previous.entry.dim == file.entry.dim:
         old = previous.known(keys)
         old[old] = _equal_rows(previous.rows_of(keys[old], "zeros"), values[old])
@@ -216,7 +216,7 @@ def _equal_rows(one: Floats, other: Floats) -> NDArray[np.bool_]:
     return equal
 
 
-def _said(keys: Keys, own: Floats, values: Floats) -> list[str]:
+def _described(keys: Keys, own: Floats, values: Floats) -> list[str]:
     """Describe the first differing value of the first few rows."""
     texts = []
     for key, left, right in zip(keys[:_EXAMPLES], own, values, strict=False):

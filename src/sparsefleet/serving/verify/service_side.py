@@ -83,9 +83,9 @@ class ServiceClient:
                 return self._exchange(path, request, deadline)
             except urllib.error.HTTPError as error:
                 with error:
-                    said = _said(error.read())
+                    text = _described(error.read())
                 if error.code not in _LATER or time.monotonic() + _PAUSE_S > deadline:
-                    raise self._refused(path, error.code, said) from None
+                    raise self._refused(path, error.code, text) from None
                 time.sleep(_PAUSE_S)
 
     def _exchange(self, path: str, request: urllib.request.Request, deadline: float) -> bytes:
@@ -108,8 +108,8 @@ class ServiceClient:
     def _late(self, path: str) -> DeadlineError:
         return DeadlineError(f"{self.url}{path} did not answer within {self._timeout_s:g} s")
 
-    def _refused(self, path: str, status: int, said: str) -> Exception:
-        message = f"{self.url}{path} answered {status}: {said}"
+    def _refused(self, path: str, status: int, text: str) -> Exception:
+        message = f"{self.url}{path} answered {status}: {text}"
         if status == 401:
             return AuthError(f"{message}; pass the service's token")
         if status in (400, 413, 422):
@@ -142,7 +142,7 @@ def _stream(table: pa.Table) -> bytes:
     return raw
 
 
-def _said(raw: bytes) -> str:
+def _described(raw: bytes) -> str:
     try:
         return str(json.loads(raw)["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -177,23 +177,23 @@ class ServiceSide(Side):
 
     @property
     def _at_once(self) -> int:
-        told = self._about.get("settings", {}).get("max_examples")
-        return min(_AT_ONCE, told) if isinstance(told, int) and told > 0 else _AT_ONCE
+        reported = self._about.get("settings", {}).get("max_examples")
+        return min(_AT_ONCE, reported) if isinstance(reported, int) and reported > 0 else _AT_ONCE
 
     def version(self) -> str:
         return str(self._about.get("version"))
 
     def updated(self) -> float | None:
-        told = self._client.get("/v1/model").get("settings", {}).get("rows_updated")
-        return None if told is None else float(told)
+        reported = self._client.get("/v1/model").get("settings", {}).get("rows_updated")
+        return None if reported is None else float(reported)
 
     def schema(self) -> Schema:
         return self._manifest.schema
 
     def settings(self) -> Mapping[str, str]:
-        told = dict(self._about.get("settings", {}))
-        packages, precision = told.pop("packages", {}), told.pop("precision", {})
-        found = {name: str(value) for name, value in told.items() if value is not None}
+        reported = dict(self._about.get("settings", {}))
+        packages, precision = reported.pop("packages", {}), reported.pop("precision", {})
+        found = {name: str(value) for name, value in reported.items() if value is not None}
         found |= {name: str(value) for name, value in packages.items()}
         found |= formats_of(self._manifest)
         return found | {f"rows of table '{name}'": str(kind) for name, kind in precision.items()}
@@ -245,12 +245,12 @@ class ServiceSide(Side):
     def trace(self, arrays: Arrays) -> Trace:
         examples = rows_of(self._model.schema, arrays)
         answer = self._client.post_json("/v1/predict?trace=1", {"examples": examples})
-        told = answer.get("trace")
-        if not isinstance(told, dict):
+        reported = answer.get("trace")
+        if not isinstance(reported, dict):
             raise ProtocolError(f"{self.name}/v1/predict?trace=1 returned no trace")
-        return Trace(self._inputs(told), self._layers(told))
+        return Trace(self._inputs(reported), self._layers(reported))
 
-    def _inputs(self, told: dict[str, Any]) -> Arrays:
+    def _inputs(self, reported: dict[str, Any]) -> Arrays:
         """Return the reported inputs. Ids received as floats stay floats, so that it shows."""
         wanted = {
             name: item.dtype if index == 0 else "int64"
@@ -258,22 +258,22 @@ class ServiceSide(Side):
             for index, name in enumerate(item.arrays)
         }
         found = {}
-        for name, values in told.get("inputs", {}).items():
+        for name, values in reported.get("inputs", {}).items():
             array = np.array(values)
             kind = np.dtype(wanted.get(name, array.dtype))
             fits = array.dtype.kind == kind.kind or array.size == 0
             found[name] = array.astype(kind) if fits else array
         return found
 
-    def _layers(self, told: dict[str, Any]) -> list[Layer]:
+    def _layers(self, reported: dict[str, Any]) -> list[Layer]:
         """Return the lookups in order, then the layers that the service reports."""
         names = self._model.lookup_layers
         layers = []
-        for layer, lookup in zip(names, told.get("lookups", []), strict=False):
+        for layer, lookup in zip(names, reported.get("lookups", []), strict=False):
             rows = np.array(lookup["rows"], np.float32)
             values = rows.reshape(*lookup["shape"], rows.shape[-1] if rows.size else layer.dim)
             layers.append(Layer(layer.name, layer.what, values))
-        for item in told.get("layers", []):
+        for item in reported.get("layers", []):
             array = np.array(item["values"], item["dtype"]).reshape(item["shape"])
             layers.append(Layer(item["name"], item["what"], array))
         return layers

@@ -36,8 +36,8 @@ class SettingsCheck:
                     )
                 )
         made = ", ".join(f"{name} {version}" for name, version in manifest.made_by.items())
-        said = f"version {manifest.digest}, rows {_all(formats)}, made by {made}"
-        return CheckResult.of("settings", case.model.name, said, findings)
+        text = f"version {manifest.digest}, rows {_all(formats)}, made by {made}"
+        return CheckResult.of("settings", case.model.name, text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
         settings, version = side.settings(), side.version()
@@ -46,9 +46,9 @@ class SettingsCheck:
         found = dict(settings or {})
         findings = _precision(case, found) + _version(case, version)
         findings += _expected(case, found) + _snapshot(case, side) + _packages(case, found)
-        said = ", ".join(f"{name} {value}" for name, value in found.items() if " " not in name)
+        text = ", ".join(f"{name} {value}" for name, value in found.items() if " " not in name)
         return CheckResult.of(
-            "settings", side.name, f"version {version}, {said}", findings, {"settings": found}
+            "settings", side.name, f"version {version}, {text}", findings, {"settings": found}
         )
 
 

@@ -173,6 +173,6 @@ def _guarded(
 
 
 def _failed(name: CheckName, side: str, error: SparseFleetError) -> CheckResult:
-    kind = next(said for cause, said in _KINDS if isinstance(error, cause))
+    kind = next(text for cause, text in _KINDS if isinstance(error, cause))
     finding = Finding(name=kind, what=side, found=str(error), wanted="data to compare with")
     return CheckResult.of(name, side, "the check could not run", [finding])

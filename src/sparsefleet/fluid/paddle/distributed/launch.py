@@ -77,9 +77,9 @@ def cluster_from_cloud(
         places = [place for start in starts for place in found[start : start + num_local]]
         return PaddleCluster(node_ips, node_rank, tuple(places))
     port = started_port or _CLOUD_PORT
-    told = environ.get("PADDLE_PORT")
-    if told is not None and num_ports >= num_local:
-        port = told.integer(low=1)
+    first_port = environ.get("PADDLE_PORT")
+    if first_port is not None and num_ports >= num_local:
+        port = first_port.integer(low=1)
     return PaddleCluster.from_first_port(node_ips, node_rank, port, num_local)
 
 
