@@ -184,8 +184,8 @@ def _integers(
     if flat and (min(flat) < low or max(flat) >= end):
         at = next(at for at, value in enumerate(flat) if not low <= value < end)
         raise FeedError(
-            f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}: it "
-            f"must be in {low}..{end - 1}"
+            f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}: "
+            f"it must be in {low}..{end - 1}"
         )
     if dtype == np.int64 and flat and max(flat) >= _INT64_END:  # keys keep their bits
         flat = [value - _KEYS_END if value >= _INT64_END else value for value in flat]
