@@ -6,9 +6,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "log/log.h"
+#include "log/log_cursor.h"
+#include "replica/replica_messages.h"
 #include "replica/replica_store.h"
 #include "testing/faulty_files.h"
+#include "testing/fuzz_seeds.h"
 
 namespace {
 
@@ -47,7 +53,60 @@ class Fuzzer {
   int inputs_ = 0;
 };
 
+using Bytes = std::vector<std::byte>;
+
+Bytes Flat(const GatheredBody& body) {
+  Bytes flat;
+  for (const iovec& piece : body.pieces) {
+    testing::AppendBytes(flat, {static_cast<const std::byte*>(piece.iov_base), piece.iov_len});
+  }
+  return flat;
+}
+
+// The records of a small log.
+Bytes Records() {
+  const testing::TemporaryDirectory place;
+  auto directory = LogDirectory::Open(place.path(), 0);
+  if (!directory.ok()) std::abort();
+  auto log = Log::Begin(*directory.value(), 1, {});
+  if (!log.ok()) std::abort();
+  for (std::uint32_t type = 0; type < 2; ++type) {
+    std::string text(5, 'x');
+    const iovec piece{text.data(), text.size()};
+    if (!log.value()->Append(type, {&piece, 1}).ok()) std::abort();
+  }
+  auto file = MappedFile::Open(directory.value()->SegmentPath(1));
+  if (!file.ok()) std::abort();
+  const auto bytes = file.value().bytes();
+  return {bytes.begin(), bytes.end()};
+}
+
+// A copy that is opened, appended to and read.
+std::vector<Bytes> Seeds() {
+  const ReplicaHead head{0, 1, 5};
+  const Bytes file = Records();
+  const auto records = std::span(file).subspan(kFileHeadBytes);
+  const std::array<Bytes, 4> requests = {Encode(ReplicaOpen{head, true}),
+                                         Flat(Gather(ReplicaAppend{head, 1, records})),
+                                         Flat(Gather(ReplicaSnapshot{head, 3, 0, true, records})),
+                                         Encode(ReplicaRead{head, false, 1, 0, 100})};
+  std::vector<Bytes> seeds(1);
+  for (const std::size_t type : {0, 1, 3, 1, 2, 3}) {
+    const Bytes& body = requests[type];
+    Bytes request = {static_cast<std::byte>(type), static_cast<std::byte>(body.size())};
+    testing::AppendBytes(request, body);
+    testing::AppendBytes(seeds[0], request);
+    seeds.push_back(request);
+  }
+  return seeds;
+}
+
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  testing::WriteFuzzSeeds(*argc, *argv, Seeds());
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static Fuzzer fuzzer;

@@ -56,7 +56,9 @@ inline DenseSpec CorpusDense(std::string name, std::uint64_t size) {
 inline std::vector<SparseSpec> CorpusSparseTables() {
   SparseSpec sites = CorpusSparse("sites", 1);
   sites.row_dtype = RowDtype::kInt8;
-  return {CorpusSparse("ads", 4), sites};
+  SparseSpec shops = CorpusSparse("shops", 4);
+  shops.row_dtype = RowDtype::kBf16;
+  return {CorpusSparse("ads", 4), sites, shops};
 }
 inline std::vector<DenseSpec> CorpusDenseTables() { return {CorpusDense("net", 33)}; }
 
@@ -89,8 +91,11 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   push.sections.push_back(wants);
   static const std::vector<Bf16> narrow(33, 0xbf00);
   PullRequest narrow_pull = pull;
+  narrow_pull.sections.push_back({"shops", false, 4, keys.size(), 0, keys});
+  narrow_pull.sections.push_back({"sites", false, 1, keys.size(), 0, keys});
   for (auto& section : narrow_pull.sections) section.bf16 = true;
   PushRequest narrow_push = push;
+  narrow_push.sections.push_back({"shops", false, false, false, 4, keys.size(), keys, values});
   for (auto& section : narrow_push.sections) {
     section.bf16 = true;
     section.narrow = std::span(narrow).first(section.values.size());
@@ -106,6 +111,13 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   RowBatch rows;
   rows.keys = {9, 10};
   rows.values.assign(2 * 4, 1.0f);
+  rows.state.assign(2 * 4, 0.5f);  // Adagrad's
+  rows.counters.assign(2, 3);      // steps
+  RowBatch narrow_rows = rows;     // of int8
+  narrow_rows.values.assign(2, 0.1f);
+  narrow_rows.state.assign(2, 0.5f);
+  SparseSpec narrow_spec = CorpusSparse("small", 3);
+  narrow_spec.row_dtype = RowDtype::kInt8;
   PushRequest marked = push;
   const DataMark mark{1, 2, 3, 4};
   marked.marks = {&mark, 1};
@@ -113,47 +125,57 @@ inline std::vector<CorpusFrame> CorpusFrames() {
   hello.client_name = "worker-0";
   using T = MessageType;
   const TableRequest ads{"ads", 2, 0.5, 1};
-  return {{T::kHello, Encode(hello)},
-          {T::kHeartbeat, {}},
-          {T::kGoodbye, {}},
-          {T::kLane, EncodeText("127.0.0.1:9100")},
-          {T::kResume, Encode(ResumeRequest{true})},
-          {T::kPush, Encode(marked)},
-          {T::kDefineSparse, Encode(CorpusSparse("more", 3))},
-          {T::kDefineDense, Encode(CorpusDense("flat", 100))},
-          {T::kTableInfo, Encode(ads)},
-          {T::kPull, Encode(pull)},
-          {T::kPush, Encode(push)},
-          {T::kPull, Encode(narrow_pull)},
-          {T::kPush, Encode(narrow_push)},
-          {T::kPushRound, Encode(narrow_round)},
-          {T::kWriteDense, Encode(WriteDenseRequest{"net", dense})},
-          {T::kSetLearningRate, Encode(ads)},
-          {T::kPushRound, Encode(round)},
-          {T::kPushRound, Encode(waiting)},
-          {T::kPushRound, Encode(PushRoundRequest{{"pair", 1, 2, true}, 7, "not finite", {}})},
-          {T::kVersion, Encode(ads)},
-          {T::kWaitVersion, Encode(ads)},
-          {T::kBarrier, Encode(BarrierRequest{"epoch", 2})},
-          {T::kPutNote, Encode(NoteRequest{"rank-0", "10.0.0.1:99", false})},
-          {T::kGetNote, Encode(NoteRequest{"rank-0", "", true})},
-          {T::kGetNotes, EncodeNoteKeys(std::vector<std::string_view>{"rank-0", "rank-1"})},
-          {T::kDeleteNote, Encode(NoteRequest{"rank-0", "", false})},
-          {T::kAdvanceClock, Encode(AdvanceClockRequest{{"clocks", 1, 3, true}, 9, 2})},
-          {T::kLeaveGroup, Encode(RoundMember{"train", 0, 1, false})},
-          {T::kLeaveGroup, Encode(RoundMember{"pair", 1, 2, false})},
-          {T::kStats, {}},
-          {T::kShrink, Encode(ads)},
-          {T::kErase, Encode(EraseRequest{"ads", keys})},
-          {T::kOpenCut, Encode(ads)},
-          {T::kNextCut, Encode(NextCutRequest{1, 3})},
-          {T::kCloseCut, EncodeNumber(1)},
-          {T::kImport, EncodeRows("ads", rows)},
-          {T::kWatchChanges, Encode(ads)},
-          {T::kTakeChanges, Encode(ads)},
-          {T::kShutdown, {}},
-          {T::kCommand, Encode(CommandRequest{"ping", std::as_bytes(std::span(keys))})},
-          {T::kCommand, Encode(CommandRequest{"", {}})}};
+  return {
+      {T::kHello, Encode(hello)},
+      {T::kHeartbeat, {}},
+      {T::kGoodbye, {}},
+      {T::kLane, EncodeText("127.0.0.1:9100")},
+      {T::kResume, Encode(ResumeRequest{true})},
+      {T::kPush, Encode(marked)},
+      {T::kDefineSparse, Encode(CorpusSparse("more", 3))},
+      {T::kDefineDense, Encode(CorpusDense("flat", 100))},
+      {T::kTableInfo, Encode(ads)},
+      {T::kPull, Encode(pull)},
+      {T::kPush, Encode(push)},
+      {T::kPull, Encode(narrow_pull)},
+      {T::kPush, Encode(narrow_push)},
+      {T::kPushRound, Encode(narrow_round)},
+      {T::kWriteDense, Encode(WriteDenseRequest{"net", dense})},
+      {T::kSetLearningRate, Encode(ads)},
+      {T::kPushRound, Encode(round)},
+      {T::kPushRound, Encode(waiting)},
+      {T::kPushRound, Encode(PushRoundRequest{{"pair", 1, 2, false}, 7, "not finite", {}})},
+      {T::kVersion, Encode(ads)},
+      {T::kWaitVersion, Encode(ads)},
+      {T::kBarrier, Encode(BarrierRequest{"epoch", 2})},
+      {T::kPutNote, Encode(NoteRequest{"rank-0", "10.0.0.1:99", false})},
+      {T::kGetNote, Encode(NoteRequest{"rank-0", "", true})},
+      {T::kGetNotes, EncodeNoteKeys(std::vector<std::string_view>{"rank-0", "rank-1"})},
+      {T::kDeleteNote, Encode(NoteRequest{"rank-0", "", false})},
+      {T::kAdvanceClock, Encode(AdvanceClockRequest{{"clocks", 1, 3, true}, 9, 2})},
+      {T::kLeaveGroup, Encode(RoundMember{"train", 0, 1, false})},
+      {T::kLeaveGroup, Encode(RoundMember{"pair", 1, 2, false})},
+      {T::kStats, {}},
+      {T::kShrink, Encode(ads)},
+      {T::kErase, Encode(EraseRequest{"ads", keys})},
+      {T::kOpenCut, Encode(ads)},
+      {T::kNextCut, Encode(NextCutRequest{1, 3})},
+      {T::kCloseCut, EncodeNumber(1)},
+      {T::kImport, EncodeRows("ads", rows)},
+      {T::kWatchChanges, Encode(ads)},
+      {T::kPush, Encode(push)},
+      {T::kTakeChanges, Encode(TableRequest{"ads", 0, 0.0, kFlagBeginTaking})},
+      {T::kWatchChanges, Encode(TableRequest{"shops", 0, 0.0, 0})},
+      {T::kPush, Encode(narrow_push)},
+      {T::kTakeChanges, Encode(TableRequest{"shops", 0, 0.0, kFlagBeginTaking | kFlagTakeBf16})},
+      {T::kImport, EncodeRows("shops", rows)},
+      {T::kImport, EncodeRows("sites", narrow_rows)},
+      {T::kOpenCut, Encode(TableRequest{"sites", 0, 0.0, 0})},
+      {T::kNextCut, Encode(NextCutRequest{2, 3})},
+      {T::kDefineSparse, Encode(narrow_spec)},
+      {T::kShutdown, {}},
+      {T::kCommand, Encode(CommandRequest{"ping", std::as_bytes(std::span(keys))})},
+      {T::kCommand, Encode(CommandRequest{"", {}})}};
 }
 
 // Damaged frames, the same ones for the same seed. Not thread-safe.

@@ -62,6 +62,9 @@ class FuzzTarget {
     }
     ++handled_;
     (void)dispatcher_.Handle(session_, {body.get(), size}, ReplyTo{sink_, header.value()});
+    // A client that has said goodbye, or whose place another one took, has nothing more to say.
+    const MessageType type = header.value().type;
+    if (type == MessageType::kGoodbye || type == MessageType::kResume) Rejoin();
   }
 
   // Takes a waiting command and answers it with its body; false if there is none.
