@@ -144,7 +144,7 @@ class Checkpoint:
         self.check_file(entry)
         try:
             value = json.loads(self.folder.read(entry.path))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptFileError(f"{self.locate(entry)}: expected JSON: {error}") from error
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise CorruptFileError(

@@ -16,6 +16,7 @@ from sparsefleet.errors import (
     CheckpointIoError,
     CheckpointMissingError,
     ConfigError,
+    CorruptFileError,
 )
 
 __all__ = [
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 READ_BYTES = 4 << 20
+_LOCAL_SCHEMES = ("file", "local")
+OBJECT_STORES = ("abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a")
+"""fsspec's schemes of stores without folders."""
 
 
 class FoundFile(NamedTuple):
@@ -126,8 +130,20 @@ class Folder(abc.ABC):
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def sub(self, path: str) -> Folder:
-        """Return another folder, by its absolute path or relative to this one (with `..`)."""
-        path = path if "://" in path else joined(self.root, path)
+        """Return another folder, by its absolute path or relative to this one (with `..`).
+
+        Raises ConfigError for a URL that leads from a checkpoint to another kind of service than
+        its own, unless that is a disk or an object store: manifests may come from strangers.
+        """
+        if "://" in path:
+            scheme = path.partition("://")[0]
+            known = {*OBJECT_STORES, *_LOCAL_SCHEMES, self.root.partition("://")[0]}
+            if "::" in path or scheme not in known:
+                raise ConfigError(
+                    f"{path:.500}: expected a path, or the URL of a disk or an object store"
+                )
+        else:
+            path = joined(self.root, path)
         return open_folder(path, self._options, within=self._within)
 
     @abc.abstractmethod
@@ -173,10 +189,19 @@ class Folder(abc.ABC):
         """Convert errors while reading the file to errors that name it."""
         return reported("read", self.locate(path), self._kinds)
 
-    def read(self, path: str) -> bytes:
-        """Return the contents of the file."""
+    def read(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        """Return the contents of the file. Raises CorruptFileError if it exceeds `max_bytes`."""
+        found = self._read(path, None if max_bytes is None else max_bytes + 1)
+        if max_bytes is not None and len(found) > max_bytes:
+            raise CorruptFileError(
+                f"{self.locate(path)}: expected at most {max_bytes:,} bytes, found more"
+            )
+        return found
+
+    def _read(self, path: str, limit: int | None) -> bytes:
+        """Return the first `limit` bytes of the file; None: all of them."""
         with self.reading(path), self.open(path) as file:
-            return file.read()
+            return file.read(-1 if limit is None else limit)
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Read the file once; return its size in bytes and its checksum."""
@@ -206,12 +231,10 @@ def open_folder(
     from sparsefleet.checkpoint.remote_folder import RemoteFolder
 
     path = str(path)
-    for prefix in ("file://", "local://"):
-        if path.startswith(prefix):
-            return LocalFolder(path[len(prefix) :], storage_options, within)
-    if "://" in path:
+    local = _local_path(path)
+    if local is None:
         return RemoteFolder(path, storage_options or {}, within)
-    return LocalFolder(path, storage_options, within)
+    return LocalFolder(local, storage_options, within)
 
 
 def joined(root: str, path: str) -> str:
@@ -222,9 +245,6 @@ def joined(root: str, path: str) -> str:
     """
     scheme, mark, rest = root.rpartition("://")
     return scheme + mark + posixpath.normpath(posixpath.join(rest or "/", path))
-
-
-_LOCAL = ("file://", "local://")
 
 
 class Confinement:
@@ -265,10 +285,10 @@ class Confinement:
 
 def _local_path(path: str) -> str | None:
     """Return a path on this machine's disks without its scheme; None for other URLs."""
-    for prefix in _LOCAL:
-        if path.startswith(prefix):
-            return path[len(prefix) :]
-    return None if "://" in path else path
+    scheme, mark, rest = path.partition("://")
+    if mark and scheme in _LOCAL_SCHEMES:
+        return rest
+    return None if mark else path
 
 
 def _real(path: str) -> str:

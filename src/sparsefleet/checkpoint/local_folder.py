@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import IO, Any
 
 from sparsefleet.checkpoint.folder import Confinement, Folder, FoundFile, OutputFile, reported
 from sparsefleet.checkpoint.names import TABLE_FOLDERS
+from sparsefleet.errors import CorruptFileError
 
 __all__ = ["LocalFolder"]
 
@@ -35,6 +37,11 @@ def _make_folder(path: str) -> None:
     with contextlib.suppress(FileExistsError):  # another server was faster
         os.mkdir(path)
     _sync_folder(above)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; opening a pipe would otherwise wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _remove_if_empty(path: str) -> None:
@@ -120,7 +127,11 @@ class LocalFolder(Folder):
     def open(self, path: str) -> IO[bytes]:
         location = self.allowed(path)
         with reported("read", location):
-            return open(location, "rb", buffering=0)
+            file: IO[bytes] = io.FileIO(location, opener=_open_without_waiting)
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                file.close()
+                raise CorruptFileError(f"{location}: expected a file, found a device or pipe")
+            return file
 
     def size(self, path: str) -> int | None:
         found = self._stat(path)

@@ -8,16 +8,20 @@ from typing import IO, Any
 
 import fsspec
 
-from sparsefleet.checkpoint.folder import Confinement, Folder, FoundFile, OutputFile, reported
+from sparsefleet.checkpoint.folder import (
+    OBJECT_STORES,
+    Confinement,
+    Folder,
+    FoundFile,
+    OutputFile,
+    reported,
+)
 from sparsefleet.errors import ConfigError
 
 __all__ = ["RemoteFolder"]
 
 # Drivers raise errors of their client libraries; only the message says what happened.
 _ANY = (Exception,)
-
-# Object stores have no folders: creating one with a misspelt name would create a bucket.
-_WITHOUT_FOLDERS = {"abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a"}
 
 
 class _RemoteFile(OutputFile):
@@ -59,7 +63,8 @@ class RemoteFolder(Folder):
 
     def _make_folder(self, full: str) -> None:
         """Create the folder of the file."""
-        if self.root.partition("://")[0] not in _WITHOUT_FOLDERS:
+        # In an object store, creating a folder with a misspelt name would create a bucket.
+        if self.root.partition("://")[0] not in OBJECT_STORES:
             self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
 
     def create(self, path: str) -> OutputFile:
@@ -79,9 +84,9 @@ class RemoteFolder(Folder):
             opened: IO[bytes] = self._fs.open(self._full(path), "rb")
             return opened
 
-    def read(self, path: str) -> bytes:
+    def _read(self, path: str, limit: int | None) -> bytes:
         with reported("read", self.locate(path), _ANY):
-            data: bytes = self._fs.cat_file(self._full(path))
+            data: bytes = self._fs.cat_file(self._full(path), end=limit)
             return data
 
     def _info(self, path: str) -> dict[str, Any] | None:

@@ -20,6 +20,8 @@ from sparsefleet.errors import CorruptFileError
 
 __all__ = ["read_keys", "read_row_file"]
 
+_LEAST_BYTES = 4  # of a value
+
 
 def read_row_file(
     folder: Folder, entry: FileEntry, layout: RowLayout, columns: Sequence[str] = COLUMNS
@@ -33,7 +35,8 @@ def read_row_file(
     widths = {name: width if name in columns else 0 for name, width in widths.items()}
     wanted = {column.name: _arrow_type(column.dtype, column.width) for column in columns_of(layout)}
     asked = ["key", *(name for name in wanted if widths.get(name))]
-    for group in _read_groups(folder, entry, wanted, asked):
+    expected = {column.name: column.width or 1 for column in columns_of(layout)}
+    for group in _read_groups(folder, entry, wanted, asked, expected):
         keys = group.column("key").to_numpy()
 
         def matrix(name: str, dtype: str, group: pa.Table = group) -> NDArray[Any]:
@@ -52,13 +55,13 @@ def read_row_file(
 
 def read_keys(folder: Folder, entry: FileEntry) -> Iterator[NDArray[np.uint64]]:
     """Yield the keys of a file of removed keys."""
-    for group in _read_groups(folder, entry, {"key": pa.uint64()}, ["key"]):
+    for group in _read_groups(folder, entry, {"key": pa.uint64()}, ["key"], {"key": 1}):
         yield group.column("key").to_numpy()
 
 
 def _arrow_type(dtype: str, width: int | None) -> pa.DataType:
     plain = pa.from_numpy_dtype(np.dtype(dtype))
-    return plain if width is None else pa.list_(plain)
+    return plain if width is None else pa.list_(pa.field("element", plain, nullable=False))
 
 
 @contextmanager
@@ -81,7 +84,11 @@ def _open(folder: Folder, path: str) -> Any:
 
 
 def _read_groups(
-    folder: Folder, entry: FileEntry, wanted: dict[str, pa.DataType], asked: list[str]
+    folder: Folder,
+    entry: FileEntry,
+    wanted: dict[str, pa.DataType],
+    asked: list[str],
+    widths: dict[str, int],
 ) -> Iterator[pa.Table]:
     location = folder.locate(entry.path)
     with _open(folder, entry.path) as file:
@@ -93,17 +100,41 @@ def _read_groups(
             raise CorruptFileError(f"{location}: rows: expected {entry.num_rows}, found {rows}")
         for group in range(parquet.num_row_groups):
             with _as_corrupt(folder, entry.path):
+                _check_group(parquet.metadata.row_group(group), widths, location)
                 table = parquet.read_row_group(group, columns=asked, use_threads=False)
             yield table
 
 
+def _check_group(group: Any, widths: dict[str, int], location: str) -> None:
+    """Check that reading a row group takes no more memory than the file has bytes.
+
+    With compression, dictionaries or nulls, a few bytes can stand for any number of rows.
+    """
+    for place in range(group.num_columns):
+        column = group.column(place)
+        name = column.path_in_schema.partition(".")[0]
+        coding = {*column.encodings, column.compression}
+        if column.has_dictionary_page or not coding <= {"PLAIN", "RLE", "UNCOMPRESSED"}:
+            raise CorruptFileError(
+                f"{location}: {name}: expected plain values, found {', '.join(sorted(coding))}"
+            )
+        values, size = column.num_values, column.total_compressed_size
+        if values != group.num_rows * widths[name] or size < values * _LEAST_BYTES:
+            raise CorruptFileError(
+                f"{location}: {name}: expected {widths[name]} values in each row, found "
+                f"{values} in {group.num_rows} rows and {size} bytes"
+            )
+
+
 def _check_schema(schema: pa.Schema, wanted: dict[str, pa.DataType], location: str) -> None:
-    def shown(name: str, kind: pa.DataType) -> str:
-        is_list = pa.types.is_list(kind)
-        return f"{name} {'list of ' if is_list else ''}{kind.value_type if is_list else kind}"
+    def shown(name: str, kind: pa.DataType, nulls: bool = False) -> str:
+        if not pa.types.is_list(kind):
+            return f"{name} {kind}{' with nulls' if nulls else ''}"
+        nulls = nulls or kind.value_field.nullable
+        return f"{name} list of {kind.value_type}{' with nulls' if nulls else ''}"
 
     expected = [shown(name, kind) for name, kind in wanted.items()]
-    found = [shown(field.name, field.type) for field in schema]
+    found = [shown(field.name, field.type, field.nullable) for field in schema]
     if found != expected:
         raise CorruptFileError(
             f"{location}: columns: expected {', '.join(expected)}, found {', '.join(found)}"

@@ -33,6 +33,7 @@ STALE_AFTER_S = 24 * 3600.0
 """After this long without a change, a save without a lock counts as crashed."""
 
 _RENEW_AFTER_S = 3600.0
+_MOST_MANIFEST_BYTES = 256 << 20
 
 
 class SaveMarker:
@@ -131,7 +132,8 @@ def _is_locked(location: str) -> bool:
 
 def read_manifest(folder: Folder) -> Manifest:
     """Return the committed manifest. Raises CheckpointMissingError if there is none."""
-    return Manifest.from_bytes(folder.read(MANIFEST), folder.locate(MANIFEST))
+    raw = folder.read(MANIFEST, max_bytes=_MOST_MANIFEST_BYTES)
+    return Manifest.from_bytes(raw, folder.locate(MANIFEST))
 
 
 def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> list[str]:

@@ -128,7 +128,8 @@ def rewritten(kind: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
 
     def damage(folder: Path) -> None:
         path = file_of(folder, kind)
-        pq.write_table(change(pq.read_table(path)), path)
+        plain = {"compression": "none", "use_dictionary": False}
+        pq.write_table(change(pq.read_table(path)), path, **plain)
         data = path.read_bytes()
 
         def fit(manifest: dict[str, Any]) -> None:
@@ -142,15 +143,20 @@ def rewritten(kind: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
     return damage
 
 
+_VALUES = pa.field(
+    "values", pa.list_(pa.field("element", pa.float32(), nullable=False)), nullable=False
+)
+
+
 def narrow(table: pa.Table) -> pa.Table:
     values = [row[:3] for row in table["values"].to_pylist()]
-    return table.set_column(1, "values", pa.array(values, pa.list_(pa.float32())))
+    return table.set_column(1, _VALUES, pa.array(values, _VALUES.type))
 
 
 def ragged(table: pa.Table) -> pa.Table:
     values = table["values"].to_pylist()
     values[0], values[1] = values[0] + values[1][:1], values[1][1:]
-    return table.set_column(1, "values", pa.array(values, pa.list_(pa.float32())))
+    return table.set_column(1, _VALUES, pa.array(values, _VALUES.type))
 
 
 def doubles(table: pa.Table) -> pa.Table:
