@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ Opened = TypeVar("Opened")
 
 # If an export is replaced while it is being opened, retry with the new one.
 _TRIES = 3
+_MOST_MANIFEST_BYTES = 64 << 20
 
 
 class _GoneError(CorruptFileError):
@@ -41,6 +43,11 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
     """
     path = Path(directory) / MANIFEST
     try:
+        size = _size_of(path)
+        if size > _MOST_MANIFEST_BYTES:
+            raise CorruptFileError(
+                f"{path} has {size:,} bytes, expected {_MOST_MANIFEST_BYTES:,} at most"
+            )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
@@ -101,13 +108,23 @@ def _verify_files(
             continue
         path = directory / entry.name
         try:
-            size = path.stat().st_size
+            size = _size_of(path)
         except FileNotFoundError as error:
             raise _GoneError(f"{path} is missing, expected {entry.bytes:,} bytes") from error
         if size != entry.bytes:
             raise CorruptFileError(f"{path} has {size:,} bytes, expected {entry.bytes:,}")
         if verify == "deep" or entry.name not in rows:
             _verify_checksum(path, entry.sha256)
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file; raise CorruptFileError for a device or a pipe, which may have no
+    end.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptFileError(f"{path} is not a regular file")
+    return found.st_size
 
 
 def _verify_checksum(path: Path, wanted: str) -> None:

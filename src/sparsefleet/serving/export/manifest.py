@@ -147,7 +147,7 @@ class ExportManifest:
         """
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptFileError(f"{where} is not JSON: {error}") from error
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
             raise CheckpointError(f"{where} is not the manifest of an exported model")
@@ -196,7 +196,8 @@ def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     if origin is Literal:
         _require(value in arguments, " or ".join(map(repr, arguments)), value, where, path)
         return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int:
+        _require(-(2**63) <= value < 2**64, "a number", value, where, path)
         return float(value)
     _require(type(value) is kind, kind.__name__, value, where, path)
     if kind is int:

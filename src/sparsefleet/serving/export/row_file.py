@@ -5,6 +5,7 @@ Letters: N rows, D row width.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -84,16 +85,23 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
     """Return keys, flat values and, for int8, scales as views of the mapped file."""
     import pyarrow as pa  # imported here so that only opening an export costs its 40 MB
 
-    wanted = row_schema(entry.name, entry.dim, entry.format)
     try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        schema, num_batches = reader.schema, reader.num_record_batches
-        batch = reader.get_batch(0) if num_batches == 1 else None
-        if batch is not None:
+        wanted = row_schema(entry.name, entry.dim, entry.format)
+        file = pa.memory_map(str(path))
+        num_batches = pa.ipc.open_file(file).num_record_batches
+        file.seek(_MAGIC_BYTES)  # the messages follow one another, as in a stream
+        messages = pa.ipc.MessageReader.open_stream(file)
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        batch = None
+        if num_batches == 1:
+            message = messages.read_next_message()
+            if _is_compressed(message.metadata.to_pybytes()):
+                raise CorruptFileError(f"{path} is compressed, expected plain rows")
+            batch = pa.ipc.read_record_batch(message, schema)
             batch.validate()  # checks that the file holds all its column bytes; reads no rows
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverflowError, StopIteration, struct.error) as error:
         raise CorruptFileError(f"{path} is not a row file: {error}") from error
     if batch is None or not schema.equals(wanted) or batch.num_rows != entry.rows:
         found = "none" if batch is None else f"{batch.num_rows:,} rows of {schema.types}"
@@ -102,6 +110,34 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
         )
     columns = [batch.column(0), batch.column(1).flatten(), *batch.columns[2:]]
     return [column.to_numpy(zero_copy_only=True) for column in columns]
+
+
+_MAGIC_BYTES = 8  # at the start of an Arrow IPC file
+_HEADER, _COMPRESSION = 2, 3  # fields of Message and RecordBatch
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Return whether the buffers of a record batch are compressed.
+
+    A few bytes of them could become any number of rows, all in memory. `metadata` is a flatbuffer,
+    a Message whose header is a RecordBatch (Message.fbs in Arrow's format).
+    """
+
+    def place_of(table: int, field: int) -> int | None:
+        (back,) = struct.unpack_from("<i", metadata, table)
+        (size,) = struct.unpack_from("<H", metadata, table - back)
+        if size < 6 + 2 * field:
+            return None
+        (offset,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * field)
+        return table + offset if offset else None
+
+    (message,) = struct.unpack_from("<I", metadata)
+    header = place_of(message, _HEADER)
+    if header is None:
+        return False
+    return (
+        place_of(header + struct.unpack_from("<I", metadata, header)[0], _COMPRESSION) is not None
+    )
 
 
 _PIECE_ROWS = 1 << 16
