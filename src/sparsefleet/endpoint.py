@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["Endpoint", "parse_endpoint"]
+__all__ = ["Endpoint", "host_of", "is_local_name", "parse_endpoint"]
+
+_AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^:\[\]/@]+)(?::\d{0,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +67,31 @@ def parse_endpoint(text: str) -> Endpoint:
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ConfigError(f"endpoint {text!r}: the port must be a number in 0..65535, got {port!r}")
     return Endpoint(host, int(port))
+
+
+def host_of(authority: str) -> str | None:
+    """Return the host of a Host header, in lower case without the port; None if it is malformed.
+
+    >>> host_of("Example.com:80"), host_of("[::1]"), host_of("a/b")
+    ('example.com', '[::1]', None)
+    """
+    found = _AUTHORITY.fullmatch(authority)
+    return found[1].lower().rstrip(".") if found else None
+
+
+def is_local_name(authority: str) -> bool:
+    """Return whether a Host header has an IP address or localhost: names that DNS cannot redirect.
+
+    >>> is_local_name("localhost:80"), is_local_name("[::1]"), is_local_name("evil.test")
+    (True, True, False)
+    """
+    host = host_of(authority)
+    if host is None:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from sparsefleet.endpoint import Endpoint, parse_endpoint
+from sparsefleet.endpoint import Endpoint, is_local_name, parse_endpoint
 from sparsefleet.errors import ConfigError
 
 __all__ = ["HttpServer", "Request", "Response", "Route"]
@@ -23,6 +23,7 @@ __all__ = ["HttpServer", "Request", "Response", "Route"]
 _log = logging.getLogger("sparsefleet.monitor")
 _MAX_CONNECTIONS = 64
 _IDLE_S = 10.0
+_TAKE_ROOM_S = 5.0
 _COOKIE = "sparsefleet_token"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -62,11 +63,16 @@ class HttpServer:
     routes: by path.
     token: if set, requests need it: as a bearer token, as `?token=`, which a browser exchanges for
     a cookie, or as that cookie.
+
+    On a loopback address, requests to another host name are refused: a web page whose domain points
+    here would read the answers. Beyond 64 connections, the oldest one without a whole request is
+    closed.
     """
 
     def __init__(self, address: str, routes: Mapping[str, Route], *, token: str = "") -> None:
         where = parse_endpoint(address)
-        handler = type("_Handler", (_Handler,), {"routes": routes, "token": token})
+        settings = {"routes": routes, "token": token, "is_local": where.is_loopback}
+        handler = type("_Handler", (_Handler,), settings)
         try:
             self._server = _Server((where.host, where.port), handler)
         except OSError as error:
@@ -99,6 +105,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._silent: dict[Any, None] = {}  # connections without a whole request, oldest first
         super().__init__(address, handler)
 
     def server_bind(self) -> None:  # skips HTTPServer's lookup of the host name
@@ -108,16 +116,35 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._room.acquire(blocking=False) and not self._take_room():
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._silent[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._room.release()
+
+    def has_asked(self, request: Any) -> None:
+        """Record that a connection has sent a whole request."""
+        with self._lock:
+            self._silent.pop(request, None)
+
+    def _take_room(self) -> bool:
+        """Close the oldest connection without a request and wait for its place."""
+        with self._lock:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return False
+            del self._silent[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end and finishes
+        return self._room.acquire(timeout=_TAKE_ROOM_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         del request
@@ -127,11 +154,17 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     routes: Mapping[str, Route] = {}
     token = ""
+    is_local = False
+    server: _Server
     timeout = _IDLE_S
     server_version = "sparsefleet"
     sys_version = ""
 
     def do_GET(self) -> None:
+        self.server.has_asked(self.connection)
+        if self.is_local and not is_local_name(self.headers.get("Host", "localhost")):
+            self._send(_OTHER_HOST)
+            return
         parts = urlsplit(self.path)
         query = {name: texts[-1] for name, texts in parse_qs(parts.query).items()}
         if self.token and not self._knows_token():
@@ -178,6 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
+_OTHER_HOST = Response(
+    b"This address serves only this machine: use localhost or its IP address.\n",
+    status=HTTPStatus.MISDIRECTED_REQUEST,
+)
 _NO_TOKEN = Response(
     b"This address needs the token that was printed with it: open the whole printed address.\n",
     status=HTTPStatus.FORBIDDEN,

@@ -11,8 +11,6 @@ import base64
 import binascii
 import functools
 import hmac
-import ipaddress
-import re
 import socket
 import time
 from collections.abc import Iterable
@@ -20,7 +18,7 @@ from collections.abc import Iterable
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sparsefleet.endpoint import Endpoint
+from sparsefleet.endpoint import Endpoint, host_of, is_local_name
 from sparsefleet.serving.http.admission import Admission
 from sparsefleet.serving.http.refusal import Refusal
 from sparsefleet.serving.http.telemetry import Telemetry
@@ -170,7 +168,6 @@ class _Answer:
         await self._send(message)
 
 
-_AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^:\[\]/@]+)(?::\d{0,5})?")
 _REMEMBERED = 256
 
 
@@ -201,34 +198,16 @@ class Hosts:
         """Return whether this Host header, a name or address with an optional port, is allowed."""
         if self._any:
             return True
-        host = _host_of(authority)
-        if host is None:
-            return False
-        if _is_address(host) or host == "localhost" or host.endswith(".localhost"):
-            return True
-        return self._is_named(host)
+        host = host_of(authority)
+        return host is not None and (is_local_name(authority) or self._is_named(host))
 
     def allow_origin(self, origin: str, asked: str) -> bool:
         """Return whether a page from `origin` may send requests whose Host header is `asked`."""
         scheme, mark, authority = origin.partition("://")
         if scheme not in ("http", "https") or not mark:
             return False
-        host = _host_of(authority)
+        host = host_of(authority)
         return authority.lower() == asked.lower() or (host is not None and self._is_named(host))
 
     def _is_named(self, host: str) -> bool:
         return host in self._names or host.endswith(self._suffixes)
-
-
-def _host_of(authority: str) -> str | None:
-    """Return the host in lower case without the port; None if it is malformed."""
-    found = _AUTHORITY.fullmatch(authority)
-    return found[1].lower().rstrip(".") if found else None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return False
-    return True
