@@ -110,7 +110,7 @@ class LostData:
         return bool(takes), own[0] if own else None
 
     def take(self, rank: int, epoch: int, source: BatchSource) -> LeftBehind:
-        """Take over the data of a lost worker. source: this worker's, of the same kind."""
+        """Take over the data of a lost worker. source: this worker's own, read the same way."""
         record = WorkerRecord(self._distributed.board, self._who(rank)).read() or {}
         takers = json.loads(self._note(epoch, rank, "takers") or b"[]")
         mine = self._distributed.role.index

@@ -18,7 +18,7 @@ __all__ = ["NDCG", "RecallAtK"]
 
 
 class _Ranking(GAUC):
-    """The mean over groups with a positive of a score of the group's `k` highest predictions.
+    """A score of each group's `k` highest predictions, averaged over groups with a positive label.
 
     Scores may be any finite numbers. Of equal scores, label 0 ranks first, so that ties never help
     and the figure does not depend on the order of the examples. Memory: as `GAUC`.

@@ -31,7 +31,7 @@ class Watched:
     interval: Interval | None
     """None: it does not answer."""
     silent_s: float | None = None
-    """How long it has not answered; None: it never has, like a script without training."""
+    """Seconds since its last answer; None: it has never answered, as a script without training."""
     state: str = "running"
 
     @property

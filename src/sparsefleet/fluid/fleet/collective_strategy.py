@@ -48,7 +48,7 @@ class DistributedStrategy(BuildStrategy):
     """Ranks train alone and average their parameters periodically."""
 
     local_sgd_is_warm_steps: int = 0
-    """Initial steps that average gradients instead."""
+    """How many initial steps average gradients instead of parameters."""
 
     local_sgd_steps: int = 1
     """Steps between two averagings, counted in runs of `fleet.main_program`."""

@@ -86,7 +86,7 @@ def text(pattern: str, what: str) -> Form:
 def integer(value: Any) -> Any:
     """Check an integer that fits into 64 bits."""
     if type(value) is not int or not -_MOST_INTEGER <= value < _MOST_INTEGER:
-        raise RefusedError(f"got {value!r:.80}, expected an integer of 64 bits")
+        raise RefusedError(f"got {value!r:.80}, expected a 64-bit integer")
     return value
 
 

@@ -202,7 +202,7 @@ def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     _require(type(value) is kind, kind.__name__, value, where, path)
     if kind is int:
         # Only ids and seeds may be negative or large; all others are sizes and row counts.
-        _require(-(2**63) <= value < 2**64, "an int of 64 bits", value, where, path)
+        _require(-(2**63) <= value < 2**64, "a 64-bit int", value, where, path)
     return value
 
 
