@@ -195,7 +195,7 @@ def test_manifest_of_any_size_is_not_read_whole(checkpoint: Path, export: Path) 
         os.truncate(path / "manifest.json", 1 << 40)  # a sparse file
     with pytest.raises(CorruptFileError, match="expected at most"):
         read(checkpoint)
-    with pytest.raises(CheckpointError, match="expected .* at most"):
+    with pytest.raises(CheckpointError, match="expected at most"):
         load_inference_model(export)
 
 

@@ -204,7 +204,7 @@ class GeneratorLoader(Loader):
 
 
 def _arrays(values: Iterable[Any]) -> list[LoDTensor]:
-    """Return the batch of each variable, with the types that NumPy gives the values."""
+    """Return the batch of each variable, with the dtypes that NumPy infers."""
     columns = []
     for value in values:
         columns.append(value if isinstance(value, LoDTensor) else LoDTensor())

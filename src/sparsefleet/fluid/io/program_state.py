@@ -193,7 +193,7 @@ def _is_other(variable: Variable) -> bool:
 
 
 def _prefix(model_path: str) -> str:
-    """Return what the names of the saved files start with, given that or one of the files."""
+    """Return the common prefix of the saved files, given the prefix or any of the files."""
     for ending in (_PARAMETERS, _OTHERS, _PROGRAM):
         if model_path.endswith(ending):
             return model_path.removesuffix(ending)

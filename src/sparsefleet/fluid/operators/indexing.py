@@ -56,7 +56,7 @@ def top_k(x: Tensor, k_tensor: Tensor | None, *, k: int = 0) -> list[Tensor]:
 
 
 class _LastGradient(torch.autograd.Function):
-    """Selects rows; of a row selected several times, only the last gradient counts."""
+    """Selects rows; only the last gradient counts if a row is selected several times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
@@ -262,7 +262,7 @@ def _slice_shape(
 
 
 def _picked(start: int, end: int, step: int, size: int) -> range:
-    """Return the indices of a slice; backwards, the end -1 means up to the first, as in Fluid."""
+    """Return the indices of a slice; with a negative step, end -1 includes the first element."""
     stop = None if end == -1 and step < 0 else end
     return range(*builtins.slice(start, stop, step).indices(size))
 

@@ -112,7 +112,7 @@ def cross_entropy_op(
 
 
 def _log(x: Tensor) -> Tensor:
-    """Return log(x), or -1e20 at 0, as Fluid does; NaN for what is no probability."""
+    """Return log(x), or -1e20 at 0, as Fluid does; NaN for negative values."""
     is_zero = x == 0
     return x.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, -1e20)
 
@@ -151,7 +151,7 @@ def softmax_with_cross_entropy_op(
 
 
 def _as_if_summing_to_one(logits: Tensor, logarithms: Tensor, label: Tensor, axis: int) -> Tensor:
-    """Return 0 with a gradient that turns the loss's into softmax - label, as Fluid computes it.
+    """Return 0, with a gradient that makes the loss's gradient softmax - label, as in Fluid.
 
     The two differ for labels that do not sum to 1.
     """

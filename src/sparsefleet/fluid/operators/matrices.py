@@ -90,7 +90,7 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
 
 
 def _batch_shape(x: Shape, y: Shape) -> Shape:
-    """Return the leading sizes of a product of many matrices: those of x, if y has as many."""
+    """Return the leading sizes of a batched product: those of x if y has as many matrices."""
     counts = product_of(x), product_of(y)
     if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
         return x

@@ -46,7 +46,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
         size = _size_of(path)
         if size > _MOST_MANIFEST_BYTES:
             raise CorruptFileError(
-                f"{path} has {size:,} bytes, expected {_MOST_MANIFEST_BYTES:,} at most"
+                f"{path} has {size:,} bytes, expected at most {_MOST_MANIFEST_BYTES:,}"
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -153,7 +153,7 @@ class _Source:
         size = self.size(name)
         if size > _MOST_JSON_BYTES:
             raise RefusedError(
-                f"'{name}' has {size:,} bytes, expected {_MOST_JSON_BYTES:,} at most"
+                f"'{name}' has {size:,} bytes, expected at most {_MOST_JSON_BYTES:,}"
             )
         return self._archive.read(self._root + name)
 
