@@ -133,7 +133,7 @@ class Folder(abc.ABC):
         """Return another folder, by its absolute path or relative to this one (with `..`).
 
         Raises ConfigError for a URL that leads from a checkpoint to another kind of service than
-        its own, unless that is a disk or an object store: manifests may come from strangers.
+        its own, unless that is a disk or an object store: manifests may not be trusted.
         """
         if "://" in path:
             scheme = path.partition("://")[0]

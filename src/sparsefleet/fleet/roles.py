@@ -102,7 +102,7 @@ def split_files(files: list[str], role: RoleInfo) -> list[str]:
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
     """Read Paddle's variables for servers and workers, as PaddleCloudRoleMaker does."""
-    environ = CheckedEnviron(variables, "others of Paddle's family (TRAINING_ROLE ...) are")
+    environ = CheckedEnviron(variables, "other variables of Paddle's launcher (TRAINING_ROLE ...) are")
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     worker_num = environ["PADDLE_TRAINERS_NUM"].integer(low=1)
     if environ["TRAINING_ROLE"].one_of("TRAINER", "PSERVER") == "TRAINER":
@@ -154,9 +154,7 @@ def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
 
 
 def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
-    environ = CheckedEnviron(
-        variables, "others of SPARSEFLEET_ROLE, _SERVERS, _WORKERS, _INDEX are"
-    )
+    environ = CheckedEnviron(variables, "some of SPARSEFLEET_ROLE, _SERVERS, _WORKERS, _INDEX are")
     kind = environ["SPARSEFLEET_ROLE"].one_of("worker", "server")
     meeting_point = environ.get("SPARSEFLEET_MEETING_POINT")
     # Workers with a meeting point do not need servers.
@@ -257,7 +255,7 @@ def workers_per_node(workers: tuple[str, ...], index: int) -> int:
 
 
 def _read_paddle(variables: Mapping[str, str]) -> RoleInfo:
-    environ = CheckedEnviron(variables, "others of Paddle's collective family are")
+    environ = CheckedEnviron(variables, "other variables of Paddle's collective launcher are")
     workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
     limit = (len(workers), "endpoints in PADDLE_TRAINER_ENDPOINTS")
     index = environ.integer("PADDLE_TRAINER_ID", below=limit)

@@ -104,7 +104,7 @@ class HubLink(NodeLink):
                 wire.send("alive")  # lets the leaf detect a different key
                 rank = self._admit(wire, wire.receive(HANDSHAKE_S))
             except (RpcError, OSError, ValueError):
-                return  # a stranger, whose errors do not concern the job
+                return  # not part of the job: its errors do not concern us
             if rank is None:
                 return
             try:

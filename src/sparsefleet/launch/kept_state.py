@@ -67,10 +67,10 @@ class KeptState:
     def _find(self) -> None:
         path = self._place / _JOB_FILE
         if not path.exists():
-            strangers = [found.name for found in self._place.iterdir() if found.name != _LOCK_FILE]
-            if strangers:
+            others = [found.name for found in self._place.iterdir() if found.name != _LOCK_FILE]
+            if others:
                 raise ConfigError(
-                    f"--state-dir {self._place} contains {strangers[0]!r} but no {_JOB_FILE}: use "
+                    f"--state-dir {self._place} contains {others[0]!r} but no {_JOB_FILE}: use "
                     "an empty directory, or the state directory of an earlier job"
                 )
             return

@@ -50,7 +50,7 @@ def notes(config: ManifestConfig, needs: str) -> str:
     """Return the comment at the top of a file."""
     return f"""\
 # {config.servers.count} servers and {config.workers.count} workers. Needs {needs}.
-# Once, make the job key; it never stands in a file of yours:
+# Create the job key once; it is never written to one of your files:
 #   openssl rand -hex 32 | kubectl create secret generic {key_name(config)} \\
 #     --from-file=job.key=/dev/stdin
 # Then: kubectl apply -f THIS_FILE
