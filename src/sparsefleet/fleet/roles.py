@@ -102,7 +102,9 @@ def split_files(files: list[str], role: RoleInfo) -> list[str]:
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
     """Read Paddle's variables for servers and workers, as PaddleCloudRoleMaker does."""
-    environ = CheckedEnviron(variables, "other variables of Paddle's launcher (TRAINING_ROLE ...) are")
+    environ = CheckedEnviron(
+        variables, "other variables of Paddle's launcher (TRAINING_ROLE ...) are"
+    )
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     worker_num = environ["PADDLE_TRAINERS_NUM"].integer(low=1)
     if environ["TRAINING_ROLE"].one_of("TRAINER", "PSERVER") == "TRAINER":
