@@ -97,15 +97,16 @@ class Notice:
         if not self._handles:
             return
         self._handles = False
-        if isinstance(error, HandedOver):
-            # Another SIGTERM, while the interpreter ends, must not change the exit code.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            return
-        # In C first: Python would drop a signal that arrives while it replaces its own handler.
-        ctypes.CDLL(None).signal(signal.SIGTERM, None)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._is_given and error is None:  # nobody has checked since it arrived
-            os.kill(os.getpid(), signal.SIGTERM)
+        if not isinstance(error, HandedOver):
+            # In C first: Python would drop a signal that arrives while it replaces its own handler.
+            ctypes.CDLL(None).signal(signal.SIGTERM, None)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if error is not None or not self._is_given:
+                return
+        # Another SIGTERM, while the interpreter ends, must not change the exit code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if error is None:  # nobody has checked since it arrived
+            raise HandedOver
 
     def heed(self) -> None:
         """Raise `HandedOver` if this process should hand over; call it when there is nothing left

@@ -24,7 +24,7 @@ from sparsefleet.engine.events import (
     PassResult,
 )
 from sparsefleet.engine.lost_data import LostData, add_left_out
-from sparsefleet.engine.notice import Notice, is_state_kept
+from sparsefleet.engine.notice import HandedOver, Notice, is_state_kept
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.saving import BackgroundWriters, SaveCoordinator, save_now
 from sparsefleet.engine.series_claim import claim_series, owner_of_series
@@ -207,8 +207,16 @@ class Training(Generic[AnyModel]):
             is_heeded=keeps or self._checkpoints is not None,
             may_abort=keeps and self._checkpoints is None,
         )
-        with notice:
-            return self._fit(source, epochs, evaluate, within, notice, may_stop=may_stop)
+        is_done = False
+        try:
+            with notice:
+                results = self._fit(source, epochs, evaluate, within, notice, may_stop=may_stop)
+                is_done = True
+        except HandedOver as ended:
+            if is_done:  # the notice came in the last moment
+                self._fail(ended)
+            raise
+        return results
 
     def _fit(
         self,

@@ -35,11 +35,20 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARSEFLEET_NOTICE_FILE", raising=False)
 
 
-def test_notice_after_the_last_look_ends_the_process_as_by_default() -> None:
+def test_notice_after_the_last_look_is_heeded() -> None:
     def body() -> None:
         with Notice(is_heeded=True, may_abort=True) as notice:
             assert not notice.is_given
             notify()
+
+    assert ending_of(body) == os.EX_TEMPFAIL
+
+
+def test_signal_outside_of_training_ends_the_process_as_by_default() -> None:
+    def body() -> None:
+        with Notice(is_heeded=True, may_abort=True) as notice:
+            notice.heed()
+        notify()
 
     assert ending_of(body) == -signal.SIGTERM
 
