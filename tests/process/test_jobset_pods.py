@@ -176,8 +176,12 @@ with fleet.step(ids) as step:
 wait()
 """,
     "store": """\
-from sparsefleet import RemoteStore
-with RemoteStore(fleet.server_endpoints(), name=f"worker-{fleet.worker_index()}"):
+import numpy as np
+from sparsefleet import RemoteStore, optim
+from sparsefleet.store import TableSpec
+with RemoteStore(fleet.server_endpoints(), name=f"worker-{fleet.worker_index()}") as store:
+    store.define(TableSpec(name="ads", dim=1, optimizer=optim.SGD(lr=0.1)))
+    store.push("ads", np.arange(4), np.ones((4, 1), np.float32))
     wait()
 """,
 }

@@ -135,12 +135,7 @@ class RemoteStore(Store):
         )
         super().__init__(native, timeout_s=config.timeout_s)
         self.max_frame_bytes = config.max_frame_bytes
-        if not config.session and _is_worker(name):
-            try:
-                declare_own_loop(self, name)
-            except BaseException:
-                self.close()
-                raise
+        self._loop_of = name if not config.session and _is_worker(name) else ""
 
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
         """Return, by server, the data of the pushes applied in this session, in order of stream.
@@ -167,6 +162,11 @@ class RemoteStore(Store):
         Only a named session does; it also survives an error that ends the process.
         """
         self._native.keep_session(keeps)
+
+    def _before_push(self) -> None:
+        if self._loop_of:  # only now: what has not trained can be started again
+            declare_own_loop(self, self._loop_of)
+            self._loop_of = ""
 
 
 def _is_worker(name: str) -> bool:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.support.servers import NativeServers
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.store import LocalStore, own_loop
+from sparsefleet.optim import SGD
+from sparsefleet.store import LocalStore, TableSpec, own_loop
 from sparsefleet.store.own_loop import declare_own_loop, own_loop_path
 
 
@@ -17,6 +21,12 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("JOBSET_UID", "6f")
     become_another_process(monkeypatch, b"first")
     return monkeypatch
+
+
+@pytest.fixture
+def servers() -> Iterator[NativeServers]:
+    with NativeServers(1) as running:
+        yield running
 
 
 def become_another_process(monkeypatch: pytest.MonkeyPatch, token: bytes) -> None:
@@ -56,6 +66,25 @@ def test_script_that_continues_its_loop_and_launcher_that_decides_are_not_refuse
     become_another_process(environ, b"second")
     environ.setenv(name, text)
     declare_own_loop(servers, "worker-1")
+
+
+def test_store_of_a_worker_declares_its_loop_with_the_first_gradients(
+    environ: pytest.MonkeyPatch, servers: NativeServers
+) -> None:
+    spec = TableSpec(name="t", dim=1, optimizer=SGD(lr=1.0))
+    for token in (b"first", b"second"):
+        become_another_process(environ, token)
+        with servers.connect(name="worker-1") as store:
+            store.define(spec)
+            store.pull("t", [5])
+    with servers.connect(name="worker-1") as store:
+        store.push("t", [5], np.ones((1, 1), np.float32))
+    become_another_process(environ, b"third")
+    with (
+        servers.connect(name="worker-1") as store,
+        pytest.raises(ConfigError, match=r"worker-1 cannot be continued"),
+    ):
+        store.push("t", [5], np.ones((1, 1), np.float32))
 
 
 def test_file_for_the_launcher_is_created(environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
