@@ -112,7 +112,9 @@ class DistributedModel:
         """The user's torch optimizer, while this model is in charge of it."""
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self.wait_s = wait_s
-        self._remote = RemoteStoreConfig(connect_timeout_s=connect_s, wire_dtype=wire_dtype)
+        self._remote = RemoteStoreConfig(
+            connect_timeout_s=connect_s, wire_dtype=self.placement.wire_dtype(wire_dtype)
+        )
         self._track_dirty = track_dirty
         self.groups = dense_groups(model, optimizer)
         """The dense parameters, grouped by update rule."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sparsefleet.engine.distributed_model import DistributedModel
     from sparsefleet.fleet.board import Board
     from sparsefleet.store import Store
+    from sparsefleet.store.remote_store import WireDtype
 
 __all__ = ["StorePlacement", "warn_of_older_tables"]
 
@@ -57,6 +58,10 @@ class StorePlacement:
         """Return the optimizer to use in place of the user's."""
         del model
         return optimizer
+
+    def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
+        """Return the numbers for the network, as in `RemoteStoreConfig`."""
+        return requested
 
     def groups_by_torch(
         self, groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig

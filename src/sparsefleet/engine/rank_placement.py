@@ -46,6 +46,7 @@ from sparsefleet.store.store_save import DENSE_OPTIMIZERS
 
 if TYPE_CHECKING:
     from sparsefleet.engine.distributed_model import DistributedModel
+    from sparsefleet.store.remote_store import WireDtype
 
 __all__ = ["RankPlacement", "RankTensors"]
 
@@ -121,6 +122,15 @@ class RankPlacement(StorePlacement):
             self._default = optimizer
             return torch_optimizer(optimizer, [p for p in model.parameters() if p.requires_grad])
         return optimizer
+
+    def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
+        if requested == "bf16":
+            raise ConfigError(
+                "wire_dtype='bf16' is not for mode 'collective', whose workers set rows on the "
+                "servers to the values they agreed on, exactly: leave it out, or train in a mode "
+                "such as 'sync'"
+            )
+        return "float32"
 
     def groups_by_torch(
         self, groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig

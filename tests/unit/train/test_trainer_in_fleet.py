@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.support.servers import JOB_KEY, NativeServers
@@ -15,7 +16,7 @@ from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
 from torch import nn
 
 from sparsefleet import optim
-from sparsefleet.errors import SparseFleetError
+from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.modes import GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
@@ -115,6 +116,20 @@ def test_a_worker_of_another_host_may_exchange_16_bit_numbers(
     assert figures["auc"] > 0.85
     has_16_bits = bool((weights.view(torch.int32) & 0xFFFF == 0).all())
     assert has_16_bits == (wire_dtype == "bf16")
+
+
+def test_collective_workers_set_rows_on_servers_exactly(
+    servers: NativeServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARSEFLEET_TRANSPORT", "tls")
+    monkeypatch.setenv("SPARSEFLEET_WIRE_DTYPE", "bf16")
+    with worker(servers, 0, 1, Clicks(), mode="collective") as trainer:
+        trainer.fit(clicks(2))
+        store, table = trainer.distributed.store, next(iter(trainer.distributed.store.specs))
+        rows = store.pull(table, next(store.rows(table)).keys)
+    assert (rows.view(np.int32) & 0xFFFF != 0).any()
+    with pytest.raises(ConfigError, match=r"wire_dtype='bf16' is not for mode 'collective'"):
+        worker(servers, 0, 1, Clicks(), mode="collective", config=TrainerConfig(wire_dtype="bf16"))
 
 
 def test_figures_of_two_workers_are_those_of_one_with_all_data(servers: NativeServers) -> None:
