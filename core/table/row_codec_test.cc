@@ -263,6 +263,9 @@ const Test kSameBits("records, rows and repeated pushes give the same bits", [] 
     for (TableCut cut = half->OpenCut(); cut.NextRecords(64, records);) {
       RequireOk(from_records->RestoreRecords(records));
     }
+    for (std::size_t part = 0; part < SparseTable::kRestoredParts; ++part) {
+      RequireOk(from_records->IndexRestored(part));
+    }
     auto from_rows = RequireOk(SparseTable::Create(spec));
     RequireOk(from_rows->Import(AllRows(*half)));
     for (auto& table : {from_records, from_rows}) {

@@ -135,6 +135,11 @@ void Shard::Apply(std::span<const BatchItem> items, const Change& change, std::u
     mutex_.AssertHeld();
     std::uint32_t rows[kPrefetchItems];
     Locate(block, rows);
+    for (const BatchItem& item : block) {
+      const float* input = change.input + item.position * dim;
+      __builtin_prefetch(input);
+      __builtin_prefetch(input + dim - 1);
+    }
     for (std::size_t i = 0; i < block.size(); ++i) {
       const float* input = change.input + block[i].position * dim;
       if (!kernels.all_finite(input, dim)) {
@@ -494,9 +499,17 @@ void Shard::ImportRecords(std::span<const BatchItem> items, const std::byte* rec
   const std::size_t stride = traits_.layout.stride();
   const WriterLock lock(mutex_);
   for (const BatchItem& item : items) {
-    std::memcpy(storage_.row(NewRow(item)), records + item.position * stride, stride);
-    ++rows_created_;
+    const std::uint32_t row = storage_.size();
+    storage_.Append();
+    std::memcpy(storage_.row(row), records + item.position * stride, stride);
   }
+  rows_created_ += items.size();
+}
+
+void Shard::IndexRecords() {
+  const WriterLock lock(mutex_);
+  const std::uint64_t rows = storage_.size();
+  if (rows > 0) RebuildIndex(rows + rows / 4);  // the next push may add some
 }
 
 void Shard::RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,

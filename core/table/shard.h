@@ -113,8 +113,11 @@ class alignas(64) Shard {
   void ReadCut(ShardCut& cut, std::size_t max_rows, RowBatch& out) const;
   // The same, as records of RowLayout::stride() bytes, including their dirty bits.
   void ReadCutRecords(ShardCut& cut, std::size_t max_rows, std::vector<std::byte>& out) const;
-  // Adds rows from such records, one per `position`. REQUIRES: the keys have no rows.
+  // Adds rows from such records, one per `position`. REQUIRES: the keys have no rows, and the next
+  // other call that concerns rows is IndexRecords().
   void ImportRecords(std::span<const BatchItem> items, const std::byte* records);
+  // Builds the index of imported records, at once in the size that they need.
+  void IndexRecords();
   void RestoreWords(std::span<const BatchItem> items, const std::uint32_t* words,
                     bool are_candidates);
   void RestoreRemovals(bool is_on, std::uint32_t now);

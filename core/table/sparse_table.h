@@ -74,9 +74,16 @@ class PreparedChange {
   PreparedChange(PreparedChange&&) noexcept;
   ~PreparedChange();
   PushResult Apply();  // once
+  // The same in parts, which may run on different threads at the same time: first BeginParts(),
+  // which may throw std::bad_alloc, then each part once, then the sum of their results to End().
+  static constexpr std::size_t kParts = 8;
+  void BeginParts();
+  PushResult ApplyPart(std::size_t part);
+  void End(const PushResult& total);
 
  private:
   struct State;
+  void Begin();
   explicit PreparedChange(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
   friend class SparseTable;
@@ -197,8 +204,13 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   };
   void Restore(const Extra& extra);
   std::size_t record_bytes() const;
-  // Rows as returned by TableCut::NextRecords().
+  // Rows as returned by TableCut::NextRecords(), which count only after IndexRestored() of all
+  // parts. Both are thread-safe; calls for records of different ShardOfRecord() hardly wait for
+  // each other.
   Status RestoreRecords(std::span<const std::byte> records);
+  Status IndexRestored(std::size_t part);  // < kRestoredParts
+  static constexpr std::size_t kRestoredParts = 64;
+  std::size_t ShardOfRecord(std::span<const std::byte> records) const;  // of the first
   // Counts of keys waiting for admission, or the times at which keys were removed.
   Status RestoreWords(std::span<const Key> keys, std::span<const std::uint32_t> words,
                       bool are_candidates);

@@ -66,6 +66,18 @@ struct PreparedChange::State {
   const float* input = nullptr;
   std::uint64_t step = 0;
   bool add = false;
+  Moment now;
+  struct Part {
+    std::vector<float> row;
+    std::vector<BatchItem> changed;
+  };
+  std::vector<Part> parts;  // scratch of the parts
+
+  Shard::Change ChangeWith(std::vector<float>& row, std::vector<BatchItem>& changed) const {
+    return {input, add, table.learning_rate, now, row.data(), is_watched ? &changed : nullptr};
+  }
+  void ApplyTo(std::size_t number, Shard& shard, std::span<const BatchItem> items,
+               const Shard::Change& change, PushResult& result);
 };
 
 PreparedChange::PreparedChange(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -116,26 +128,67 @@ Result<PreparedChange> SparseTable::Prepare(std::span<const Key> keys, std::span
   return PreparedChange(std::move(state));
 }
 
+void PreparedChange::State::ApplyTo(std::size_t number, Shard& shard,
+                                    std::span<const BatchItem> items, const Shard::Change& change,
+                                    PushResult& result) {
+  shard.Apply(items, change, std::exchange(reserved[number], 0), result);
+  if (!is_watched) return;
+  table.changes->Add(number, *change.changed, std::exchange(changes[number], 0));
+  change.changed->clear();
+}
+
 PushResult PreparedChange::Apply() {
+  Begin();
   PushResult result;
   State& state = *state_;
   if (state.keys.empty()) return result;
+  TableScratch& scratch = *state.scratch;
+  const Shard::Change change = state.ChangeWith(scratch.row, scratch.changed);
+  ForEachShard(state.table.shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
+    state.ApplyTo(number, shard, items, change, result);
+  });
+  End(result);
+  return result;
+}
+
+void PreparedChange::Begin() {
+  State& state = *state_;
+  if (state.keys.empty()) return;
   SparseTable::Impl& table = state.table;
   table.gradient_norms.Look(state.input, state.keys.size(), table.traits.spec.dim);
-  TableScratch& scratch = *state.scratch;
-  const Shard::Change change{state.input,         state.add,
-                             table.learning_rate, table.Now(state.step),
-                             scratch.row.data(),  state.is_watched ? &scratch.changed : nullptr};
-  ForEachShard(table.shards, scratch.plan, [&](std::size_t number, Shard& shard, auto items) {
-    shard.Apply(items, change, std::exchange(state.reserved[number], 0), result);
-    if (!state.is_watched) return;
-    table.changes->Add(number, scratch.changed, std::exchange(state.changes[number], 0));
-    scratch.changed.clear();
-  });
-  table.rows_pushed.fetch_add(result.applied, std::memory_order_relaxed);
-  table.rejected_non_finite.fetch_add(result.rejected_non_finite, std::memory_order_relaxed);
-  table.not_admitted.fetch_add(result.not_admitted, std::memory_order_relaxed);
+  state.now = table.Now(state.step);
+}
+
+void PreparedChange::BeginParts() {
+  State& state = *state_;
+  state.parts.resize(kParts);
+  for (State::Part& part : state.parts) {
+    part.row.resize(state.scratch->row.size());
+    part.changed.reserve(state.scratch->changed.capacity());
+  }
+  Begin();
+}
+
+PushResult PreparedChange::ApplyPart(std::size_t part) {
+  PushResult result;
+  State& state = *state_;
+  if (state.keys.empty()) return result;
+  const Shard::Change change = state.ChangeWith(state.parts[part].row, state.parts[part].changed);
+  for (std::size_t number = part; number < kNumShards; number += kParts) {
+    const auto items = state.scratch->plan.shard(number);
+    if (items.empty()) continue;
+    Shard& shard = *state.table.shards[number];
+    shard.Prefetch(items);
+    state.ApplyTo(number, shard, items, change, result);
+  }
   return result;
+}
+
+void PreparedChange::End(const PushResult& total) {
+  SparseTable::Impl& table = state_->table;
+  table.rows_pushed.fetch_add(total.applied, std::memory_order_relaxed);
+  table.rejected_non_finite.fetch_add(total.rejected_non_finite, std::memory_order_relaxed);
+  table.not_admitted.fetch_add(total.not_admitted, std::memory_order_relaxed);
 }
 
 Result<PushResult> SparseTable::Change(std::span<const Key> keys, std::span<const float> input,
@@ -205,6 +258,15 @@ Status SparseTable::RestoreRecords(std::span<const std::byte> records) {
       shard.ImportRecords(items, records.data());
     });
   });
+}
+
+Status SparseTable::IndexRestored(std::size_t part) {
+  return impl_->Guarded([&] { impl_->shards[part]->IndexRecords(); });
+}
+
+std::size_t SparseTable::ShardOfRecord(std::span<const std::byte> records) const {
+  if (records.size() < record_bytes()) return 0;
+  return ShardOf(impl_->traits.hash(RowLayout::KeyOf(records.data())));
 }
 
 Status SparseTable::RestoreWords(std::span<const Key> keys, std::span<const std::uint32_t> words,

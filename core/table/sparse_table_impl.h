@@ -23,6 +23,8 @@ namespace sparsefleet {
 
 inline constexpr std::uint32_t kLastStepWord = 0xffffffff;
 
+static_assert(SparseTable::kRestoredParts == kNumShards);
+
 using Shards = std::array<std::unique_ptr<Shard>, kNumShards>;
 
 // Buffers of one call, kept by the thread for its next.

@@ -1,6 +1,7 @@
 #include "table/table_set.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -32,6 +33,53 @@ DenseCut RoomFor(const DenseTable& table) {
   cut.values.resize(table.size());
   cut.state.resize(table.size() * table.state_dim());
   return cut;
+}
+
+// Whether applying the push takes longer than passing parts of it to other threads.
+bool IsWorthATeam(std::span<const PushSection> sections) {
+  constexpr std::size_t kFewKeys = 256;
+  constexpr std::size_t kFewValues = 16384;
+  std::size_t keys = 0;
+  std::size_t values = 0;
+  for (const PushSection& section : sections) {
+    keys += section.keys.size();
+    values += section.gradients.size();
+  }
+  return keys > kFewKeys || values > kFewValues;
+}
+
+// Applies prepared changes: each dense table as a whole, sparse ones in parts. A row, or a dense
+// table, is changed by one thread, so the result is that of one thread.
+PushResult ApplyTogether(Team& team, std::span<const std::function<PushResult()>> dense,
+                         std::span<std::optional<PreparedChange>> sparse) {
+  constexpr std::size_t kParts = PreparedChange::kParts;
+  std::vector<std::size_t> whole;
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    if (dense[i]) whole.push_back(i);
+    if (sparse[i]) sparse[i]->BeginParts();
+  }
+  std::vector<PushResult> of_dense(whole.size());
+  std::vector<std::array<PushResult, kParts>> of_sparse(sparse.size());
+  team.Run(whole.size() + kParts, [&](std::size_t task) {
+    if (task < whole.size()) {
+      of_dense[task] = dense[whole[task]]();
+      return;
+    }
+    const std::size_t part = task - whole.size();
+    for (std::size_t i = 0; i < sparse.size(); ++i) {
+      if (sparse[i]) of_sparse[i][part] = sparse[i]->ApplyPart(part);
+    }
+  });
+  PushResult total;
+  for (const PushResult& result : of_dense) total += result;
+  for (std::size_t i = 0; i < sparse.size(); ++i) {
+    if (!sparse[i]) continue;
+    PushResult result;
+    for (const PushResult& part : of_sparse[i]) result += part;
+    sparse[i]->End(result);
+    total += result;
+  }
+  return total;
 }
 
 }  // namespace
@@ -244,10 +292,14 @@ Result<PushResult> TableSet::Push(std::span<const PushSection> sections, std::ui
     if (Status s = before(); !s.ok()) return s;
   }
   PushResult total;
-  for (std::size_t i = 0; i < sections.size(); ++i) {
-    total += sections[i].dense ? dense[i]() : sparse[i]->Apply();
-    entries[i].version->fetch_add(1);
+  if (team_ != nullptr && IsWorthATeam(sections)) {
+    total = ApplyTogether(*team_, dense, sparse);
+  } else {
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      total += sections[i].dense ? dense[i]() : sparse[i]->Apply();
+    }
   }
+  for (const Entry& entry : entries) entry.version->fetch_add(1);
   return total;
 }
 

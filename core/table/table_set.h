@@ -17,6 +17,7 @@
 #include "merge/dense_parts.h"
 #include "status/status.h"
 #include "sync/mutex.h"
+#include "sync/team.h"
 #include "table/cut_gate.h"
 #include "table/dense_table.h"
 #include "table/sparse_table.h"
@@ -139,6 +140,9 @@ class TableSet {
   Status WriteMeta(std::string_view table, const Meta& meta);
   // For all current and future tables; see SparseTable::SetBirthLog.
   void SetBirthLog(BirthLog* births);
+  // Applies pushes on the threads of `team` from now on; null: on the caller's. Their results are
+  // the same. Not thread-safe: at most one thread may push meanwhile.
+  void SetTeam(Team* team) { team_ = team; }
 
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far
 
@@ -164,6 +168,7 @@ class TableSet {
   std::map<std::string, Entry, std::less<>> tables_ GUARDED_BY(mutex_);
   // Pushes, and all writes to dense tables, enter as writers. Locked before the tables' own gates.
   BirthLog* births_ = nullptr;
+  Team* team_ = nullptr;
   CutGate gate_;
 };
 
