@@ -34,16 +34,23 @@ MessageType TypeOf(const RequestHead& head) { return static_cast<MessageType>(he
 }  // namespace
 
 Status DurableState::Recover(std::uint64_t incarnation) {
-  const auto visit = [this](bool is_snapshot, const Record& record) {
-    if (is_snapshot && loader_ == nullptr) loader_ = std::make_unique<RowLoader>();
-    return Visit(is_snapshot, record);
-  };
-  const auto after_snapshot = [this] {
-    const Status loaded = loader_ == nullptr ? Status::Ok() : loader_->Drain();
-    loader_.reset();
-    return loaded;
-  };
-  if (Status s = journal_.Recover(incarnation, visit, after_snapshot); !s.ok()) return s;
+  Team team;
+  RowLoader loader;
+  loader_ = &loader;
+  const auto visit = [this](bool, const Record& record) { return Visit(record); };
+  const auto after_snapshot = [&] { return loader.Load(team); };
+  parts_.tables.SetTeam(&team);
+  const Status recovered = journal_.Recover(incarnation, visit, after_snapshot);
+  parts_.tables.SetTeam(nullptr);
+  loader_ = nullptr;
+  if (!recovered.ok()) return recovered;
+  // The next recovery replays them as well, unless a snapshot is written before.
+  for (const std::string& name : parts_.tables.Names()) {
+    if (auto table = parts_.tables.Sparse(name); table.ok()) {
+      const SparseStats stats = table.value()->Stats();
+      journal_.CountRows(stats.rows_pushed + stats.rows_pulled);
+    }
+  }
   // Clients have the full peer timeout from now on to come back, however long the recovery took.
   for (const auto& session : parts_.sessions.All()) {
     session->Touch(std::chrono::steady_clock::now());
@@ -55,7 +62,7 @@ Status DurableState::Recover(std::uint64_t incarnation) {
   return Status::Ok();
 }
 
-Status DurableState::Visit(bool /*is_snapshot*/, const Record& record) {
+Status DurableState::Visit(const Record& record) {
   const auto payload = record.payload;
   const auto type = static_cast<LogRecord>(record.type);
   switch (type) {
@@ -372,8 +379,7 @@ Status DurableState::RestoreRows(std::span<const std::byte> payload) {
   if (Status s = Checked(in, LogRecord::kRows); !s.ok()) return s;
   auto table = parts_.tables.Sparse(name);
   if (!table.ok()) return table.status();
-  if (loader_ == nullptr) return table.value()->RestoreRecords(rows);
-  loader_->Add(std::move(table).value(), rows);  // errors show after the snapshot
+  loader_->Add(table.value(), rows);  // errors show after the snapshot
   return Status::Ok();
 }
 

@@ -79,7 +79,7 @@ class DurableState final : public RoundLog {
 
  private:
   // durable_recovery.cc
-  Status Visit(bool is_snapshot, const Record& record);
+  Status Visit(const Record& record);
   Status Replay(const RequestHead& head, std::span<const std::byte> body);
   Status ReplayPush(std::span<const std::byte> payload);
   Status ReplayRound(std::span<const std::byte> payload);
@@ -107,7 +107,7 @@ class DurableState final : public RoundLog {
   Mutex rounds_mutex_;
   std::map<std::string, std::uint64_t> applied_rounds_;  // the last of each group
   std::vector<RecoveredCommand> commands_;
-  std::unique_ptr<RowLoader> loader_;  // while a snapshot is read
+  RowLoader* loader_ = nullptr;  // during Recover()
 };
 
 // Bodies of records; docs/log_format.md.

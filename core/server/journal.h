@@ -130,7 +130,8 @@ class Journal final : public BirthLog {
   Result<std::uint64_t> BeginSnapshot();
   Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;
   Status CommitSnapshot(SnapshotWriter& snapshot, double seconds);
-  // Whether the log is so long that a recovery would take long, and longer than the last snapshot.
+  // Whether the log is so long that a recovery would take long, and longer than half of the last
+  // snapshot.
   bool IsSnapshotDue() const;
   // Rows that the records appended so far change: replaying them costs more than their bytes.
   void CountRows(std::size_t rows) { rows_.fetch_add(rows, std::memory_order_relaxed); }

@@ -1,57 +1,39 @@
 #include "server/row_loader.h"
 
-#include <algorithm>
+#include <functional>
+#include <mutex>
 #include <utility>
 
 namespace sparsefleet {
-namespace {
 
-constexpr unsigned kMostThreads = 8;
-constexpr std::size_t kPartsPerThread = 4;  // that wait
-
-}  // namespace
-
-RowLoader::RowLoader() {
-  const unsigned count = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
-  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { Work(); });
+void RowLoader::Add(const std::shared_ptr<SparseTable>& table, std::span<const std::byte> rows) {
+  tables_[table][table->ShardOfRecord(rows)].push_back(rows);
 }
 
-RowLoader::~RowLoader() {
-  MutexLock lock(mutex_);
-  is_over_ = true;
-  parts_.clear();
-  changed_.notify_all();
-}
-
-void RowLoader::Add(std::shared_ptr<SparseTable> table, std::span<const std::byte> rows) {
-  MutexLock lock(mutex_);
-  changed_.Wait(
-      mutex_, [&]() REQUIRES(mutex_) { return parts_.size() < kPartsPerThread * threads_.size(); });
-  parts_.push_back({std::move(table), rows});
-  changed_.notify_all();
-}
-
-Status RowLoader::Drain() {
-  MutexLock lock(mutex_);
-  changed_.Wait(mutex_, [&]() REQUIRES(mutex_) { return parts_.empty() && num_running_ == 0; });
-  return std::exchange(failure_, Status::Ok());
-}
-
-void RowLoader::Work() {
-  MutexLock lock(mutex_);
-  for (;;) {
-    changed_.Wait(mutex_, [&]() REQUIRES(mutex_) { return is_over_ || !parts_.empty(); });
-    if (parts_.empty()) return;
-    const Part part = std::move(parts_.front());
-    parts_.pop_front();
-    ++num_running_;
-    lock.unlock();
-    Status status = part.table->RestoreRecords(part.rows);
-    lock.lock();
-    --num_running_;
-    if (failure_.ok()) failure_ = std::move(status);
-    changed_.notify_all();
-  }
+Status RowLoader::Load(Team& team) {
+  std::vector<std::pair<SparseTable*, const Parts*>> tables;
+  for (const auto& [table, parts] : tables_) tables.emplace_back(table.get(), &parts);
+  std::mutex mutex;
+  Status failure;
+  // Calls work(table, its parts, part) for all parts of all tables.
+  const auto run = [&](const std::function<Status(SparseTable&, const Parts&, std::size_t)>& work) {
+    constexpr std::size_t kParts = SparseTable::kRestoredParts;
+    team.Run(tables.size() * kParts, [&](std::size_t i) {
+      const auto& [table, parts] = tables[i / kParts];
+      Status status = work(*table, *parts, i % kParts);
+      if (status.ok()) return;
+      const std::lock_guard lock(mutex);
+      if (failure.ok()) failure = std::move(status);
+    });
+  };
+  run([](SparseTable& table, const Parts& parts, std::size_t part) {
+    for (const auto rows : parts[part]) {
+      if (Status s = table.RestoreRecords(rows); !s.ok()) return s;
+    }
+    return Status::Ok();
+  });
+  run([](SparseTable& table, const Parts&, std::size_t part) { return table.IndexRestored(part); });
+  return failure;
 }
 
 }  // namespace sparsefleet

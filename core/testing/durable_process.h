@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "server/server.h"
 #include "testing/check.h"
@@ -66,6 +68,31 @@ class DurableProcess {
 
   // On its previous port.
   void Start() {
+    const int from = Spawn();
+    std::uint16_t port = 0;
+    const bool is_told = ::read(from, &port, sizeof(port)) == sizeof(port);
+    ::close(from);
+    Require(is_told, "the server did not start");
+    if (port_ == 0) port_ = port;  // other threads read it while the server restarts
+  }
+
+  void Restart() {
+    Kill();
+    Start();
+  }
+
+  // Starts it again and kills it after this time, while it recovers or shortly after.
+  void KillWhileItStarts(std::chrono::microseconds after) {
+    Kill();
+    const int from = Spawn();
+    std::this_thread::sleep_for(after);
+    Kill();
+    ::close(from);
+  }
+
+ private:
+  // Returns where the server writes its port.
+  int Spawn() {
     int ends[2];
     Require(::pipe(ends) == 0, "no pipe");
     posix_spawn_file_actions_t actions;
@@ -83,19 +110,10 @@ class DurableProcess {
     const int failed = ::posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     ::close(ends[1]);
-    std::uint16_t port = 0;
-    const bool is_told = failed == 0 && ::read(ends[0], &port, sizeof(port)) == sizeof(port);
-    ::close(ends[0]);
-    Require(is_told, "the server did not start");
-    if (port_ == 0) port_ = port;  // other threads read it while the server restarts
+    Require(failed == 0, "the server did not start");
+    return ends[0];
   }
 
-  void Restart() {
-    Kill();
-    Start();
-  }
-
- private:
   const std::string directory_;
   const Durability durability_;
   const std::uint64_t snapshot_bytes_;
