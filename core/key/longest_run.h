@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 namespace sparsefleet {
 
 // The most slots read by a search that stops at the first free one: the longest run of taken slots,
 // wrapping around the end, plus the free one after it. 0 for an empty table.
-template <typename Slot, typename IsTaken>
-std::size_t LongestRun(const std::vector<Slot>& slots, IsTaken is_taken) {
+template <typename Slots, typename IsTaken>
+std::size_t LongestRun(const Slots& slots, IsTaken is_taken) {
   std::size_t longest = 0;
   std::size_t run = 0;
   for (std::size_t i = 0; i < 2 * slots.size() && run < slots.size(); ++i) {

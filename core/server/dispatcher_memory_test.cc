@@ -1,4 +1,5 @@
 // Requests that run out of memory at each possible point.
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -18,9 +19,10 @@ namespace {
 // This many allocations of the thread succeed from now on, then one fails; < 0: all succeed.
 thread_local std::int64_t allocations_left = -1;
 
-void* Allocate(std::size_t size) {
+void* Allocate(std::size_t size, std::size_t alignment = alignof(std::max_align_t)) {
   if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  const std::size_t rounded = (size / alignment + 1) * alignment;
+  if (void* memory = std::aligned_alloc(alignment, rounded)) return memory;
   throw std::bad_alloc();
 }
 
@@ -28,6 +30,10 @@ void* Allocate(std::size_t size) {
 
 void* operator new(std::size_t size) { return Allocate(size); }
 void* operator new[](std::size_t size) { return Allocate(size); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

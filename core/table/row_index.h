@@ -25,6 +25,7 @@
 #endif
 
 #include "key/key.h"
+#include "table/large_blocks.h"
 
 namespace sparsefleet {
 
@@ -81,6 +82,7 @@ class RowIndex {
     std::array<std::uint32_t, kSlots> rows{};
   };
   static_assert(sizeof(Bucket) == 64);
+  using Buckets = std::vector<Bucket, LargeAllocator<Bucket>>;
 
   static std::uint8_t TagOf(std::uint32_t hash) {
     const auto tag = static_cast<std::uint8_t>(hash);
@@ -120,14 +122,14 @@ class RowIndex {
   }
 #endif
 
-  void Replace(std::vector<Bucket> buckets) {
+  void Replace(Buckets buckets) {
     buckets_ = std::move(buckets);
     hint_address_.store(reinterpret_cast<std::uintptr_t>(buckets_.data()),
                         std::memory_order_relaxed);
     hint_size_.store(static_cast<std::uint32_t>(buckets_.size()), std::memory_order_relaxed);
   }
 
-  std::vector<Bucket> buckets_;
+  Buckets buckets_;
   std::atomic<std::uintptr_t> hint_address_ = 0;  // address of buckets_, for Prefetch only
   std::atomic<std::uint32_t> hint_size_ = 0;
 };
@@ -150,7 +152,7 @@ std::uint32_t RowIndex::Find(std::uint32_t hash, Matches matches) const {
 
 template <typename HashOfRow>
 void RowIndex::Rebuild(std::uint64_t capacity, std::uint32_t num_rows, HashOfRow hash_of_row) {
-  Replace(std::vector<Bucket>(capacity * 5 / kRowsPerFiveBuckets + 1));
+  Replace(Buckets(capacity * 5 / kRowsPerFiveBuckets + 1));
   for (std::uint32_t row = 0; row < num_rows; ++row) Insert(hash_of_row(row), row);
 }
 

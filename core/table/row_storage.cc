@@ -27,9 +27,9 @@ void RowStorage::MakeRoom(std::uint64_t rows) {
       GrowFirstChunk();
       continue;
     }
-    chunks_.push_back(nullptr);
+    chunks_.emplace_back();
     try {
-      chunks_.back() = std::make_unique_for_overwrite<std::byte[]>(chunk_rows() * stride_);
+      chunks_.back() = MakeLargeBlock(chunk_rows() * stride_);
     } catch (...) {
       chunks_.pop_back();
       throw;
@@ -49,7 +49,7 @@ void RowStorage::Reserve(std::uint32_t rows) {
 
 void RowStorage::GrowFirstChunk() {
   const std::uint32_t rows = std::min(std::max(2 * first_chunk_rows_, kFirstRows), chunk_rows());
-  auto larger = std::make_unique_for_overwrite<std::byte[]>(rows * stride_);
+  auto larger = MakeLargeBlock(rows * stride_);
   if (chunks_.empty()) {
     chunks_.push_back(std::move(larger));
   } else {

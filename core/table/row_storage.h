@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "table/large_blocks.h"
 
 namespace sparsefleet {
 
@@ -60,7 +61,7 @@ class RowStorage {
   std::uint32_t size_ = 0;
   std::uint32_t reserved_ = 0;
   std::uint32_t first_chunk_rows_ = 0;  // a small table does not allocate a whole chunk
-  std::vector<std::unique_ptr<std::byte[]>> chunks_;
+  std::vector<LargeBlock> chunks_;
 };
 
 }  // namespace sparsefleet

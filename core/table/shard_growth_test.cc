@@ -2,6 +2,7 @@
 // for as long as the test needs.
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 #include <semaphore>
@@ -22,13 +23,15 @@ std::binary_semaphore may_go_on(0);
 std::atomic<bool> finished_in_time = false;
 thread_local bool stops_at_growth = false;
 
-void* Allocate(std::size_t size) {
+// Tables allocate small blocks aligned, and large ones not by operator new.
+void* Allocate(std::size_t size, std::size_t alignment = alignof(std::max_align_t)) {
   if (stops_at_growth && size >= kGrowthBytes) {
     stops_at_growth = false;
     growing.release();
     finished_in_time = may_go_on.try_acquire_for(kDeadline);
   }
-  if (void* memory = std::malloc(size)) return memory;
+  const std::size_t rounded = (size + alignment - 1) / alignment * alignment;
+  if (void* memory = std::aligned_alloc(alignment, rounded)) return memory;
   throw std::bad_alloc();
 }
 
@@ -36,6 +39,10 @@ void* Allocate(std::size_t size) {
 
 void* operator new(std::size_t size) { return Allocate(size); }
 void* operator new[](std::size_t size) { return Allocate(size); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return Allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
@@ -65,7 +72,7 @@ const Test kGrowthLocksOne("while a shard grows, rows of the others are read and
   spec.name = "ads";
   spec.dim = 4;
   auto table = RequireOk(SparseTable::Create(spec, {}, kHash));
-  constexpr std::size_t kCount = 4096;
+  constexpr std::size_t kCount = 512;  // few enough for small blocks
   Key next = 0;
   const auto first = KeysWhere(next, kCount, true);
   const auto second = KeysWhere(next, kCount, true);
