@@ -47,7 +47,11 @@ class Regions {
     for (auto free = free_.begin(); free != free_.end(); ++free) {
       if (free->second >= bytes) return Take(free, bytes);
     }
-    return Take(Map(RoundUp(bytes, kRegion)), bytes);
+    try {
+      return Take(Map(RoundUp(bytes, kRegion)), bytes);
+    } catch (const std::bad_alloc&) {  // a limit is near
+      return Take(Map(RoundUp(bytes, kHugePage)), bytes);
+    }
   }
 
   void Free(void* block, std::size_t bytes) noexcept {

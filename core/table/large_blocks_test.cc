@@ -1,8 +1,14 @@
 #include "table/large_blocks.h"
 
+#ifdef __linux__
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <thread>
 #include <vector>
@@ -59,6 +65,21 @@ const Test kHuge("a block larger than a region gets its own", [] {
   huge[(100U << 20) - 1] = std::byte{2};
   Expect(huge[0] == std::byte{1}, "the content of a block changed");
 });
+
+#ifdef __linux__
+const Test kNearLimit("near a limit of the address space, regions are smaller", [] {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  Expect(getrlimit(RLIMIT_AS, &before) == 0, "getrlimit");
+  rlimit tight = before;
+  tight.rlim_cur = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + (16U << 20);
+  Expect(setrlimit(RLIMIT_AS, &tight) == 0, "setrlimit");
+  const LargeBlock block = MakeLargeBlock(kBlock);
+  block[0] = std::byte{1};
+  Expect(setrlimit(RLIMIT_AS, &before) == 0, "setrlimit");
+});
+#endif
 
 const Test kThreads("threads may allocate and free at the same time", [] {
   const LargeBlockStats before = LargeBlocksInUse();
