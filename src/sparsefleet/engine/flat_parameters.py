@@ -135,7 +135,9 @@ def take_gradient_parts(
                 without.append(place)
                 continue
             # Every torch operator releases the GIL and must get it back; NumPy's do not.
-            parts.append(_plain(gradient).numpy().reshape(-1))
+            if gradient.requires_grad or gradient.is_sparse:
+                gradient = gradient.detach().to_dense()
+            parts.append(gradient.numpy().reshape(-1))
             parameter.grad = None
         if parts:
             for place in without:
@@ -148,12 +150,6 @@ def drop_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
     for members in parameters.values():
         for parameter in members:
             parameter.grad = None
-
-
-def _plain(gradient: torch.Tensor) -> torch.Tensor:
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    return gradient.detach() if gradient.requires_grad else gradient
 
 
 def _check(name: str | None, parameter: nn.Parameter) -> None:

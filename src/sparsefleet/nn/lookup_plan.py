@@ -250,6 +250,8 @@ class LookupPlans:
         planned: `lookups` already knew the batch. Such a step is only learned from if it made more
         lookups than any before: the plan may come from evaluation, which makes fewer lookups.
         """
+        if planned and len(rows.lookups) <= self._most_lookups:
+            return
         made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # others cannot be found
         if planned and made <= self._most_lookups:
             return

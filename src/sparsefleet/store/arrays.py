@@ -58,25 +58,26 @@ def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Flo
 
 def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
     """Return a dense gradient as a list of flat arrays; such a list is returned as it is."""
-    if not isinstance(gradient, list) or not gradient or any(_ndim(part) != 1 for part in gradient):
+    if not isinstance(gradient, list) or not gradient:
         return [as_values(table, "gradient", gradient, (size,))]
-    parts = gradient
-    if not all(map(_is_ready, parts)):
-        parts = [as_values(table, "a part of the gradient", part, part.shape) for part in parts]
-    if (found := sum(map(len, parts))) != size:
+    found, is_ready = 0, True
+    for part in gradient:  # in every step: without a function call for each part
+        if not isinstance(part, np.ndarray) or part.ndim != 1:
+            return [as_values(table, "gradient", gradient, (size,))]
+        is_ready = is_ready and part.dtype is _FLOAT and part.flags.c_contiguous
+        found += len(part)
+    if found != size:
         raise ShapeError(
             f"table '{table}': gradient must have shape ({size},), got parts with {found} elements"
         )
-    return parts
+    if is_ready:
+        return gradient
+    return [as_values(table, "a part of the gradient", part, part.shape) for part in gradient]
 
 
 def _is_ready(values: Any) -> bool:
     """Return whether native code can use the values as they are."""
     return type(values) is np.ndarray and values.dtype is _FLOAT and values.flags.c_contiguous
-
-
-def _ndim(given: Any) -> int | None:
-    return given.ndim if isinstance(given, np.ndarray) else None
 
 
 def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:

@@ -160,7 +160,7 @@ class Store(StoreConnection):
         ``sparse`` maps tables to keys. Returns the rows by table and the dense values by table. If
         ``dense`` maps tables to arrays (float32[size]), the values are written there.
         """
-        outputs = dense if isinstance(dense, Mapping) else {}
+        outputs = dense if dense and isinstance(dense, Mapping) else {}
         rows: dict[str, Floats] = {}
         values: dict[str, Floats] = {}
         sections: list[tuple[str, Keys | None, Floats]] = []
