@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from scale_fleet import TASKS, Measured, Task, measure
 from scale_report import CLOSE, draw_predictions, summarize, write_document
 from sparsefleet.planning import (
     MODES,
+    Crowding,
     FleetShape,
     JobShape,
     MachineCosts,
@@ -46,6 +48,9 @@ QUIET = 0.15
 """Cores that others may use during a measurement; a noisier one is repeated, by `--tries`."""
 FEWEST_STEPS = 4
 """Steps of each worker; with fewer, a measurement says nothing."""
+CORES_HERE = os.cpu_count() or 1
+CROWDS = {"local on all cores": CORES_HERE, "local in turns": 4 * CORES_HERE}
+"""Processes that train by themselves, next to which a step takes longer than alone."""
 NETWORKS = (10, 25, 100)
 FLEETS = ((1, 1), (4, 1), (10, 1), (32, 4), (100, 10), (320, 32), (1000, 100))
 """Workers and servers of the predictions: one server for ten workers."""
@@ -111,7 +116,10 @@ def _measure_fleets(
     task: Task, modes: Sequence[str], found: dict[str, Any], options: argparse.Namespace
 ) -> None:
     of_task = found["tasks"].setdefault(task.name, {"fleets": {}})
-    of_task["local"] = dataclasses.asdict(_quietest(task, "local", 1, 0, options.tries))
+    for name, processes in {"local": 1, **CROWDS}.items():
+        one = _quietest(task, "local", processes, 0, options.tries)
+        of_task[name] = dataclasses.asdict(one)
+        note(f"{task.name} {processes} local processes: {1e3 * one.worker_cpu_s:.2f} ms per step")
     shapes = [(w, s) for s in SERVERS for w in WORKERS if (w, s) not in LEFT_OUT]
     if options.quick:
         shapes = [(1, 1), (2, 2)]
@@ -148,11 +156,22 @@ def _job(task: Task, found: dict[str, Any], costs: MachineCosts) -> JobShape:
     """
     local = found["tasks"].get(task.name, {}).get("local")
     if local is not None:
-        return task.job(local["worker_cpu_s"], VARIATION)
+        job = task.job(local["worker_cpu_s"], VARIATION)
+        return dataclasses.replace(job, crowding=_crowding(found["tasks"][task.name]))
     ids = len(task.ids(task.batches(0)[0]))
     floats = ids * task.row_floats
     shape = {"batch": task.batch, "ids": ids, "floats": floats, "dense": task.dense}
     return task.job(costs.worker.compute_s(**shape), VARIATION)
+
+
+def _crowding(of_task: dict[str, Any]) -> Crowding:
+    """Return what processes that train by themselves cost each other, without any server."""
+    if not CROWDS.keys() <= of_task.keys():
+        return Crowding()
+    alone_s = of_task["local"]["worker_cpu_s"]
+    full, in_turns = (of_task[name]["worker_cpu_s"] / alone_s - 1 for name in CROWDS)
+    displaced = (in_turns - full) / (1 - CORES_HERE / CROWDS["local in turns"])
+    return Crowding(neighbours=max(0.0, full), displaced=max(0.0, displaced))
 
 
 def _here(workers: int, servers: int, cores: int, others: float = 0.0) -> FleetShape:

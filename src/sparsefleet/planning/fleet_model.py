@@ -143,7 +143,7 @@ class _FleetModel:
         self._make_machines()
 
     def _make_machines(self) -> None:
-        fleet, simulation = self.fleet, self.simulation
+        fleet, simulation, crowding = self.fleet, self.simulation, self.job.crowding
         most = _FEWER if fleet.workers > _MANY_WORKERS else _SIMULATED_SERVERS
         simulated = min(fleet.servers, most)
         parts = self.job.dense_parts(fleet.servers)
@@ -151,13 +151,13 @@ class _FleetModel:
         threads = min(fleet.server_cores, _SERVER_THREADS)
         shared = None
         if fleet.network_bytes_per_s is None:
-            shared = Host(simulation, fleet.worker_cores - fleet.busy_cores)
+            shared = Host(simulation, fleet.worker_cores - fleet.busy_cores, crowding)
         self.hosts: list[Host] = [] if shared is None else [shared]
         self.servers = []
         for index in range(simulated):
             host, card = shared, None
             if host is None:
-                host = Host(simulation, fleet.server_cores)
+                host = Host(simulation, fleet.server_cores, crowding)
                 card = Card(fleet.network_bytes_per_s or 0.0)
             share = 1.0 / parts if index < with_dense else 0.0
             self.servers.append(_Server(host, card, threads, share))
@@ -165,7 +165,7 @@ class _FleetModel:
         host, card = shared, None
         for index in range(self.num_workers):
             if shared is None and index % fleet.worker_cores == 0:
-                host = Host(simulation, fleet.worker_cores)
+                host = Host(simulation, fleet.worker_cores, crowding)
                 card = Card(fleet.network_bytes_per_s or 0.0)
             assert host is not None
             self.workers.append(_Worker(host, card))

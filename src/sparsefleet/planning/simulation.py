@@ -9,9 +9,12 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from itertools import count
 
-__all__ = ["Card", "Gate", "Host", "Pool", "Process", "Simulation", "Wait", "send"]
+from sparsefleet.field_checks import require_not_negative
+
+__all__ = ["Card", "Crowding", "Gate", "Host", "Pool", "Process", "Simulation", "Wait", "send"]
 
 Wait = Callable[[Callable[[], None]], None]
 Process = Generator[Wait, None, None]
@@ -60,6 +63,37 @@ class Simulation:
         return lambda resume: self.call_after(seconds, resume)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crowding:
+    """How much more processor time the same work takes next to other work on the machine.
+
+    >>> Crowding(neighbours=0.1, displaced=0.2).stretch(tasks=8, cores=2)
+    1.25
+    """
+
+    neighbours: float = 0.0
+    """Added, as a fraction, when all cores are busy: they share memory bandwidth and a cache."""
+    displaced: float = 0.0
+    """Added, as a fraction, to a slice of time before which the core ran another task, whose data
+    has displaced this one's from the caches."""
+
+    def __post_init__(self) -> None:
+        require_not_negative(self, "neighbours")
+        require_not_negative(self, "displaced")
+
+    def stretch(self, *, tasks: int, cores: float) -> float:
+        """Return the factor by which processor time grows when `tasks` want to run.
+
+        Of the slices of more tasks than cores, all but cores / tasks follow one of another task.
+        """
+        added = 0.0
+        if cores > 1:
+            added += self.neighbours * max(0.0, min(tasks, cores) - 1.0) / (cores - 1.0)
+        if tasks > cores:
+            added += self.displaced * (1.0 - cores / tasks)
+        return 1.0 + added
+
+
 class Host:
     """The cores of a machine. Tasks beyond their number share them equally.
 
@@ -75,27 +109,36 @@ class Host:
     [2.0, 3.0]
     """
 
-    def __init__(self, simulation: Simulation, cores: float) -> None:
+    def __init__(
+        self, simulation: Simulation, cores: float, crowding: Crowding | None = None
+    ) -> None:
         self._simulation = simulation
         self._cores = cores
+        self._crowding = crowding or Crowding()
         self._tasks: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
         self._served_s = 0.0  # processor time that a task would have got since the start
         self._since_s = 0.0
         self._version = 0
         self.busy_s = 0.0
-        """Processor time of all tasks so far."""
+        """Processor time of all tasks, up to the last one that began or ended."""
 
     def work(self, seconds: float) -> Wait:
         """Return a wait for processor time."""
         return lambda resume: self._add(seconds, resume)
 
     def _rate(self) -> float:
-        return min(1.0, self._cores / len(self._tasks)) if self._tasks else 1.0
+        """Return how fast each task advances."""
+        tasks = len(self._tasks)
+        if not tasks:
+            return 1.0
+        stretch = self._crowding.stretch(tasks=tasks, cores=self._cores)
+        return min(1.0, self._cores / tasks) / stretch
 
     def _catch_up(self) -> None:
         passed = self._simulation.now_s - self._since_s
         self._served_s += passed * self._rate()
+        self.busy_s += passed * min(self._cores, len(self._tasks))
         self._since_s = self._simulation.now_s
 
     def _add(self, seconds: float, resume: Callable[[], None]) -> None:
@@ -103,7 +146,6 @@ class Host:
             self._simulation.call_after(0.0, resume)
             return
         self._catch_up()
-        self.busy_s += seconds
         heapq.heappush(self._tasks, (self._served_s + seconds, next(self._number), resume))
         self._schedule()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
+from sparsefleet.planning.simulation import Crowding
 
 __all__ = [
     "FleetShape",
@@ -61,14 +62,16 @@ class JobShape:
     """Standard deviation of the duration of a step, as a fraction of its mean."""
     exchange_steps: int = 100
     """Mini-batches between two exchanges of geo."""
+    crowding: Crowding = field(default_factory=Crowding)
+    """How much slower a step is next to other work on its machine."""
 
     def __post_init__(self) -> None:
         require_int(self, "batch", 1, 10**7)
-        for field in ("ids", "keys", "row_floats", "compute_s"):
-            require_positive(self, field)
+        for name in ("ids", "keys", "row_floats", "compute_s"):
+            require_positive(self, name)
         require(self.rows >= self.keys, self, "rows", f"at least keys, {self.keys:g}")
-        for field in ("dense", "growth", "variation"):
-            require_not_negative(self, field)
+        for name in ("dense", "growth", "variation"):
+            require_not_negative(self, name)
         require_int(self, "exchange_steps", 1, 2**31 - 1)
         require(self.growth <= 1, self, "growth", "<= 1")
         if self.keys > self.ids * (1 + 1e-9):

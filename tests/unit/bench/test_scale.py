@@ -50,6 +50,19 @@ def test_what_a_mode_adds_is_fitted_to_one_worker_and_one_server(found: dict[str
     assert 0.0 < found["tasks"][CTR.name]["overheads_s"]["sync"] < 0.006
 
 
+def test_crowding_is_what_processes_without_servers_cost_each_other(found: dict[str, Any]) -> None:
+    task = found["tasks"][CTR.name]
+    assert scale._crowding(task) == scale.Crowding()
+    for name, used_s in zip(scale.CROWDS, (0.021, 0.024), strict=True):
+        task[name] = {"worker_cpu_s": used_s}
+    crowding = scale._crowding(task)
+    assert crowding.neighbours == pytest.approx(0.05)
+    assert crowding.displaced == pytest.approx(0.2)
+    at_most = scale.CROWDS["local in turns"]
+    slowed = crowding.stretch(tasks=at_most, cores=scale.CORES_HERE)
+    assert slowed == pytest.approx(0.024 / 0.020)  # what was measured comes back
+
+
 def test_tasks_are_described_by_their_own_batches() -> None:
     for task in (CTR, WORDS):
         job = task.job(0.02, 0.05)

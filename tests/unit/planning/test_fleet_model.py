@@ -7,7 +7,15 @@ import dataclasses
 import pytest
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.planning import MODES, FleetShape, JobShape, gbit, load_machine, predict
+from sparsefleet.planning import (
+    MODES,
+    Crowding,
+    FleetShape,
+    JobShape,
+    gbit,
+    load_machine,
+    predict,
+)
 
 JOB = JobShape(
     batch=512, ids=13_000, keys=5_000, row_floats=16, dense=100_000, compute_s=0.02, variation=0.0
@@ -47,6 +55,23 @@ def test_processes_of_one_machine_share_its_cores() -> None:
         for count in (1, 4)
     )
     assert four.examples_per_s == pytest.approx(one.examples_per_s, rel=0.1)
+
+
+def test_processes_that_take_turns_on_a_core_use_more_processor_time() -> None:
+    crowded = dataclasses.replace(JOB, crowding=Crowding(displaced=0.2))
+    for workers, added in ((1, 0.0), (2, 0.0), (8, 0.15)):  # on two cores
+        here = FleetShape(workers=workers, servers=1, worker_cores=2, server_cores=2)
+        free, slow = (predict("half_async", job, here, COSTS) for job in (JOB, crowded))
+        assert slow.examples_per_s * (1 + added) == pytest.approx(free.examples_per_s, rel=0.02)
+        assert slow.worker_busy == pytest.approx(free.worker_busy, rel=0.02)
+
+
+def test_work_on_all_cores_of_a_machine_is_slower_than_alone() -> None:
+    crowded = dataclasses.replace(JOB, crowding=Crowding(neighbours=0.3))
+    alone, full = (predict("geo", crowded, cluster(count, 1), COSTS) for count in (1, 8))
+    assert full.examples_per_s / 8 == pytest.approx(alone.examples_per_s / 1.3, rel=0.05)
+    with pytest.raises(ConfigError, match=r"Crowding\.displaced"):
+        Crowding(displaced=-1.0)
 
 
 def test_cores_that_others_use_are_missing_on_a_shared_machine() -> None:
