@@ -183,8 +183,8 @@ class _FleetModel:
     ) -> _Call:
         """Return the cost of a request that pulls and pushes these numbers of keys.
 
-        rows, gradients: the operations. dense: "both" sends gradients and gets values, "values"
-        only gets them.
+        rows, gradients: the operations. dense: "both" sends gradients and gets values, "gradients"
+        only sends them.
         """
         row = self.job.row_floats * _FLOAT_BYTES
         pull, push = self._operations[rows], self._operations[gradients]
@@ -195,8 +195,8 @@ class _FleetModel:
         frames = _FRAME_BYTES * self.fleet.servers
         out, back = out + frames, back + frames
         flat = self.job.dense * _FLOAT_BYTES
-        dense_out = flat if dense == "both" else 0.0
-        dense_back = flat if dense else 0.0
+        dense_out = flat if dense else 0.0
+        dense_back = flat if dense == "both" else 0.0
         packs = push if pushed or not pulled else pull
         asked = packs.client.request_s * self.fleet.servers
         pulled_s = _Per(pull.client, pulled, pulled * (KEY_BYTES + row))
@@ -362,14 +362,15 @@ class _FleetModel:
             worker.rows.open()
 
     def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
-        """Run the sender: merge what is queued, push it, fetch dense values now and then."""
-        dense = with_dense and bool(self.job.dense)
-        refresh = self._request(dense="values")
-        calls = {}
-        for count in range(1, self._most_merged + 1):
-            call = self._request(pushed=self.job.keys_of(count), dense="both" if dense else "")
-            calls[count] = call
-        sent = 0
+        """Run the sender: merge what is queued and push it. Once more than one mini-batch has been
+        sent since the last time, the reply brings the dense values.
+        """
+        parts = ("gradients", "both") if with_dense and self.job.dense else ("", "")
+        calls = [
+            [self._request(pushed=self.job.keys_of(count), dense=dense) for dense in parts]
+            for count in range(self._most_merged + 1)
+        ]
+        unseen = 0
         while True:
             yield worker.filled.wait()
             count = 0
@@ -382,11 +383,9 @@ class _FleetModel:
                 if not worker.queued:
                     worker.filled.close()
                 worker.drained.open()
-            yield from self._ask(worker, calls[count])
-            sent += count
-            if dense and sent > 1:
-                sent = 0
-                yield from self._ask(worker, refresh)
+            is_due = unseen + count > 1
+            yield from self._ask(worker, calls[count][is_due])
+            unseen = 0 if is_due else unseen + count
 
     def _train_copies(self, worker: _Worker) -> Process:
         """Run geo's training thread: it sends no requests, and runs at most one interval ahead."""
