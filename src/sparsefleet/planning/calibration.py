@@ -1,8 +1,9 @@
-"""Measures the costs of operations on this machine, with a real server process.
+"""Measures the costs of operations on this machine, with real server processes.
 
-Each operation is repeated with few and many keys, narrow and wide rows. The processor time of both
-ends is then fitted by seconds per request, per key and per byte. Linux only: the processor time of
-the server is read from the system.
+There are two of them, since a client of several servers sorts keys and copies rows, which one of a
+single server need not. Each operation is repeated with few and many keys, narrow and wide rows. The
+processor time of both ends is then fitted by seconds per request, per key and per byte. Linux only:
+the processor time of the servers is read from the system.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ __all__ = ["calibrate", "cpu_name", "local_server"]
 
 _DIMS = (8, 64)
 _KEYS = (16, 1000, 10_000)
-_DENSE = (16, 40_000, 400_000)
+_DENSE = (16_384, 40_000, 400_000)  # each has a block for every server
 _ROWS = 200_000
 _MEMBERS = 4
+_SERVERS = 2
 _SECONDS = 0.2
 _STRETCHES = 8
 _ROUND_STRETCHES = 4
@@ -76,9 +78,12 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
     operations: dict[str, Mapping[str, OperationCost]] = {}
     latency_s = {}
     for transport, flag in _TRANSPORTS.items():
-        say(f"requests to a server, {'TLS' if transport == 'tls' else 'shared memory'}")
-        with local_server(flag) as (endpoint, key, pid):
-            meter = _Meter(endpoint, key, flag, pid)
+        say(f"requests to servers, {'TLS' if transport == 'tls' else 'shared memory'}")
+        with contextlib.ExitStack() as stack:
+            key = secrets.token_hex(32)
+            started = [stack.enter_context(local_server(flag, key, i)) for i in range(_SERVERS)]
+            endpoints, pids = zip(*started, strict=True)
+            meter = _Meter(endpoints, key.encode(), flag, pids)
             operations[transport] = meter.operations()
             latency_s[transport] = meter.latency_s
     say("training steps")
@@ -94,11 +99,11 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
 
 
 @contextlib.contextmanager
-def local_server(transport: TransportName) -> Iterator[tuple[str, bytes, int]]:
-    """Run a server process of this machine; yield its endpoint, job key and process id."""
-    key = secrets.token_hex(32)
+def local_server(transport: TransportName, key: str, index: int) -> Iterator[tuple[str, int]]:
+    """Run one of the servers on this machine; yield its endpoint and process id."""
     command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     command += ["--log-level", "warning", "--transport", transport]
+    command += ["--index", str(index), "--num-servers", str(_SERVERS)]
     process = subprocess.Popen(
         command,
         env={**os.environ, "SPARSEFLEET_JOB_KEY": key},
@@ -106,7 +111,7 @@ def local_server(transport: TransportName) -> Iterator[tuple[str, bytes, int]]:
         text=True,
     )
     try:
-        yield _endpoint_of(process), key.encode(), process.pid
+        yield _endpoint_of(process), process.pid
     finally:
         process.terminate()
         try:
@@ -141,6 +146,7 @@ class _Measured:
     """One operation of one size: processor seconds of both ends, and how long it took."""
 
     requests: float
+    """One for each server that it asks."""
     keys: float
     size: float
     client_s: float
@@ -151,8 +157,10 @@ class _Measured:
 class _Meter:
     """Measures the operations of one transport."""
 
-    def __init__(self, endpoint: str, key: bytes, transport: TransportName, pid: int) -> None:
-        self._endpoint, self._key, self._transport, self._pid = endpoint, key, transport, pid
+    def __init__(
+        self, endpoints: Sequence[str], key: bytes, transport: TransportName, pids: Sequence[int]
+    ) -> None:
+        self._endpoints, self._key, self._transport, self._pids = endpoints, key, transport, pids
         self._random = np.random.default_rng(0)
         self.latency_s = 0.0
         """Seconds until a message reaches an idle process."""
@@ -168,16 +176,14 @@ class _Meter:
                 "changes": [self._changes(store, n, dim) for n in _KEYS[1:] for dim in _DIMS],
                 "barrier": [self._barrier(store)],
             }
-            smallest = measured["pull"][0]
-            idle_s = smallest.wall_s - smallest.client_s - smallest.server_s
+            barrier = measured["barrier"][0]  # asks one server
+            idle_s = barrier.wall_s - barrier.client_s - barrier.server_s
             self.latency_s = max(idle_s, 0.0) / 2
         measured["round"] = [self._round(n, dim) for n in _KEYS for dim in _DIMS]
         return {name: _fitted(measured[name]) for name in OPERATIONS}
 
     def _connect(self, name: str) -> RemoteStore:
-        return RemoteStore(
-            [self._endpoint], name=name, transport=self._transport, job_key=self._key
-        )
+        return RemoteStore(self._endpoints, name=name, transport=self._transport, job_key=self._key)
 
     def _define(self, store: RemoteStore) -> None:
         for dim in _DIMS:
@@ -213,7 +219,7 @@ class _Meter:
         )
 
     def _barrier(self, store: RemoteStore) -> _Measured:
-        return self._time(lambda _: store.barrier("calibration", 1), 0, 0)
+        return self._time(lambda _: store.barrier("calibration", 1), 0, 0, requests=1)
 
     def _changes(self, store: RemoteStore, count: int, dim: int) -> _Measured:
         """Fetch the rows of one push; the push itself is measured separately and subtracted."""
@@ -231,7 +237,7 @@ class _Meter:
         both = self._time(exchange, count, count * (KEY_BYTES + 4 * dim))
         push = self._push(store, count, dim)
         return _Measured(
-            requests=1,
+            requests=both.requests,
             keys=both.keys,
             size=both.size,
             client_s=max(both.client_s - push.client_s, 1e-9),
@@ -266,7 +272,7 @@ class _Meter:
                 store.leave_group(RoundMember(group=group, rank=rank, size=_MEMBERS))
         share = rounds * _MEMBERS
         return _Measured(
-            requests=1,
+            requests=_SERVERS,
             keys=count,
             size=count * (KEY_BYTES + 4 * dim),
             client_s=client_s / share,
@@ -281,7 +287,9 @@ class _Meter:
         for thread in threads:
             thread.join()
 
-    def _time(self, call: Callable[[int], object], keys: float, size: float) -> _Measured:
+    def _time(
+        self, call: Callable[[int], object], keys: float, size: float, *, requests: int = _SERVERS
+    ) -> _Measured:
         """Return the cost of a call in the fastest of several series of calls."""
         for number in range(3):
             call(number)
@@ -295,7 +303,14 @@ class _Meter:
                 call(number)
 
         client_s, server_s, wall_s = (each / calls for each in self._least(stretch, _STRETCHES))
-        return _Measured(1, keys, size, client_s, server_s, wall_s)
+        return _Measured(requests, keys, size, client_s, server_s, wall_s)
+
+    def _served_s(self) -> float:
+        """Return the processor time of all servers so far.
+
+        The clock of another process has the id that clock_getcpuclockid(3) computes.
+        """
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids)
 
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
         """Return, over several series, the least processor time of this process and of the server,
@@ -303,21 +318,13 @@ class _Meter:
         """
         taken = []
         for number in range(times):
-            client_s, server_s = time.process_time(), _cpu_s(self._pid)
+            client_s, server_s = time.process_time(), self._served_s()
             begun = time.perf_counter()
             stretch(number)
             wall_s = time.perf_counter() - begun
-            taken.append((time.process_time() - client_s, _cpu_s(self._pid) - server_s, wall_s))
+            taken.append((time.process_time() - client_s, self._served_s() - server_s, wall_s))
         client_s, server_s, wall_s = (min(each) for each in zip(*taken, strict=True))
         return client_s, server_s, wall_s
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the processor time of a process so far.
-
-    The clock of another process has the id that clock_getcpuclockid(3) computes.
-    """
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 def _fitted(measured: Sequence[_Measured]) -> OperationCost:
