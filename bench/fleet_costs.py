@@ -18,8 +18,9 @@ else this machine runs, and it is what limits a fleet.
 Part `workers` has one server and must not grow with the number of workers. Each figure is over 20
 turns of all workers at least: the first ones find neither sessions nor sockets in the caches. Part
 `servers` has 8 workers, in rounds 2,000 rows each. There an operation on rows asks every server. So
-each is repeated with 20 rows, which shows what its requests cost; the rest is for the rows and must
-not grow. The last lines have what a request and an idle worker cost one server.
+each is repeated with 20 rows per server, which shows what its requests cost; what further rows add,
+scaled to all of them, must not grow. The last lines have what a request and an idle worker cost one
+server.
 """
 
 from __future__ import annotations
@@ -219,9 +220,9 @@ def measure_gather(fleet: Workers, times: int) -> dict[str, float]:
     return {"gather": cost, "gather per kB": 1e3 * cost / (GATHERED_BYTES * fleet.num)}
 
 
-def measure_few(fleet: Workers, times: int) -> dict[str, float]:
+def measure_few(fleet: Workers, times: int, rows: int) -> dict[str, float]:
     """Cost of a push, a round and a take of a few rows; all workers watch already."""
-    keys, gradients = KEYS[:FEW_ROWS], GRADIENTS[:FEW_ROWS]
+    keys, gradients = KEYS[:rows], GRADIENTS[:rows]
 
     def push() -> None:
         for _ in range(times):
@@ -229,7 +230,7 @@ def measure_few(fleet: Workers, times: int) -> dict[str, float]:
 
     def take() -> None:
         for store in fleet.stores:
-            assert sum(len(found) for found, _ in store.take_changes("t")) == FEW_ROWS
+            assert sum(len(found) for found, _ in store.take_changes("t")) == rows
 
     push()
     pushed = fleet.cost_s(times, push)
@@ -240,7 +241,7 @@ def measure_few(fleet: Workers, times: int) -> dict[str, float]:
         taken.append(fleet.cost_s(fleet.num, take))
     return {
         "push of few": pushed,
-        "round of few": measure_rounds(fleet, FEWEST_TURNS, FEW_ROWS, "few")["round"],
+        "round of few": measure_rounds(fleet, FEWEST_TURNS, rows, "few")["round"],
         "take of few": statistics.mean(taken),
     }
 
@@ -269,17 +270,23 @@ def measure_workers(num_workers: int, calls: int) -> dict[str, float]:
 
 def measure_servers(num_servers: int, calls: int) -> dict[str, float]:
     """Return all figures at this number of servers."""
+    few = FEW_ROWS * num_servers
     with workers(WORKERS_OF_SERVERS, num_servers) as fleet:
         idle = measure_idle(fleet)["idle"]
         found = {
             **measure_clocks(fleet, max(FEWEST_TURNS, calls // 10)),
             **measure_rounds(fleet, max(FEWEST_TURNS, calls // 40), 10 * ROUND_ROWS),
             **measure_changes(fleet, max(3, calls // 20)),
-            **measure_few(fleet, calls),
+            **measure_few(fleet, calls, few),
         }
         del found["memory"]  # of few rows per server, mostly pages that were free before
-        for name in ("round", "take"):
-            found[f"{name}, the rows"] = found[name] - found[f"{name} of few"]
+        for name, rows in (
+            ("round", 10 * ROUND_ROWS),
+            ("push", PUSHED_ROWS),
+            ("take", PUSHED_ROWS),
+        ):
+            each = (found[name] - found[f"{name} of few"]) / (rows - few)
+            found[f"{name}, the rows"] = rows * each
         for name in ("push", "round", "take"):
             found[f"{name} of few, per server"] = found[f"{name} of few"] / num_servers
         return {**found, "idle per server": idle / num_servers}

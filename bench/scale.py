@@ -158,8 +158,9 @@ def _job(task: Task, found: dict[str, Any], costs: MachineCosts) -> JobShape:
     if local is not None:
         job = task.job(local["worker_cpu_s"], VARIATION)
         return dataclasses.replace(job, crowding=_crowding(found["tasks"][task.name]))
-    ids = len(task.ids(task.batches(0)[0]))
-    floats = ids * task.row_floats
+    looked_up = task.ids(task.batches(0)[0])
+    ids = len(looked_up)
+    floats = ids * task.floats(looked_up)
     shape = {"batch": task.batch, "ids": ids, "floats": floats, "dense": task.dense}
     return task.job(costs.worker.compute_s(**shape), VARIATION)
 

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import sparsefleet
+from ctr_batches import DIM as CTR_DIM
 from ctr_batches import NUM_IDS, make_batches
 from ctr_ours import FleetModel as CtrModel
 from sparsefleet import optim
@@ -29,6 +30,7 @@ from sparsefleet.modes import AsyncConfig, GeoConfig
 from sparsefleet.planning import JobShape
 from sparsefleet.train import Trainer, TrainerConfig
 from word2vec_ours import FleetModel as WordModel
+from word2vec_pairs import DIM as WORD_DIM
 from word2vec_pairs import NUM_WORDS, PairTurns
 
 GEO_STEPS = 20
@@ -45,6 +47,8 @@ MODES: dict[str, Any] = {
     "hybrid": "hybrid",
     "geo": GeoConfig(push_interval_steps=GEO_STEPS),
 }
+FIRST_CONTEXT = 10**9
+"""Keys of contexts start here, those of their biases at twice that."""
 FORKING = multiprocessing.get_context("fork")
 
 
@@ -54,7 +58,6 @@ class Task:
 
     name: str
     batch: int
-    row_floats: float
     dense: int
     rows: int
     """Rows of all tables."""
@@ -75,7 +78,13 @@ class Task:
         if self.name == "CTR-DNN":
             return batch[1].numpy().reshape(-1)
         words, contexts = (part.numpy().reshape(-1) for part in batch)
-        return np.concatenate([words, contexts + 10**9, contexts + 2 * 10**9])
+        return np.concatenate([words, contexts + FIRST_CONTEXT, contexts + 2 * FIRST_CONTEXT])
+
+    def floats(self, ids: np.ndarray) -> float:
+        """Return the floats of the rows of these keys, on average."""
+        if self.name == "CTR-DNN":
+            return CTR_DIM
+        return float(np.where(ids < 2 * FIRST_CONTEXT, WORD_DIM, 1).mean())
 
     def job(self, compute_s: float, variation: float) -> JobShape:
         """Return what the model of the fleet sees of it."""
@@ -86,7 +95,7 @@ class Task:
             batch=self.batch,
             ids=len(ids[0]),
             keys=keys,
-            row_floats=self.row_floats,
+            row_floats=self.floats(np.unique(ids[0])),
             dense=self.dense,
             compute_s=compute_s,
             growth=float(np.log(together / keys) / np.log(len(ids))),
@@ -97,11 +106,8 @@ class Task:
         )
 
 
-CTR = Task("CTR-DNN", 500, 10, 432_402, NUM_IDS)
-WORDS = Task("word2vec", 500, 200.3, 0, 3 * NUM_WORDS)
-"""Two in three distinct keys of a batch are words and contexts of 300 floats, one is a bias of 1
-float.
-"""
+CTR = Task("CTR-DNN", 500, 432_402, NUM_IDS)
+WORDS = Task("word2vec", 500, 0, 3 * NUM_WORDS)
 TASKS = (CTR, WORDS)
 
 
