@@ -41,7 +41,7 @@ class SlotColumns:
         self._names = [str(name) for name in field.source]
         self._readers = {name: ValueReader(field) for name in self._names}
         kinds = [_storage_type(_find(schema, name, field, path)) for name in self._names]
-        self._is_list = len(kinds) == 1 and _is_list(kinds[0])
+        self._is_list = len(kinds) == 1 and is_list(kinds[0])
         for name, kind in zip(self._names, kinds, strict=True):
             self._check_type(kind, f"{path}: column '{name}' has the type {kind}")
 
@@ -161,7 +161,7 @@ def _storage(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
     types = pa.types
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     return any(test(kind) for test in tests)

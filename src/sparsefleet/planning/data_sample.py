@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from sparsefleet.data import ArrowIpc, CriteoTsv, Csv, Field, MultiSlot, Parquet, Reader, Slot
+from sparsefleet.data.arrow_format import file_errors
+from sparsefleet.data.byte_source import check_zstd, compression_of, open_file, read_blocks
 from sparsefleet.data.file_list import list_files
 from sparsefleet.data.record_source import RecordFormat
 from sparsefleet.errors import ConfigError
@@ -27,6 +28,8 @@ FORMATS = ("auto", "multislot", "criteo", "csv", "parquet", "arrow")
 _MOST_EXAMPLES = 200_000
 _CRITEO_COLUMNS = 40
 _HOTTEST = 0.001
+_BLOCK_BYTES = 64 * 1024
+_ARROW_MAGIC = b"ARROW1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +132,7 @@ def _summary(batches: Sequence[np.ndarray], examples: int, columns: tuple[str, .
 def _format_of(name: str, path: str) -> RecordFormat:
     if name not in FORMATS:
         raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {name!r}")
-    bare = path.removesuffix(".gz").removesuffix(".zst")
+    bare = path.removesuffix(".gz").removesuffix(".zst").removesuffix(".zstd")
     if name == "auto":
         endings = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "csv"}
         name = endings.get(bare.rpartition(".")[2].lower(), "")
@@ -144,35 +147,47 @@ def _format_of(name: str, path: str) -> RecordFormat:
 
 
 def _first_lines(path: str, most: int = 50) -> Iterator[str]:
-    if path.endswith(".zst"):
-        raise ConfigError(f"--sample {path}: use an uncompressed or gzip file, or Parquet")
-    opened: Any = gzip.open if path.endswith(".gz") else open
-    try:
-        with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-            for _, line in zip(range(most), file, strict=False):
-                if line.strip():
-                    yield line.rstrip("\r\n")
-    except OSError as error:
-        raise ConfigError(f"--sample {path}: {error}") from error
+    """Yield the first lines that are not blank, of a file that may be remote or compressed."""
+    compression = compression_of(path, "infer")
+    if compression == "zstd":
+        check_zstd()
+    text = b""
+    with open_file(path, {}) as file:
+        for block in read_blocks(file, path, compression, _BLOCK_BYTES):
+            text += block
+            if text.count(b"\n") > most:
+                break
+        else:
+            text += b"\n"
+    for line in text.split(b"\n")[:-1][:most]:  # the last one may be cut off
+        if line.strip():
+            yield line.rstrip(b"\r").decode("utf-8", "replace")
 
 
 def _columnar(name: str, path: str) -> RecordFormat:
     import pyarrow as pa
     import pyarrow.parquet
 
-    if name == "parquet":
-        schema = pyarrow.parquet.read_schema(path)
-    else:
-        with pa.memory_map(path) as source:
-            schema = pa.ipc.open_file(source).schema
-    slots: list[Slot] = []
-    for field in schema:
-        kind = field.type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        inner = kind.value_type if is_list else kind
-        ids = pa.types.is_integer(inner) or pa.types.is_string(inner)
-        if ids:
-            slots.append(Field(field.name, "uint64", None if is_list else (), missing=0))
+    from sparsefleet.data.arrow_columns import is_list, is_text
+
+    def is_id(kind: pa.DataType) -> bool:
+        inner = kind.value_type if is_list(kind) else kind
+        if pa.types.is_dictionary(inner):
+            inner = inner.value_type
+        return bool(pa.types.is_integer(inner)) or is_text(inner)
+
+    with open_file(path, {}) as file, file_errors(path, name.capitalize()):
+        if name == "parquet":
+            schema = pyarrow.parquet.read_schema(file)
+        else:
+            is_stream = file.read(len(_ARROW_MAGIC)) != _ARROW_MAGIC
+            file.seek(0)
+            schema = (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).schema
+    slots: list[Slot] = [
+        Field(field.name, "uint64", None if is_list(field.type) else (), missing=0)
+        for field in schema
+        if is_id(field.type)
+    ]
     if not slots:
         raise ConfigError(
             f"--sample {path}: no column of integers or strings among {', '.join(schema.names)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -43,6 +44,51 @@ def test_parquet_lists_and_labels(tmp_path: Path) -> None:
     found = read_sample(str(path), batch=5, label="buys")
     assert found.columns == ("ads", "user")
     assert found.distinct_per_batch == pytest.approx(8 / 20)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pyarrow.large_string(),
+        pyarrow.string_view(),
+        pyarrow.binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    ],
+    ids=str,
+)
+def test_words_are_ids_however_parquet_stores_them(kind: pyarrow.DataType, tmp_path: Path) -> None:
+    """Polars writes large strings, pandas writes categories as dictionaries."""
+    words = pyarrow.array([f"town{n % 3}" for n in range(50)])
+    column = words.dictionary_encode() if pyarrow.types.is_dictionary(kind) else words.cast(kind)
+    path = tmp_path / "day.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"city": column, "age": [0.5] * 50}), path)
+    found = read_sample(str(path), batch=10)
+    assert (found.columns, found.distinct) == (("city",), 3)
+
+
+def test_arrow_streams_and_remote_files_are_read(tmp_path: Path) -> None:
+    table = pyarrow.table({"user": list(range(30))})
+    stream = tmp_path / "day.arrow"
+    with (
+        pyarrow.OSFile(str(stream), "wb") as file,
+        pyarrow.ipc.new_stream(file, table.schema) as writer,
+    ):
+        writer.write(table)
+    assert read_sample(str(stream), batch=10).distinct == 30
+    remote = fsspec.filesystem("memory")
+    remote.pipe("/sample/day.csv", b"user,city\n" + b"".join(b"%d,a\n" % n for n in range(30)))
+    try:
+        assert read_sample("memory://sample/day.csv", batch=10).distinct == 31
+    finally:
+        remote.rm("/sample", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["day.parquet", "day.arrow", "day.csv.gz"])
+def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"nothing of the kind, but long enough to look at")
+    with pytest.raises(SparseFleetError, match=name):
+        read_sample(str(path), batch=10)
 
 
 def test_skewed_ids_grow_slower_than_uniform_ones(tmp_path: Path) -> None:
