@@ -326,12 +326,50 @@ def test_slurm_requeues_killed_workers_unless_their_loop_would_begin_again(tmp_p
         ({"directives": ("partition=cpu",)}, "directives must be options such as"),
         ({"setup": ("a\nb",)}, "must be a single line"),
         ({"environment": (("a b", "c"),)}, "environment must be names"),
+        ({"environment": (("ü", "c"),)}, "environment must be names"),
+        ({"environment": (("SPARSEFLEET_JOB_KEY", "c"),)}, "anyone who reads the manifest"),
         ({"script": ""}, "script must be the path"),
     ],
 )
 def test_wrong_settings_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(CONFIG, **changed)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "2024-ads"}, "name must start with a letter"),
+        ({"image": ""}, "image must be the name of an image"),
+        ({"image": "registry/my ads:1"}, "image must be the name of an image"),
+        ({"key_secret": "My_Key"}, "key_secret must be lower-case letters"),
+        ({"storage_class": "Fast"}, "storage_class must be lower-case letters"),
+    ],
+)
+def test_names_that_kubernetes_would_reject_are_named(
+    kind: str, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        WRITERS[kind](replace(CONFIG, **changed))
+
+
+@pytest.mark.parametrize(
+    ("size", "written"), [("20GiB", "20Gi"), ("1.5T", "1536Gi"), ("512 mb", "512Mi")]
+)
+def test_sizes_are_written_as_kubernetes_reads_them(size: str, written: str) -> None:
+    found = checked_documents(jobset_yaml(replace(CONFIG, state_size=size)))
+    claimed = found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"]
+    assert claimed == written
+
+
+@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
+def test_variables_reach_the_processes_unchanged(kind: str) -> None:
+    """Kubernetes would replace $(NAME) by the value of another variable."""
+    config = replace(CONFIG, environment=(("NOTE", 'a "b"\n$(HOME) $c: #'),))
+    for job in jobs_of(kind, config):
+        values = {one["name"]: one.get("value") for one in container_of(job)["env"]}
+        assert values["NOTE"] == 'a "b"\n$$(HOME) $c: #'
 
 
 @pytest.mark.parametrize("text", ["8", "GiB", "-8G", "8X", "0G", ""])

@@ -11,6 +11,7 @@ from sparsefleet.launch.manifests.pods import (
     notes,
     pod_base,
     port_of,
+    require_kubernetes_names,
     server_probes,
     variables,
     words,
@@ -28,6 +29,7 @@ _KILLED_CODES = (75, 134, 135, 136, 137, 139, 143)
 
 def jobset_yaml(config: ManifestConfig) -> str:
     """Return a JobSet with a replicated job of servers and one of workers, and its volume."""
+    require_kubernetes_names(config)
     made: dict[str, Value] = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -40,6 +42,7 @@ def jobset_yaml(config: ManifestConfig) -> str:
 
 def trainjob_yaml(config: ManifestConfig) -> str:
     """Return a TrainJob of Kubeflow Trainer v2, the runtime it refers to, and its volume."""
+    require_kubernetes_names(config)
     runtime: dict[str, Value] = {
         "apiVersion": _TRAINER,
         "kind": "TrainingRuntime",

@@ -35,13 +35,16 @@ def memory_bytes(text: str) -> int:
 
 
 def default_name(script: str) -> str:
-    """Return a job's name after its script.
+    """Return a job's name after its script. It starts with a letter, as Kubernetes requires.
 
-    >>> default_name("ctr/Train_DNN.py")
-    'train-dnn'
+    >>> default_name("ctr/Train_DNN.py"), default_name("2024_ads.py")
+    ('train-dnn', 'job-2024-ads')
     """
     stem = os.path.splitext(os.path.basename(script))[0].rpartition(".")[2]
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_MAX_NAME].strip("-") or "train"
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if name[:1].isdigit():
+        name = f"job-{name}"
+    return name[:_MAX_NAME].strip("-") or "train"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,8 +155,17 @@ class ManifestConfig:
                 raise ConfigError(f"values in a manifest must be a single line, got {text!r}")
         for option in self.directives:
             require(option.startswith("-"), self, "directives", "options such as --partition=cpu")
-        for name, _ in self.environment:
-            require(name.isidentifier(), self, "environment", "names of variables and values")
+        for name, value in self.environment:
+            is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+            require(
+                is_name and "\0" not in value, self, "environment", "names of variables and values"
+            )
+            if name == "SPARSEFLEET_JOB_KEY":
+                raise ConfigError(
+                    "ManifestConfig.environment must not contain SPARSEFLEET_JOB_KEY, which anyone "
+                    "who reads the manifest would know: Slurm's script draws a key, Kubernetes has "
+                    "it in a Secret (--key-secret)"
+                )
 
     @property
     def script_command(self) -> tuple[str, ...]:

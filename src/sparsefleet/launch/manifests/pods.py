@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
+from sparsefleet.errors import ConfigError
+from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape, memory_bytes
 from sparsefleet.launch.manifests.yaml_text import Value
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "notes",
     "pod_base",
     "port_of",
+    "require_kubernetes_names",
     "server_probes",
     "variables",
     "words",
@@ -32,6 +35,28 @@ _KEY_DIR = "/var/run/sparsefleet"
 USER = 1000
 """The user and group of all pods, and of the image that the Dockerfile makes."""
 _DEFAULT_PORT = 9100
+_SUBDOMAIN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+
+
+def require_kubernetes_names(config: ManifestConfig) -> None:
+    """Raise ConfigError for a name that Kubernetes would reject when the file is applied."""
+    if not config.name[0].isalpha():
+        raise ConfigError(
+            f"ManifestConfig.name must start with a letter in Kubernetes, which names a service "
+            f"after the job, got {config.name!r}"
+        )
+    if not re.fullmatch(r"[^\s\0]+", config.image):
+        raise ConfigError(
+            "ManifestConfig.image must be the name of an image without spaces, such as "
+            f"registry/ads:1, got {config.image!r}"
+        )
+    for field_name in ("key_secret", "storage_class"):
+        found = getattr(config, field_name)
+        if found and not re.fullmatch(_SUBDOMAIN, found):
+            raise ConfigError(
+                f"ManifestConfig.{field_name} must be lower-case letters, digits, dashes and dots, "
+                f"as Kubernetes requires, got {found!r}"
+            )
 
 
 def port_of(config: ManifestConfig) -> int:
@@ -61,7 +86,7 @@ def claim(config: ManifestConfig) -> dict[str, Value]:
     """Return the volume that outlives every pod: server logs and checkpoints."""
     spec: dict[str, Value] = {
         "accessModes": ["ReadWriteMany"],
-        "resources": {"requests": {"storage": config.state_size}},
+        "resources": {"requests": {"storage": _quantity(config.state_size)}},
     }
     if config.storage_class:
         spec["storageClassName"] = config.storage_class
@@ -71,6 +96,12 @@ def claim(config: ManifestConfig) -> dict[str, Value]:
         "metadata": {"name": f"{config.name}-state", "labels": labels(config)},
         "spec": spec,
     }
+
+
+def _quantity(size: str) -> str:
+    """Return a size such as 20GiB the way Kubernetes writes it, 20Gi."""
+    mebibytes = -(-memory_bytes(size) // 2**20)
+    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
 
 
 def field(name: str, path: str) -> dict[str, Value]:
@@ -90,7 +121,7 @@ def variables(config: ManifestConfig) -> list[Value]:
         "PYTHONUNBUFFERED": "1",
         **dict(config.environment),
     }
-    return [{"name": name, "value": text} for name, text in own.items()]
+    return [{"name": name, "value": _literal(text)} for name, text in own.items()]
 
 
 def container_base(
@@ -164,4 +195,9 @@ def words(command: Sequence[str]) -> list[Value]:
     >>> words(["echo", "$(date)"])
     ['echo', '$$(date)']
     """
-    return [word.replace("$(", "$$(") for word in command]
+    return [_literal(word) for word in command]
+
+
+def _literal(text: str) -> str:
+    """Return text in which Kubernetes replaces nothing: it would expand $(NAME)."""
+    return text.replace("$(", "$$(")

@@ -12,6 +12,7 @@ from sparsefleet.launch.manifests.pods import (
     labels,
     notes,
     pod_base,
+    require_kubernetes_names,
     variables,
 )
 from sparsefleet.launch.manifests.yaml_text import Value, to_yaml
@@ -26,6 +27,7 @@ def rayjob_yaml(config: ManifestConfig, ray_version: str) -> str:
     """Return a RayJob: a Ray cluster with a group of nodes for servers and one for workers, on
     which `sparsefleet launch --on ray` runs; and its volume.
     """
+    require_kubernetes_names(config)
     made: dict[str, Value] = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
