@@ -52,6 +52,28 @@ def test_wrong_settings_of_servers_are_named() -> None:
         Servers(1, placement="EVERYWHERE")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Servers\.num_servers"):
         Servers(-1)
+    with pytest.raises(ConfigError, match=r"an amount >= 0 .* got -1 for 'disk'"):
+        Servers(1, resources={"disk": -1})
+    with pytest.raises(ConfigError, match=r"use Servers\(num_cpus=\.\.\.\)"):
+        Servers(1, resources={"CPU": 2})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"train_loop_per_worker": 3}, r"must be a function that trains, got int"),
+        ({"servers": "2"}, r"RayTrainer\.servers must be a Servers or an int, got str"),
+        ({"scaling_config": {"num_workers": 2}}, r"must be a ScalingConfig, got dict"),
+        ({"run_config": "here"}, r"RayTrainer\.run_config must be a RunConfig, got str"),
+        ({"datasets": ["train"]}, r"RayTrainer\.datasets must be a Mapping, got list"),
+    ],
+)
+def test_wrong_settings_of_a_trainer_are_named(setting: dict[str, object], message: str) -> None:
+    from sparsefleet.ray import RayTrainer
+
+    settings = {"train_loop_per_worker": print, **setting}
+    with pytest.raises(ConfigError, match=message):
+        RayTrainer(**settings)  # type: ignore[arg-type]
 
 
 def test_users_of_one_machine_have_directories_of_their_own(

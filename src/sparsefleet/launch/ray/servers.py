@@ -95,6 +95,18 @@ class Servers:
             choices = get_args(kind)
             require(getattr(self, name) in choices, self, name, " or ".join(choices))
         memory_bytes(self.memory)
+        for name, amount in self.resources.items():
+            is_amount = isinstance(amount, (int, float)) and amount >= 0
+            if not isinstance(name, str) or not is_amount:
+                raise ConfigError(
+                    f"Servers.resources must have an amount >= 0 for each resource of Ray, got "
+                    f"{amount!r} for {name!r}"
+                )
+            if name in ("CPU", "memory"):
+                field_name = "num_cpus" if name == "CPU" else "memory"
+                raise ConfigError(
+                    f"Servers.resources must not contain {name!r}: use Servers({field_name}=...)"
+                )
 
     @property
     def memory_bytes(self) -> int:

@@ -54,15 +54,29 @@ class RayTrainer:
         run_config: Any = None,
         datasets: Mapping[str, Any] | None = None,
     ) -> None:
+        if not callable(train_loop_per_worker):
+            raise ConfigError(
+                "RayTrainer.train_loop_per_worker must be a function that trains, got "
+                f"{type(train_loop_per_worker).__name__}"
+            )
         self._function = train_loop_per_worker
         self._servers = Servers(servers) if isinstance(servers, int) else servers
-        if not isinstance(self._servers, Servers):
-            raise ConfigError(
-                f"RayTrainer.servers must be Servers or an int, got {type(servers).__name__}"
-            )
+        self._scaling = ray.train.ScalingConfig() if scaling_config is None else scaling_config
+        self._run = ray.train.RunConfig() if run_config is None else run_config
+        for name, value, kind in (
+            ("servers", self._servers, Servers),
+            ("scaling_config", self._scaling, ray.train.ScalingConfig),
+            ("run_config", self._run, ray.train.RunConfig),
+            ("train_loop_config", train_loop_config or {}, Mapping),
+            ("datasets", datasets or {}, Mapping),
+        ):
+            if not isinstance(value, kind):
+                or_int = " or an int" if kind is Servers else ""
+                raise ConfigError(
+                    f"RayTrainer.{name} must be a {kind.__name__}{or_int}, got "
+                    f"{type(value).__name__}"
+                )
         self._loop_config = None if train_loop_config is None else dict(train_loop_config)
-        self._scaling = scaling_config or ray.train.ScalingConfig()
-        self._run = run_config or ray.train.RunConfig()
         self._datasets = dict(datasets or {})
         count = self._scaling.num_workers
         if not isinstance(count, int) or count < 1:
