@@ -73,6 +73,22 @@ def build() -> None:
     L.embedding(label, [10, 3])
     fluid.embedding(label, [10, 3])
     fluid.embedding(fluid.data("ids", [None, None], "int64"), [10, 3])
+    build_images()
+
+
+def build_images() -> None:
+    image, last = fluid.data("image", [None, 4, 17, 12]), fluid.data("last", [2, 17, None, 4])
+    for stride, dilation in ((1, 1), (2, 1), (3, 2)):
+        for padding in (0, 2, [1, 3], [0, 1, 2, 0], "SAME", "VALID"):
+            settings = {"stride": stride, "dilation": dilation, "padding": padding}
+            L.conv2d(image, 6, 3, groups=2, **settings)
+            if padding != "SAME":  # an open size has no known sides
+                L.conv2d(last, 6, [3, 2], data_format="NHWC", **settings)
+    L.conv2d(image, 8, 3, groups=4, use_cudnn=False)  # depthwise
+    L.conv3d(fluid.data("volume", [None, 3, 5, 6, 7]), 2, 3, padding=1)
+    L.batch_norm(image)
+    L.batch_norm(last, data_layout="NHWC")
+    L.batch_norm(fluid.data("features", [None, 5]))
 
 
 def test_each_rule_gives_the_shapes_and_types_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.initializer import Normal
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.registry import op
+from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.pools import (
     Padding,
@@ -38,8 +38,36 @@ _TRANSPOSE: dict[int, Callable[..., Tensor]] = {
 }
 
 
+def _convolved(
+    x: Shape,
+    weight: Shape,
+    *,
+    strides: Numbers,
+    paddings: Numbers | str,
+    dilations: Numbers,
+    groups: int = 1,
+    data_format: str = "NCHW",
+    **_: Any,
+) -> list[Shape] | None:
+    is_last = data_format in ("NHWC", "NDHWC")
+    sizes = list(x[1:-1] if is_last else x[2:])
+    if len(x) != len(weight) or x[-1 if is_last else 1] != weight[1] * groups:
+        return None
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        span = dilations[axis] * (weight[axis + 2] - 1) + 1
+        if paddings == "SAME":
+            padding = max((-(-size // stride) - 1) * stride + span - size, 0)
+        else:
+            padding = 0 if isinstance(paddings, str) else sum(paddings[2 * axis : 2 * axis + 2])
+        if 0 <= size < span - padding:
+            return None
+        sizes[axis] = -1 if size < 0 else (size + padding - span) // stride + 1
+    channels = weight[0]
+    return [(x[0], *sizes, channels) if is_last else (x[0], channels, *sizes)]
+
+
 def _convolution(type: str, rank: int) -> None:
-    @op(type, "Input Filter", "Output", lod="none")
+    @op(type, "Input Filter", "Output", lod="none", shape=float_rule(_convolved))
     def run(
         x: Tensor,
         weight: Tensor,

@@ -53,7 +53,21 @@ def layer_norm_op(
     )
 
 
-@op("batch_norm", "X Scale Bias Mean Variance MomentumTensor?", "Y MeanOut VarianceOut")
+def _batch_normalized(
+    x: Shape, *of_channels: Shape | None, data_layout: str = "NCHW", **_: Any
+) -> list[Shape] | None:
+    channels = (x[1 if data_layout == "NCHW" else -1],) if len(x) > 1 else ()
+    if any(shape != channels for shape in of_channels[:4]):
+        return None
+    return [x, channels, channels]
+
+
+@op(
+    "batch_norm",
+    "X Scale Bias Mean Variance MomentumTensor?",
+    "Y MeanOut VarianceOut",
+    shape=float_rule(_batch_normalized),
+)
 def batch_norm_op(
     x: Tensor,
     scale: Tensor,
