@@ -223,6 +223,23 @@ def test_an_element_type_has_its_number() -> None:
     assert int(fluid.data("x", [1], "float32").dtype) == 5
 
 
+def test_one_variable_is_saved_and_loaded_by_the_tools_of_fleet(tmp_path: Path) -> None:
+    from sparsefleet.fluid.incubate.fleet.utils import utils
+
+    L.fc(fluid.data("x", [None, 2]), 3, param_attr="weight")
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_persistables(exe, str(tmp_path))
+    wanted = np.array(fluid.global_scope().find_var("weight").get_tensor())
+    (found,) = utils.load_var("weight", [2, 3], "float32", str(tmp_path / "weight"))
+    assert np.array_equal(found, wanted)
+    utils.save_var(found + 1, "weight", [2, 3], "float32", str(tmp_path / "weight"))
+    fluid.io.load_persistables(exe, str(tmp_path))
+    assert np.array_equal(
+        np.array(fluid.global_scope().find_var("weight").get_tensor()), wanted + 1
+    )
+
+
 def test_a_program_is_saved_listed_and_loaded_by_the_tools_of_fleet(tmp_path: Path) -> None:
     from sparsefleet.fluid.incubate.fleet.utils import utils
 

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.feeding.data_feeder import DataFeeder
 from sparsefleet.fluid.fleet.program_fleet import fleet
 from sparsefleet.fluid.framework import Program, Variable
+from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.lod_tensor import create_lod_tensor
 from sparsefleet.fluid.framework.places import CPUPlace
 from sparsefleet.fluid.framework.program_text import draw_block_graphviz
 from sparsefleet.fluid.framework.scope import Scope, scope_guard
 from sparsefleet.fluid.io.hadoop import HDFSClient
 from sparsefleet.fluid.io.inference_model import load_inference_model, read_program
-from sparsefleet.fluid.io.saving import is_persistable
+from sparsefleet.fluid.io.saving import is_persistable, save_vars
+from sparsefleet.fluid.io.variable_file import VariableFile
 
 __all__ = [
     "check_all_trainers_ready",
@@ -30,10 +33,12 @@ __all__ = [
     "check_saved_vars_try_dump",
     "graphviz",
     "load_program",
+    "load_var",
     "op_freq_statistic",
     "parse_program",
     "program_type_trans",
     "save_program",
+    "save_var",
 ]
 
 _log = logging.getLogger("sparsefleet.fluid")
@@ -53,6 +58,25 @@ def save_program(
     data = str(program).encode() if is_text else program.serialize_to_string()
     with open(model_filename, "wb") as file:
         file.write(data)
+
+
+def save_var(
+    np_array: Any, var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str
+) -> None:
+    """Write an array to a file of its own, as the variable `var_name`."""
+    folder, name = os.path.split(save_path)
+    program = Program()
+    variable = program.global_block().create_var(var_name, shape_list, dtype, persistable=True)
+    scope = Scope()
+    with scope_guard(scope):
+        scope.var(var_name).get_tensor().set(np.asarray(np_array, variable.dtype), CPUPlace())
+        save_vars(None, folder or ".", program, [variable], filename=name)
+
+
+def load_var(var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str) -> list[Any]:
+    """Return the array of a variable that was saved in a file of its own, in a list."""
+    del shape_list
+    return [VariableFile(Path(save_path)).read(var_name).astype(dtype_name(dtype), copy=False)]
 
 
 def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:

@@ -128,13 +128,13 @@ class DistributedStrategy:
         """Return what `train_from_dataset` writes for each instance; None: nothing."""
         return None if self._debug_opt is None else dict(self._debug_opt)
 
-    def set_debug_opt(self, options: Mapping[str, object]) -> None:
-        if not isinstance(options, Mapping):
-            raise TypeError(f"debug options must be a dict, got {type(options).__name__}")
-        for name in options:
+    def set_debug_opt(self, opt_info: Mapping[str, object]) -> None:
+        if not isinstance(opt_info, Mapping):
+            raise TypeError(f"debug options must be a dict, got {type(opt_info).__name__}")
+        for name in opt_info:
             if name not in _DEBUG_DEFAULTS:
                 raise unknown_field("debug options", name, _DEBUG_DEFAULTS)
-        self._debug_opt = {**_DEBUG_DEFAULTS, **options}
+        self._debug_opt = {**_DEBUG_DEFAULTS, **opt_info}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

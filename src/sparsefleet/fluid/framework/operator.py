@@ -69,13 +69,13 @@ class Operator:
     def attr_names(self) -> list[str]:
         return list(self.attrs)
 
-    def input(self, slot: str) -> list[str]:
+    def input(self, name: str) -> list[str]:
         """Return the names of the variables in a slot."""
-        return list(self.inputs.get(slot, []))
+        return list(self.inputs.get(name, []))
 
-    def output(self, slot: str) -> list[str]:
+    def output(self, name: str) -> list[str]:
         """Return the names of the variables in a slot."""
-        return list(self.outputs.get(slot, []))
+        return list(self.outputs.get(name, []))
 
     def attr(self, name: str) -> Any:
         """Return an attr; raise KeyError if there is none of that name."""

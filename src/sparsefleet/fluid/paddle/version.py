@@ -8,7 +8,9 @@ import warnings
 __all__ = [
     "FLUID_VERSION",
     "__version__",
+    "commit",
     "full_version",
+    "istaged",
     "major",
     "minor",
     "mkl",
@@ -16,6 +18,7 @@ __all__ = [
     "rc",
     "require_version",
     "show",
+    "with_mkl",
 ]
 
 
@@ -55,10 +58,17 @@ major, minor, patch = FLUID_VERSION.split(".")
 
 rc = "0"
 
+istaged = True
+
+commit = "sparsefleet"
+"""Fluid prints the commit of its source here."""
+
+with_mkl = "OFF"
+
 
 def mkl() -> str:
     """Return whether Fluid was built with MKL: "OFF"."""
-    return "OFF"
+    return with_mkl
 
 
 def show() -> None:
