@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "table/pinned_seconds.h"
 #include "table/table_set.h"
 #include "testing/check.h"
 #include "testing/durable_process.h"
@@ -134,6 +135,7 @@ const Test kTeam("pushes applied on several threads give the bits and results of
   }
   for (std::uint64_t step = 1; step <= kSteps; ++step) {
     const StepGradients gradients(step, sparse, dense);
+    const PinnedSeconds pinned(static_cast<std::uint32_t>(step));  // for tables that record it
     std::vector<PushResult> results;
     for (TableSet* tables : {&alone, &together}) {
       std::vector<float> rows(gradients.keys.size() * kDim);
