@@ -23,8 +23,16 @@ COMMAND = ("-m", "sparsefleet", "chaos")
             {"kill", "partition"},
         ),
         (("--mode", "hybrid", "--disk-full", "--seed", "3"), {"disk-full"}),
+        (("--mode", "geo", "--delay", "--seed", "4"), {"delay"}),
+        (("--mode", "half_async", "--pause", "servers,workers", "--seed", "5"), {"pause"}),
     ],
-    ids=["torch-sync", "fluid-async", "torch-hybrid-disk"],
+    ids=[
+        "torch-sync",
+        "fluid-async",
+        "torch-hybrid-disk",
+        "torch-geo-delay",
+        "torch-half_async-pause",
+    ],
 )
 def test_faults_lose_no_record(tmp_path: Path, words: tuple[str, ...], kinds: set[str]) -> None:
     report = tmp_path / "report.json"
