@@ -126,9 +126,9 @@ class RankPlacement(StorePlacement):
     def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
         if requested == "bf16":
             raise ConfigError(
-                "wire_dtype='bf16' is not for mode 'collective', whose workers set rows on the "
-                "servers to the values they agreed on, exactly: leave it out, or train in a mode "
-                "such as 'sync'"
+                "mode 'collective' does not support wire_dtype='bf16', because its workers set "
+                "rows on the servers to exact values: omit wire_dtype, or use another mode, such "
+                "as 'sync'"
             )
         return "float32"
 

@@ -128,7 +128,7 @@ def test_collective_workers_set_rows_on_servers_exactly(
         store, table = trainer.distributed.store, next(iter(trainer.distributed.store.specs))
         rows = store.pull(table, next(store.rows(table)).keys)
     assert (rows.view(np.int32) & 0xFFFF != 0).any()
-    with pytest.raises(ConfigError, match=r"wire_dtype='bf16' is not for mode 'collective'"):
+    with pytest.raises(ConfigError, match=r"'collective' does not support wire_dtype='bf16'"):
         worker(servers, 0, 1, Clicks(), mode="collective", config=TrainerConfig(wire_dtype="bf16"))
 
 

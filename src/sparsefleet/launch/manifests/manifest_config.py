@@ -157,14 +157,12 @@ class ManifestConfig:
             require(option.startswith("-"), self, "directives", "options such as --partition=cpu")
         for name, value in self.environment:
             is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
-            require(
-                is_name and "\0" not in value, self, "environment", "names of variables and values"
-            )
+            require(is_name and "\0" not in value, self, "environment", "variable names and values")
             if name == "SPARSEFLEET_JOB_KEY":
                 raise ConfigError(
-                    "ManifestConfig.environment must not contain SPARSEFLEET_JOB_KEY, which anyone "
-                    "who reads the manifest would know: Slurm's script draws a key, Kubernetes has "
-                    "it in a Secret (--key-secret)"
+                    "ManifestConfig.environment must not contain SPARSEFLEET_JOB_KEY, because "
+                    "anyone who reads the manifest would see it: the Slurm script creates its own "
+                    "key, and Kubernetes keeps it in a Secret (--key-secret)"
                 )
 
     @property
