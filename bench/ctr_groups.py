@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from ctr_names import OURS, PADDLE, PRODUCTS, TORCH
+from ctr_names import DENSE, OURS, PADDLE, PRODUCTS, TORCH
 from ctr_start import SideSpec, fleet
 
 FLOOR = (
     SideSpec(engine=PRODUCTS, workers=2),
     SideSpec(engine=PRODUCTS, threads=2),
 )
+CEILING = SideSpec(engine=DENSE, workers=2)
 DDP = SideSpec(engine=TORCH, workers=2)
 GROUPS: dict[str, tuple[SideSpec, ...]] = {
     "local": (
         *FLOOR,
+        CEILING,
+        SideSpec(engine=DENSE),
         *(SideSpec(engine=e, threads=t) for t in (1, 2) for e in (TORCH, OURS, PADDLE)),
     ),
     "rounds": (
         *FLOOR,
+        CEILING,
         DDP,
         *(fleet(mode) for mode in ("sync", "half_async", "hybrid")),
         fleet("sync", transport="tls"),
@@ -24,6 +28,7 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
     ),
     "background": (
         *FLOOR,
+        CEILING,
         DDP,
         *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
         fleet("async", transport="tls"),
@@ -45,10 +50,12 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
     ),
 }
 QUICK_SIDES = {
-    "local": ("products 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2"),
+    "local": (
+        "products 2x1", "dense 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2",
+    ),
     "rounds": ("torch DDP 2", "sparsefleet sync 2x2", "PaddlePaddle sync 2x2"),
     "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
     "network": ("sparsefleet sync 2x2, tls", "sparsefleet sync 2x2, tls, bf16"),
     "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
-}
+}  # fmt: skip
 """One side of each kind: processes take seconds to start, and a quick run lasts only minutes."""

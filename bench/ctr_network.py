@@ -1,4 +1,4 @@
-"""CTR-DNN in plain torch, and its matrix products alone. Does not import sparsefleet."""
+"""CTR-DNN in plain torch, its layers alone and its products alone; without sparsefleet."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ class Products:
         for i in reversed(range(len(self.weights))):
             torch.mm(self.value_gradients[i + 1].T, self.values[i], out=self.weight_gradients[i])
             torch.mm(self.value_gradients[i + 1], self.weights[i], out=self.value_gradients[i])
+
+
+class DenseStep:
+    """Forward pass, loss and backward pass of the layers, down to the gradients of the rows."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._layers = layers()
+        self._inputs = torch.randn(batch_size, WIDTHS[0], requires_grad=True)
+        self._clicks = torch.randint(0, WIDTHS[-1], (batch_size,))
+
+    def step(self) -> None:
+        nn.functional.cross_entropy(self._layers(self._inputs), self._clicks).backward()
+        for tensor in (self._inputs, *self._layers.parameters()):
+            tensor.grad = None
 
 
 def layers() -> nn.Sequential:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ctr_examples import Examples, share_of
-from ctr_network import LR, PlainModel, Products
+from ctr_network import LR, DenseStep, PlainModel, Products
 from side_worker import ProductsSide, answer_lines
 
 
@@ -67,6 +67,7 @@ def ours_side(options: argparse.Namespace) -> Any:
 
 SIDES: dict[str, Callable[[argparse.Namespace], Any]] = {
     "products": partial(ProductsSide, Products),
+    "dense": partial(ProductsSide, DenseStep),
     "torch": TorchSide,
     "ours": ours_side,
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctr_names import GENSIM, OURS, PADDLE, PRODUCTS, TORCH
+from ctr_names import DENSE, GENSIM, OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import Side, SideProcess, start_replica, start_servers
 
 JOB_KEY = os.urandom(32).hex()
@@ -28,7 +28,7 @@ class SideSpec:
     """The engine of a side, and its number of processes and threads."""
 
     engine: str
-    """OURS, PADDLE, TORCH (DDP over gloo with several workers), GENSIM or PRODUCTS, the floor."""
+    """OURS, PADDLE, TORCH (with several workers DDP), GENSIM, or a bound: PRODUCTS, DENSE."""
     mode: str = "local"
     """The mode of a training on servers."""
     servers: int = 0
@@ -49,8 +49,8 @@ class SideSpec:
     @property
     def name(self) -> str:
         """A short name, the same in every run."""
-        if self.engine == PRODUCTS:
-            return f"products {self.workers}x{self.threads}"
+        if self.engine in (PRODUCTS, DENSE):
+            return f"{self.engine} {self.workers}x{self.threads}"
         if self.engine == GENSIM:
             return f"{GENSIM} {self.threads}"
         how = self.mode

@@ -74,7 +74,7 @@ def _targets(record: DayRecord) -> list[str]:
     counts = {value: sum(1 for found in verdicts if found is value) for value in (True, False)}
     open_ = sum(1 for row in rows for v in row.verdicts if v.target is not None and v.found is None)
     text = f"{counts[True]} met, {counts[False]} missed, {open_} not measured."
-    columns = ["", "over PaddlePaddle 1.8.5", "over torch (on servers: DDP)", "of the floor"]
+    columns = ["", "over PaddlePaddle 1.8.5", "over torch (on servers: DDP)", "of a ceiling"]
     missed = [
         f"- {row.work.partition(' (')[0]}: {row.account}"
         for row in rows

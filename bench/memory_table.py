@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ctr_names import PRODUCTS
+from ctr_names import DENSE, PRODUCTS
 
 MIB = 1 << 20
 COLUMNS = ["start-up and memory", "ready after s", "worker, MiB", "server, MiB"]
 
 
 def memory_rows(sides: Mapping[str, Any]) -> list[list[str]]:
-    """One row per side that completed; the products alone have nothing to start."""
+    """One row per side that completed; products and layers alone have nothing to start."""
     return [
         [
             name,
@@ -21,5 +21,5 @@ def memory_rows(sides: Mapping[str, Any]) -> list[list[str]]:
             f"{one['server_bytes'] / MIB:,.0f}" if one["server_bytes"] else "",
         ]
         for name, one in sides.items()
-        if not one["error"] and not name.startswith(PRODUCTS)
+        if not one["error"] and not name.startswith((PRODUCTS, DENSE))
     ]

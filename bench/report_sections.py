@@ -134,7 +134,7 @@ def checkpoint_section(figures: Figures) -> list[str]:
 
 
 def skip_gram_section(figures: Figures) -> list[str]:
-    columns = ["", "words/s", "range", "WordSim-353", "SimLex-999", "analogies"]
+    columns = ["", "words/s", "range", "over gensim", "WordSim-353", "SimLex-999", "analogies"]
     about = f"The estimator `embed.SkipGram` trains {figures['ratio']:.2f}x as fast as gensim."
     return [table(columns, figures["rows"]), about]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from ctr_names import PRODUCTS
+from ctr_names import DENSE, PRODUCTS
 from day_record import DayRecord
 
 GROUPS = ("local", "rounds", "background", "files")
@@ -48,6 +48,10 @@ class SideMedians:
     def floor_cpu_us(self, group: str, batch: int) -> float | None:
         """Return the CPU time of the faster way to compute the products."""
         return self._best_products(group, batch)[1]
+
+    def ceiling(self, group: str, batch: int, processes: int) -> float | None:
+        """Return the rate of torch's own dense step in that many processes of one thread."""
+        return self.rate(group, f"{DENSE} {processes}x1", batch)
 
     def worker_bytes(self, group: str, side: str) -> int | None:
         found: int | None = self.groups.get(group, {}).get(side, {}).get("worker_bytes")

@@ -21,7 +21,7 @@ import torch
 
 
 class ProductsSide:
-    """The floor: the products of each step, computed by `products(batch)`, and nothing else."""
+    """A bound: `products(batch)` computes the products of each step, or more, and nothing else."""
 
     def __init__(self, products: Callable[[int], Any], options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)

@@ -4,13 +4,20 @@ vectors.
     python bench/skip_gram.py [--quick] [--repeats 5] [--json FILE]
 
 Both read the same words of enwik8 from memory, count nothing, and train one epoch per turn with two
-threads: window 5, 5 noise words, rows of 100, rates from 0.025 down. Without ../shared the text is
-drawn from Zipf's law, and there are no scores.
+threads: window 5, 5 noise words, rows of 100, rates from 0.025 down. Then jobs of 2 servers and 2
+workers with a thread each train as many epochs on halves of the text, exchanging differences after
+every 50,000 words of a worker (the default) or every 5,000. Without ../shared the text is drawn
+from Zipf's law, and there are no scores.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,6 +36,11 @@ TEXT_BYTES = {False: 12_000_000, True: 600_000}
 DIM = 100
 THREADS = 2
 SENTENCE = 1000
+JOBS = {"2x2, exchange every 50,000 words": 50_000, "2x2, every 5,000": 5_000}
+WORKERS = 2
+JOB_DEADLINE_S = 300
+Spread = tuple[float, float, float]
+Vectors = tuple[list[Any], np.ndarray]
 
 
 def read_words(quick: bool) -> list[str]:
@@ -68,6 +80,31 @@ def gensims(path: Path, words: int) -> tuple[Any, Callable[[], float]]:
     return model, run
 
 
+def job(
+    folder: Path, lines: list[str], *, words: int, epochs: int, exchange_words: int
+) -> tuple[Spread, Vectors]:
+    """Return the rate of the epochs after the first, of all workers together, and the vectors."""
+    from sparsefleet.embed import WordVectors
+
+    parts = []
+    for index in range(WORKERS):
+        parts.append(folder / f"part.{index}.txt")
+        parts[-1].write_text("\n".join(lines[index::WORKERS]))
+    subprocess.run(
+        [sys.executable, "-m", "sparsefleet", "launch", "--servers", "2", "--workers", str(WORKERS),
+         "--native-servers", "--log-dir", str(folder / "logs"),
+         str(Path(__file__).with_name("skip_gram_worker.py")), *map(str, parts),
+         "--dim", str(DIM), "--epochs", str(epochs), "--exchange-words", str(exchange_words),
+         "--out", str(folder)],
+        check=True, timeout=JOB_DEADLINE_S, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    times = [json.loads((folder / f"times.{index}.json").read_text()) for index in range(WORKERS)]
+    ends = [max(each) for each in zip(*times, strict=True)]
+    rates = [words / (end - begin) for begin, end in itertools.pairwise(ends)][1:]
+    vectors = WordVectors.load(folder / "vectors.bin", binary=True)
+    return (statistics.median(rates), min(rates), max(rates)), (vectors.words, vectors.vectors)
+
+
 def scores(words: list[Any], vectors: np.ndarray) -> list[str]:
     place = {word: number for number, word in enumerate(words)}
     found = [
@@ -84,23 +121,30 @@ def main() -> None:
     words = read_words(options.quick)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
-        lines = (" ".join(words[at : at + SENTENCE]) for at in range(0, len(words), SENTENCE))
+        lines = [" ".join(words[at : at + SENTENCE]) for at in range(0, len(words), SENTENCE)]
         path.write_text("\n".join(lines))
         model, run = ours(path, len(words))
         peer, run_peer = gensims(path, len(words))
         rates = interleave({"sparsefleet": run, "gensim": run_peer}, options.repeats)
-        vectors = {"sparsefleet": (model.vectors.words, model.vectors.vectors),
-                   "gensim": (peer.wv.index_to_key, peer.wv.vectors)}  # fmt: skip
-        ratio = rates["sparsefleet"][0] / rates["gensim"][0]
-        rows = [
-            [name, f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}",
-             *(scores(*vectors[name]) if EVALUATION.exists() else [""] * 3)]
-            for name, (median, low, high) in rates.items()
-        ]  # fmt: skip
-    columns = ["", "words/s", "range", "WordSim-353", "SimLex-999", "analogies"]
-    report(f"{THREADS} threads, {len(words):,} words", columns, rows)
-    console.print(f"sparsefleet trains {ratio:.2f}x as fast as gensim.")
-    write_json(options.json, {"rates": rates, "ratio": ratio, "rows": rows})
+        vectors: dict[str, Vectors] = {
+            "sparsefleet": (model.vectors.words, model.vectors.vectors),
+            "gensim": (peer.wv.index_to_key, peer.wv.vectors),
+        }
+        for how, exchange_words in itertools.islice(JOBS.items(), 1 if options.quick else None):
+            name = f"sparsefleet {how}"
+            rates[name], vectors[name] = job(
+                Path(folder), lines, words=len(words), epochs=options.repeats + 1,
+                exchange_words=exchange_words,
+            )  # fmt: skip
+    ratios = {name: rate[0] / rates["gensim"][0] for name, rate in rates.items()}
+    rows = [
+        [name, f"{median:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{ratios[name]:.2f}x",
+         *(scores(*vectors[name]) if EVALUATION.exists() else [""] * 3)]
+        for name, (median, low, high) in rates.items()
+    ]  # fmt: skip
+    columns = ["", "words/s", "range", "over gensim", "WordSim-353", "SimLex-999", "analogies"]
+    report(f"{THREADS} threads or workers, {len(words):,} words", columns, rows)
+    write_json(options.json, {"rates": rates, "ratio": ratios["sparsefleet"], "rows": rows})
 
 
 if __name__ == "__main__":
