@@ -172,7 +172,8 @@ def _schedule(
     type: str, begin: int = 0, inputs: dict[str, Variable] | None = None, **attrs: Any
 ) -> Variable:
     if in_dygraph_mode():
-        return _eager_schedule(type, **attrs)
+        made: Variable = _eager_schedule(type, **attrs)
+        return made
     step = autoincreased_step_counter(_COUNTER, begin)
     helper = LayerHelper(type)
     with helper.main_program.role_guard("schedule"):
