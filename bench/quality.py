@@ -1,6 +1,7 @@
 """How well each mode learns: recipes on real data, compared with local training and plain torch.
 
     python bench/quality.py --data ../shared/data [--only NAME] [--modes local,async] [--seeds 5]
+    python bench/quality.py --resume --minutes 4     # continue a run, and stop again
 
 Every mode runs with its default settings on 2 servers and 2 workers. Modes that average their
 workers (sync, hybrid) take half a batch per worker, so that all make the same number of updates
@@ -8,7 +9,8 @@ from the same number of examples. GEO needs plain SGD and is compared with local
 SGD. Plain torch (bench/quality_torch.py) trains the same model on dense tables with torch's own
 optimizers and loop. A mode followed by `bf16` moves 16-bit numbers over TLS, and is compared with
 the mode itself. For each: mean and standard deviation over seeds, and the mean difference to
-local training seed by seed; more than 0.002 below it is a miss. The report is Markdown and JSON.
+local training seed by seed with its standard error. More than 0.002 below it is a miss, or unclear
+where two standard errors could explain it: small data. The report is Markdown and JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from measure import ROOT, console, machine
@@ -32,7 +35,13 @@ RECIPES = (
     "movielens_din",
     "movielens_two_tower",
     "movielens_sasrec",
+    "movielens_100k_deepfm",
+    "movielens_100k_dcn_v2",
     "books_deepfm",
+    "books_dcn_v2",
+    "talkingdata_deepfm",
+    "avazu_deepfm",
+    "criteo_deepfm",
 )
 AVERAGING = ("sync", "hybrid")
 SIDES = ("local", "torch", "sync", "half_async", "async", "hybrid", "local sgd", "geo")
@@ -86,23 +95,37 @@ def figures_of(recipe: str, side: str, seed: int, options: argparse.Namespace) -
         return found
 
 
+def standard_error(differences: list[float]) -> float:
+    if len(differences) < 2:
+        return 0.0
+    return statistics.stdev(differences) / len(differences) ** 0.5
+
+
+def verdict_of(difference: float, noise: float) -> str:
+    if difference >= -TOLERANCE:
+        return "met"
+    return "unclear" if difference + 2 * noise >= -TOLERANCE else "missed"
+
+
 def table_of(runs: Runs, metric: str) -> list[str]:
     """Return lines of Markdown: mean, spread, and difference to the local twin."""
-    lines = [f"| {metric} | mean | spread | to local | |", "|---|---|---|---|---|"]
+    lines = [f"| {metric} | mean | spread | to local | error | |", "|---|---|---|---|---|---|"]
     for side, found in runs.items():
         values = [one[metric] for one in found]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         twin = runs.get("local sgd" if side == "geo" else "local", [])
         if side.endswith(NARROW):
             twin = runs.get(side.removesuffix(NARROW), [])
-        shown, verdict = "", ""
+        shown, error, verdict = "", "", ""
         if twin and not side.startswith("local"):
             pairs = zip(values, (one[metric] for one in twin), strict=False)
-            difference = statistics.mean(ours - theirs for ours, theirs in pairs)
-            shown = f"{difference:+.4f}"
-            verdict = "met" if difference >= -TOLERANCE else "missed"
+            differences = [ours - theirs for ours, theirs in pairs]
+            difference, noise = statistics.mean(differences), standard_error(differences)
+            shown, error = f"{difference:+.4f}", f"{noise:.4f}"
+            verdict = verdict_of(difference, noise)
         lines.append(
-            f"| {side} | {statistics.mean(values):.4f} | {spread:.4f} | {shown} | {verdict} |"
+            f"| {side} | {statistics.mean(values):.4f} | {spread:.4f} | {shown} | {error} "
+            f"| {verdict} |"
         )
     return lines
 
@@ -130,23 +153,35 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--modes", default=",".join(SIDES), help="sides, separated by commas")
     parser.add_argument("--seeds", type=int, default=5, help="runs per side (default 5)")
     parser.add_argument("--epochs", type=int, help="in place of the recipes'")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of the JSON report")
+    parser.add_argument("--minutes", type=float, help="begin no run after this time; see --resume")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "quality.md")
     return parser.parse_args()
 
 
+def write(found: dict[str, Runs], options: argparse.Namespace) -> None:
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(page_of(found, options))
+    options.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     options = parse_arguments()
+    end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     found: dict[str, Runs] = {}
+    if options.resume and options.out.with_suffix(".json").exists():
+        found = json.loads(options.out.with_suffix(".json").read_text())
     for recipe in options.only.split(","):
         find_recipe(recipe).check(options.data)
         for side in options.modes.split(","):
-            for seed in range(options.seeds):
+            done = len(found.get(recipe, {}).get(side, []))
+            for seed in range(done, options.seeds):
+                if time.monotonic() > end:
+                    sys.exit(f"stopped after {options.minutes} minutes; --resume continues")
                 figures = figures_of(recipe, side, seed, options)
                 found.setdefault(recipe, {}).setdefault(side, []).append(figures)
                 console.print(f"{recipe} {side} {seed}: {figures}", highlight=False, markup=False)
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(page_of(found, options))  # after each side: a run takes hours
-            options.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+                write(found, options)  # after each run: all of them take hours
     console.print(page_of(found, options), highlight=False, markup=False)
 
 

@@ -120,4 +120,4 @@ def test_the_command_lists_shows_and_refuses(
     assert main(["recipe", "run", "census_wide_deep", "--data", str(tmp_path)]) == 1
     assert "adult/adult.data: neither this file" in capsys.readouterr().err
     assert main(["recipe", "show", "census"]) == 1
-    assert "there is no recipe 'census'; the names are books_deepfm" in capsys.readouterr().err
+    assert "there is no recipe 'census'; the names are avazu_deepfm," in capsys.readouterr().err

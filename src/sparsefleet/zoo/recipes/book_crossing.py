@@ -1,19 +1,22 @@
-"""DeepFM on Book-Crossing: predicts whether a reader rates a book 8 out of 10 or higher."""
+"""Ranking on Book-Crossing: predicts whether a reader rates a book 8 out of 10 or higher."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from torch import nn
 
 from sparsefleet.data.features import Categorical, Features
+from sparsefleet.zoo.dcn_v2 import DCNv2
 from sparsefleet.zoo.deepfm import DeepFM
+from sparsefleet.zoo.inputs import Tables
 from sparsefleet.zoo.recipes.movielens import auc_of, shuffled_split
 from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Recipe, Settings
 
-__all__ = ["recipe"]
+__all__ = ["dcn_v2", "deepfm"]
 
 NAMES = ["user_id", "isbn", "author", "year", "publisher", "location", "state", "country", "age"]
 FILE = DataFile(
@@ -39,16 +42,33 @@ def prepare(directory: Path, seed: int) -> Prepared:
     return Prepared(Part(FEATURES, train), Part(FEATURES, test), lambda p, t: auc_of(p, t["liked"]))
 
 
-def recipe() -> Recipe:
-    """Return the recipe."""
+def _recipe(name: str, title: str, model: Callable[[Tables], nn.Module]) -> Recipe:
     return Recipe(
-        name="books_deepfm",
-        title="DeepFM on Book-Crossing",
+        name=name,
+        title=title,
         files=(FILE,),
         protocol="explicit ratings, 85 % at random to train; label: 8 points or more; AUC. No "
         "published figure for this label",
         prepare=prepare,
-        model=lambda tables: DeepFM(FEATURES, hidden=(64, 32), tables=tables),
+        model=model,
         loss=nn.functional.binary_cross_entropy_with_logits,
         settings=Settings(batch_size=500, epochs=1, table_lr=0.03),
+    )
+
+
+def deepfm() -> Recipe:
+    """Return the recipe of DeepFM."""
+    return _recipe(
+        "books_deepfm",
+        "DeepFM on Book-Crossing",
+        lambda tables: DeepFM(FEATURES, hidden=(64, 32), tables=tables),
+    )
+
+
+def dcn_v2() -> Recipe:
+    """Return the recipe of DCN-V2."""
+    return _recipe(
+        "books_dcn_v2",
+        "DCN-V2 on Book-Crossing",
+        lambda tables: DCNv2(FEATURES, cross_layers=2, hidden=(64, 32), tables=tables),
     )

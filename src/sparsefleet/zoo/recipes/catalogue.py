@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.zoo.recipes import (
+    ad_clicks,
     book_crossing,
     census_wide_deep,
+    movielens_100k,
     movielens_ranking,
     movielens_retrieval,
     next_item,
@@ -17,14 +19,20 @@ from sparsefleet.zoo.recipes.recipe import Recipe
 __all__ = ["RECIPES", "find_recipe"]
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "books_deepfm": book_crossing.recipe,
+    "avazu_deepfm": ad_clicks.avazu,
+    "books_dcn_v2": book_crossing.dcn_v2,
+    "books_deepfm": book_crossing.deepfm,
     "census_wide_deep": census_wide_deep.recipe,
+    "criteo_deepfm": ad_clicks.criteo,
     "games_sasrec": next_item.games,
+    "movielens_100k_dcn_v2": movielens_100k.dcn_v2,
+    "movielens_100k_deepfm": movielens_100k.deepfm,
     "movielens_dcn_v2": movielens_ranking.dcn_v2,
     "movielens_deepfm": movielens_ranking.deepfm,
     "movielens_din": movielens_ranking.din,
     "movielens_sasrec": next_item.movielens,
     "movielens_two_tower": movielens_retrieval.recipe,
+    "talkingdata_deepfm": ad_clicks.talkingdata,
 }
 
 
