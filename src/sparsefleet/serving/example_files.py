@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
 from sparsefleet.serving.export.hashing import hash_column
-from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema
+from sparsefleet.serving.export.schema import InputSchema, Schema
 
 __all__ = [
     "input_of_column",
@@ -61,7 +61,7 @@ def read_inputs(path: Path, table: pa.Table, schema: Schema) -> dict[str, Any]:
 def _input_of(path: Path, table: pa.Table, item: InputSchema, schema: Schema) -> Any:
     try:
         column = table.column(item.name).combine_chunks()
-        return input_of_column(column, item, schema.hashing(item.name))
+        return input_of_column(column, item, schema)
     except (pa.ArrowException, ValueError) as error:
         raise FeedError(f"{path}, column '{item.name}': {error}; expected {item}") from error
 
@@ -156,19 +156,23 @@ def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
     return table
 
 
-def input_of_column(column: pa.Array, item: InputSchema, hashed: HashedInput | None = None) -> Any:
+def input_of_column(column: pa.Array, item: InputSchema, schema: Schema) -> Any:
     """Convert a column to an input of `Predictor.predict`. Raises ValueError or ArrowException.
 
-    hashed: how strings become ids.
+    schema: says how strings become ids, and what replaces missing values.
     """
+    hashed, filling = schema.hashing(item.name), schema.filling(item.name)
     if hashed is not None and not is_list(column.type):
         column = hash_column(column, hashed, 1)
+    if filling is not None and not is_list(column.type):
+        column = _fill(column, filling)
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueError(f"{column.null_count} examples have no value, the first is row {row}")
     if item.is_ragged:
         offsets = _offsets(column)
         flat = column.flatten() if hashed is None else hash_column(column.flatten(), hashed, 0)
+        flat = flat if filling is None else _fill(flat, filling)
         return _numbers(flat, item.dtype), offsets if item.is_closed else offsets[:-1]
     if not item.shape or item.shape[0] != "batch":
         raise ValueError("this input does not have one value per example")
@@ -178,6 +182,8 @@ def input_of_column(column: pa.Array, item: InputSchema, hashed: HashedInput | N
     sizes = [size for size in item.shape[1:] if isinstance(size, int)]
     if hashed is not None:
         flat = hash_column(flat, hashed, math.prod(sizes))
+    if filling is not None:
+        flat = _fill(flat, filling)
     if len(sizes) == len(item.shape) - 1 and len(flat) != len(column) * math.prod(sizes):
         raise ValueError(f"{len(column)} examples have {len(flat)} values")
     numbers = _numbers(flat, item.dtype)
@@ -187,6 +193,15 @@ def input_of_column(column: pa.Array, item: InputSchema, hashed: HashedInput | N
             raise ValueError(f"examples have between {min(lengths)} and {max(lengths)} values")
     tail = [size if isinstance(size, int) else -1 for size in item.shape[1:]]
     return numbers.reshape(len(column), *tail)
+
+
+def _fill(flat: pa.Array, filling: int | float) -> pa.Array:
+    """Return a flat column with missing numbers replaced; NaN is missing too, as in the reader."""
+    if pa.types.is_null(flat.type):
+        return pa.array([filling] * len(flat))
+    if pa.types.is_floating(flat.type):
+        flat = pc.if_else(pc.is_nan(flat), pa.scalar(None, flat.type), flat)
+    return flat.fill_null(pa.scalar(filling, flat.type)) if flat.null_count else flat
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
 from tests.unit.serving.export.shop_model import batch, exported_shop, needed
@@ -18,7 +22,7 @@ from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMiss
 from sparsefleet.serving import Predictor
 from sparsefleet.serving.example_files import read_examples, write_predictions
 from sparsefleet.serving.export import save_inference_model
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.schema import InputSchema, MissingInput, Schema
 
 SIZE = 7
 
@@ -192,3 +196,27 @@ def test_help_explains_the_commands(command: str, capsys: pytest.CaptureFixture[
         run(command, "--help")
     assert ending.value.code == 0
     assert "DIRECTORY" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["json", "parquet", "csv"])
+def test_missing_numbers_are_replaced_as_in_training(form: str, tmp_path: Path) -> None:
+    inputs = (
+        InputSchema(name="age", dtype="float32", shape=("batch",)),
+        InputSchema(name="ad", dtype="int64", shape=("batch",)),
+    )
+    missing = (MissingInput(input="age", value=38.0), MissingInput(input="ad", value=7))
+    schema = Schema(inputs=inputs, targets=(), lookups=(), filled=missing)
+    rows = [{"age": 1.5, "ad": None}, {"age": None, "ad": 3}]
+    path = tmp_path / f"e.{form}"
+    table = pa.Table.from_pylist(rows)
+    if form == "json":
+        path.write_text(json.dumps(rows))
+    elif form == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        pyarrow.csv.write_csv(table, path)
+    (found,) = read_examples(path, schema, 10)
+    assert found["age"].tolist() == [1.5, 38.0]
+    assert found["ad"].tolist() == [7, 3]
+    with pytest.raises(FeedError, match="column 'ad': 1 examples have no value"):
+        list(read_examples(path, replace(schema, filled=missing[:1]), 10))

@@ -33,7 +33,8 @@ RETRIEVAL = Features(*HISTORY, Numeric("log_share"))
 class Case(NamedTuple):
     """A model, how to get a differentiable scalar from its output, and its plain torch twin."""
 
-    make: Callable[[], nn.Module]
+    build: Callable[[Features], nn.Module]
+    features: Features
     reference: Callable[..., Any]
     loss: Callable[[Any, Tensor], Tensor] = nn.functional.binary_cross_entropy_with_logits
     tasks: int = 0
@@ -42,51 +43,59 @@ class Case(NamedTuple):
     without: tuple[str, ...] = ("next", "unseen")
     """Inputs that the batch lacks."""
 
+    def make(self) -> nn.Module:
+        return self.build(self.features)
+
 
 def in_batch(temperature: float) -> Callable[[Any], Tensor]:
     return lambda output: zoo.InBatchSoftmax(temperature)(output, torch.ones(len(output.user)))
 
 
 CASES = {
-    "ctr_dnn": Case(lambda: zoo.CtrDnn(FEATURES, hidden=(9, 5)), references.ctr_dnn),
-    "wide_deep": Case(lambda: zoo.WideDeep(FEATURES, hidden=(9, 5)), references.wide_deep),
-    "deepfm": Case(lambda: zoo.DeepFM(FEATURES, hidden=(9, 5)), references.deepfm),
-    "xdeepfm": Case(lambda: zoo.XDeepFM(FEATURES, maps=(4, 3), hidden=(9, 5)), references.xdeepfm),
+    "ctr_dnn": Case(lambda f: zoo.CtrDnn(f, hidden=(9, 5)), FEATURES, references.ctr_dnn),
+    "wide_deep": Case(lambda f: zoo.WideDeep(f, hidden=(9, 5)), FEATURES, references.wide_deep),
+    "deepfm": Case(lambda f: zoo.DeepFM(f, hidden=(9, 5)), FEATURES, references.deepfm),
+    "xdeepfm": Case(
+        lambda f: zoo.XDeepFM(f, maps=(4, 3), hidden=(9, 5)), FEATURES, references.xdeepfm
+    ),
     "dcn_v2": Case(
-        lambda: zoo.DCNv2(FEATURES, cross_layers=2, rank=3, hidden=(9, 5)), references.dcn_v2
+        lambda f: zoo.DCNv2(f, cross_layers=2, rank=3, hidden=(9, 5)), FEATURES, references.dcn_v2
     ),
     "autoint": Case(
-        lambda: zoo.AutoInt(FEATURES, layers=2, heads=2, head_dim=3, hidden=(9,)),
+        lambda f: zoo.AutoInt(f, layers=2, heads=2, head_dim=3, hidden=(9,)),
+        FEATURES,
         references.autoint,
     ),
-    "dlrm": Case(lambda: zoo.DLRM(FEATURES, bottom=(7,), top=(9, 5)), references.dlrm),
+    "dlrm": Case(lambda f: zoo.DLRM(f, bottom=(7,), top=(9, 5)), FEATURES, references.dlrm),
     "din": Case(
-        lambda: zoo.DIN(HISTORY, history="seen", candidate="movie", relevance=(7,), hidden=(9,)),
+        lambda f: zoo.DIN(f, history="seen", candidate="movie", relevance=(7,), hidden=(9,)),
+        HISTORY,
         references.din,
     ),
     "dien": Case(
-        lambda: zoo.DIEN(
-            NEGATIVES, history="seen", candidate="movie", negatives="unseen", hidden=(9,)
-        ),
+        lambda f: zoo.DIEN(f, history="seen", candidate="movie", negatives="unseen", hidden=(9,)),
+        NEGATIVES,
         references.dien,
         loss=zoo.DienLoss(),
         finish=tuple,
         without=("next",),
     ),
     "mmoe": Case(
-        lambda: zoo.MMoE(FEATURES, tasks=2, experts=3, expert=(7,), tower=(5,)),
+        lambda f: zoo.MMoE(f, tasks=2, experts=3, expert=(7,), tower=(5,)),
+        FEATURES,
         references.mmoe,
         tasks=2,
     ),
     "ple": Case(
-        lambda: zoo.PLE(FEATURES, tasks=2, layers=2, experts=2, expert=(7,), tower=(5,)),
+        lambda f: zoo.PLE(f, tasks=2, layers=2, experts=2, expert=(7,), tower=(5,)),
+        FEATURES,
         references.ple,
         tasks=2,
     ),
-    "esmm": Case(lambda: zoo.ESMM(FEATURES, hidden=(9, 5)), references.esmm, tasks=2),
+    "esmm": Case(lambda f: zoo.ESMM(f, hidden=(9, 5)), FEATURES, references.esmm, tasks=2),
     "two_tower": Case(
-        lambda: zoo.TwoTower(
-            RETRIEVAL,
+        lambda f: zoo.TwoTower(
+            f,
             user=["user", "seen"],
             item=["movie", "tags"],
             item_id="movie",
@@ -94,24 +103,27 @@ CASES = {
             hidden=(9,),
             dim=5,
         ),
+        RETRIEVAL,
         references.two_tower,
         loss=zoo.InBatchSoftmax(0.1),
         finish=in_batch(0.1),
     ),
     "youtube_dnn": Case(
-        lambda: zoo.YouTubeDNN(HISTORY, user=["user", "seen"], item="movie", hidden=(9,), dim=5),
+        lambda f: zoo.YouTubeDNN(f, user=["user", "seen"], item="movie", hidden=(9,), dim=5),
+        HISTORY,
         references.youtube_dnn,
         loss=zoo.InBatchSoftmax(1.0),
         finish=in_batch(1.0),
     ),
     "sasrec": Case(
-        lambda: zoo.SASRec(HISTORY, history="seen", candidate="movie", heads=2, dropout=0.0),
+        lambda f: zoo.SASRec(f, history="seen", candidate="movie", heads=2, dropout=0.0),
+        HISTORY,
         references.sasrec,
         loss=zoo.NextItemLoss(),
     ),
     "sasrec_training": Case(
-        lambda: zoo.SASRec(
-            NEXT,
+        lambda f: zoo.SASRec(
+            f,
             history="seen",
             candidate="movie",
             chosen="next",
@@ -119,6 +131,7 @@ CASES = {
             heads=2,
             dropout=0.0,
         ),
+        NEXT,
         references.sasrec_loss,
         loss=zoo.NextItemLoss(),
         finish=lambda output: zoo.NextItemLoss()(output, torch.ones(1)),

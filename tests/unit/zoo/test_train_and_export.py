@@ -6,26 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.service_process import ServiceProcess
 from tests.unit.zoo.cases import CASES, Case, labels_of, make_batch
 
 from sparsefleet import Predictor, Trainer, TrainerConfig, optim
-from sparsefleet.serving.verify import verify
 
 IN_EVERY_RUN = ("wide_deep",)
-BESIDE_JOBS = ("deepfm", "dien", "two_tower", "sasrec_training")
 
 
-def cases(*, in_every_run: tuple[str, ...] = ()) -> list[Any]:
-    """A few run with the job tests, most are slow: recording a graph takes seconds."""
-    marks = dict.fromkeys(BESIDE_JOBS, pytest.mark.job) | dict.fromkeys(in_every_run, ())
+def cases() -> list[Any]:
+    """Most are slow, as recording a graph takes seconds; test_online.py runs with the job tests."""
     return [
-        pytest.param(case, id=name, marks=marks.get(name, pytest.mark.slow))
+        pytest.param(case, id=name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow)
         for name, case in CASES.items()
     ]
 
 
-@pytest.mark.parametrize("case", cases(in_every_run=IN_EVERY_RUN))
+@pytest.mark.parametrize("case", cases())
 def test_a_model_learns_and_its_export_predicts_the_same(case: Case, tmp_path: Path) -> None:
     torch.manual_seed(1)
     batch = (make_batch(5, without=case.without), labels_of(case))
@@ -47,19 +43,3 @@ def test_a_model_learns_and_its_export_predicts_the_same(case: Case, tmp_path: P
         if name in used
     }
     assert len(predictor.predict(fewer)) == 2
-
-
-@pytest.mark.parametrize("case", cases())
-def test_a_served_model_is_the_trained_one(case: Case, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    export, checkpoint = tmp_path / "export", tmp_path / "checkpoint"
-    batch = (make_batch(5, without=case.without), labels_of(case))
-    asked = (make_batch(5, without=("next", "unseen")), labels_of(case))
-    config = TrainerConfig(quiet=True)
-    with Trainer(case.make(), case.loss, optim.Adagrad(lr=0.1), config=config) as trainer:
-        trainer.fit([batch] * 5)
-        trainer.save(checkpoint)
-        trainer.export(export, asked, onnx=False)
-    with ServiceProcess(export) as service:
-        report = verify(export, [checkpoint, service.url])
-    assert report.passed, report.cause

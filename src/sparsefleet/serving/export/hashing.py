@@ -1,4 +1,4 @@
-"""Hash the strings of inputs to ids as the reader did in training.
+"""Hash the strings of inputs to ids, and fill missing values, as the reader did in training.
 
 Letters: B examples.
 """
@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 from sparsefleet.data import CriteoTsv, Field, Reader, RecordFormat, Slot
 from sparsefleet.data.features import Features as FeatureDescription
 from sparsefleet.errors import ConfigError
-from sparsefleet.serving.export.schema import HashedInput, Schema
+from sparsefleet.serving.export.schema import HashedInput, MissingInput, Schema
 
-__all__ = ["Features", "hash_array", "hash_column", "hash_values", "hashed_inputs"]
+__all__ = [
+    "Features",
+    "hash_array",
+    "hash_column",
+    "hash_values",
+    "hashed_inputs",
+    "missing_inputs",
+]
 
 Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
 """What training read: a reader, its format, a description of features, or fields."""
@@ -58,8 +65,29 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
     return tuple(found)
 
 
+def missing_inputs(features: Features, schema: Schema) -> tuple[MissingInput, ...]:
+    """Return the inputs of numbers for which the reader replaced missing values.
+
+    >>> from sparsefleet.serving.export.schema import InputSchema
+    >>> age = InputSchema(name="age", dtype="float32", shape=("batch",))
+    >>> schema = Schema(inputs=(age,), targets=(), lookups=())
+    >>> missing_inputs([Field("age", "float", (), missing=38.0)], schema)[0].value
+    38.0
+    """
+    described = {
+        slot.name: slot.missing_float if slot.dtype == "float" else slot.missing_id
+        for slot in _slots(features)
+        if isinstance(slot, Field) and slot.hash_seed is None
+    }
+    found = []
+    for item in schema.inputs:
+        value = described.get(item.name, described.get(item.name.rpartition(".")[2]))
+        if value is not None:
+            found.append(MissingInput(input=item.name, value=value))
+    return tuple(found)
+
+
 def _described(features: Features) -> list[HashedInput]:
-    columns: Any = features
     source = features.format if isinstance(features, Reader) else features
     if isinstance(source, CriteoTsv):
         if source.categories != "hash":
@@ -69,6 +97,23 @@ def _described(features: Features) -> list[HashedInput]:
                 input="categories", seed=0, seed_per_column=True, missing=None, separator=""
             )
         ]
+    return [
+        HashedInput(
+            input=slot.name,
+            seed=slot.hash_seed,
+            seed_per_column=len(slot.source) > 1,
+            missing=slot.missing_id if slot.vocabulary is None else 0,
+            separator=slot.separator,
+            vocabulary=slot.vocabulary or (),
+        )
+        for slot in _slots(features)
+        if isinstance(slot, Field) and slot.hash_seed is not None
+    ]
+
+
+def _slots(features: Features) -> list[Slot]:
+    """Return the fields that training read; none if the format has a layout of its own."""
+    columns: Any = features
     if isinstance(features, (Reader, RecordFormat)):
         columns = features.columns
     elif isinstance(features, FeatureDescription):
@@ -80,18 +125,7 @@ def _described(features: Features) -> list[HashedInput]:
                 "features must be a Reader, a format such as Csv(...), or a list of fields, got "
                 f"{features!r:.80}"
             )
-    return [
-        HashedInput(
-            input=slot.name,
-            seed=slot.hash_seed,
-            seed_per_column=len(slot.source) > 1,
-            missing=slot.missing_id if slot.vocabulary is None else 0,
-            separator=slot.separator,
-            vocabulary=slot.vocabulary or (),
-        )
-        for slot in slots
-        if isinstance(slot, Field) and slot.hash_seed is not None
-    ]
+    return slots
 
 
 def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]:

@@ -133,6 +133,8 @@ class ExportManifest:
         content = asdict(self)
         if not self.schema.hashed:  # so that exports without it keep their digest
             del content["schema"]["hashed"]
+        if not self.schema.filled:
+            del content["schema"]["filled"]
         for table in content["tables"]:
             if table["initial"]["row_dtype"] == "float32":
                 del table["initial"]["row_dtype"]

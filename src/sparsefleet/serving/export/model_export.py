@@ -23,7 +23,7 @@ from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.golden import Golden, GoldenRows, largest_difference, write_golden
 from sparsefleet.serving.export.graph_file import read_graph, write_graph, write_parameters
-from sparsefleet.serving.export.hashing import Features, hashed_inputs
+from sparsefleet.serving.export.hashing import Features, hashed_inputs, missing_inputs
 from sparsefleet.serving.export.manifest import (
     ExportedTable,
     ExportManifest,
@@ -108,7 +108,8 @@ def save_inference_model(
     with PendingExport(Path(directory).absolute()) as pending:
         schema = schema_of(recorded)
         if features is not None:
-            schema = replace(schema, hashed=hashed_inputs(features, schema))
+            hashed, filled = hashed_inputs(features, schema), missing_inputs(features, schema)
+            schema = replace(schema, hashed=hashed, filled=filled)
         manifest = _write(pending, trained, recorded, schema, row_format=row_format, onnx=onnx)
         pending.commit(manifest)
     return manifest

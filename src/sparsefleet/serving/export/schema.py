@@ -11,7 +11,14 @@ from typing import Literal
 
 from sparsefleet.data import hash64
 
-__all__ = ["HashedInput", "InputSchema", "LookupSchema", "Schema", "TargetSchema"]
+__all__ = [
+    "HashedInput",
+    "InputSchema",
+    "LookupSchema",
+    "MissingInput",
+    "Schema",
+    "TargetSchema",
+]
 
 Shape = tuple[int | str, ...]
 
@@ -128,6 +135,17 @@ class HashedInput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MissingInput:
+    """What replaces missing values of an input that takes only numbers, as the reader did."""
+
+    input: str
+    """The name of the input."""
+
+    value: int | float
+    """An id, or a number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
     """All inputs, targets and lookups, in the order of positional inputs."""
 
@@ -137,9 +155,21 @@ class Schema:
     hashed: tuple[HashedInput, ...] = field(default=(), metadata={"optional": True})
     """Inputs that also take strings."""
 
+    filled: tuple[MissingInput, ...] = field(default=(), metadata={"optional": True})
+    """Inputs of numbers that may be missing."""
+
     def hashing(self, name: str) -> HashedInput | None:
         """Return how the strings of an input are hashed; None if it takes only numbers."""
         return next((item for item in self.hashed if item.input == name), None)
+
+    def filling(self, name: str) -> int | float | None:
+        """Return what replaces the missing numbers of an input; None: they are an error."""
+        return next((item.value for item in self.filled if item.input == name), None)
+
+    def takes_null(self, name: str) -> bool:
+        """Return whether a value of this input may be missing."""
+        hashed = self.hashing(name)
+        return self.filling(name) is not None or (hashed is not None and hashed.missing is not None)
 
     @property
     def places(self) -> tuple[str, ...]:

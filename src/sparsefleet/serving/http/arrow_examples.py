@@ -58,7 +58,7 @@ def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
     for item in schema.inputs:
         column = table.column(item.name).combine_chunks()
         try:
-            inputs[item.name] = input_of_column(column, item, schema.hashing(item.name))
+            inputs[item.name] = input_of_column(column, item, schema)
         except (pa.ArrowException, ValueError) as error:
             raise FeedError(f"column '{item.name}': {error}; expected {item}") from error
     return inputs

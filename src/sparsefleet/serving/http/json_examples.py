@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.hashing import hash_values
-from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema
+from sparsefleet.serving.export.schema import InputSchema, Schema
 
 __all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 
@@ -54,8 +54,7 @@ def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
         if row.keys() != names:
             _raise_wrong_names(at, row.keys(), schema)
     return {
-        item.name: _input([row[item.name] for row in rows], item, schema.hashing(item.name))
-        for item in schema.inputs
+        item.name: _input([row[item.name] for row in rows], item, schema) for item in schema.inputs
     }
 
 
@@ -69,9 +68,10 @@ def _raise_wrong_names(at: int, given: Collection[str], schema: Schema) -> None:
     raise FeedError(f"example {at} {' and '.join(summary)}; the model takes {described}")
 
 
-def _input(values: list[Any], item: InputSchema, hashed: HashedInput | None) -> Any:
+def _input(values: list[Any], item: InputSchema, schema: Schema) -> Any:
     """Convert the B values of one input, one per example."""
-    if hashed is not None and hashed.missing is not None:
+    hashed, filling = schema.hashing(item.name), schema.filling(item.name)
+    if schema.takes_null(item.name):
         values = [_filled(value, item) for value in values]
     if item.is_ragged:
         lengths = _lengths(values, item, 1)
@@ -92,6 +92,8 @@ def _input(values: list[Any], item: InputSchema, hashed: HashedInput | None) -> 
     width = math.prod(sizes)
     if hashed is not None:
         flat = hash_values(flat, hashed, 0 if item.is_ragged else width)
+    if filling is not None:
+        flat = [filling if value is None else value for value in flat]
     numbers = _numbers(flat, item, _Places(lengths if item.is_ragged else None, width))
     rows = sum(lengths) if item.is_ragged else len(values)
     array = numbers.reshape(rows, *sizes)

@@ -121,7 +121,7 @@ def describe(app: FastAPI, schema: Schema | None, config: ServeConfig) -> dict[s
 def _examples(schema: Schema | None, most: int) -> dict[str, Any]:
     inputs = {}
     if schema is not None:
-        inputs = {item.name: _input(item, schema.hashing(item.name)) for item in schema.inputs}
+        inputs = {item.name: _input(item, schema) for item in schema.inputs}
     example = {
         "type": "object",
         "required": list(inputs),
@@ -159,12 +159,16 @@ def _without_framework_errors(found: dict[str, Any]) -> None:
                 del method["responses"]["422"]
 
 
-def _input(item: InputSchema, hashed: HashedInput | None) -> dict[str, Any]:
+def _input(item: InputSchema, schema: Schema) -> dict[str, Any]:
     number = _number(item.dtype)
+    hashed, filling = schema.hashing(item.name), schema.filling(item.name)
     if hashed is not None:
         number = {"anyOf": [{"type": "string"}, number], "description": _hashing(hashed)}
         if hashed.missing is not None:
             number["anyOf"].append({"type": "null"})
+    elif filling is not None:
+        said = f"null reads as {filling}."
+        number = {"anyOf": [number, {"type": "null"}], "description": said}
     one = _lists(number, item.shape[1:])
     return {"type": "array", "items": one} if item.is_ragged else one
 

@@ -244,19 +244,25 @@ def _schema(own: Schema, other: Schema) -> Iterator[Finding]:
 
 
 def _without_values(case: Case, side: Side) -> Iterator[Finding]:
-    """Check that the side rejects examples with missing values, as offline prediction does."""
+    """Check that the side rejects examples with missing values, unless training replaced them."""
     if case.examples.count == 0:
         return
     whole = case.examples.row(0)
-    for item in case.model.schema.inputs:
+    schema = case.model.schema
+    for item in schema.inputs:
         without = {name: value for name, value in whole.items() if name != item.name}
-        for example, text in ((without, "without it"), ({**whole, item.name: None}, "null")):
-            if side.takes(example):
+        null = {**whole, item.name: None}
+        for example, text, is_fine in (
+            (without, "without it", False),
+            (null, "null", schema.takes_null(item.name)),
+        ):
+            if side.takes(example) not in (None, is_fine):
+                answers = ("an error", "a prediction")
                 yield Finding(
                     name="missing values",
                     what=f"input '{item.name}'",
-                    found=f"a prediction for an example {text}",
-                    wanted="an error, as offline",
+                    found=f"{answers[not is_fine]} for an example {text}",
+                    wanted=f"{answers[is_fine]}, as offline",
                 )
 
 

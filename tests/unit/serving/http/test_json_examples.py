@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sparsefleet.errors import FeedError
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.schema import InputSchema, MissingInput, Schema
 from sparsefleet.serving.http.json_examples import inputs_of_rows, parse_json
 
 SCHEMA = Schema(
@@ -50,6 +51,27 @@ def test_rows_become_arrays_of_the_schema() -> None:
     assert found["pairs"][0].shape == (1, 2)
     assert found["new"].dtype == np.bool_
     assert found["hour"].dtype == np.uint8
+
+
+def test_missing_numbers_are_replaced_as_in_training() -> None:
+    missing = (
+        MissingInput(input="ad", value=9),
+        MissingInput(input="box", value=0.5),
+        MissingInput(input="tags", value=1),
+    )
+    schema = replace(SCHEMA, filled=missing)
+    found = inputs_of_rows(
+        [
+            row(ad=None, box=[[1, None], [0, 2]], tags=[4, None]),
+            row(tags=None),
+        ],
+        schema,
+    )
+    assert found["ad"].tolist() == [9, 3]
+    assert found["box"][0].tolist() == [[1.0, 0.5], [0.0, 2.0]]
+    assert [part.tolist() for part in found["tags"]] == [[4, 1, 1], [0, 2]]
+    with pytest.raises(FeedError, match="example 0, input 'hour' has the value null"):
+        inputs_of_rows([row(hour=None)], schema)
 
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:
