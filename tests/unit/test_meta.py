@@ -73,6 +73,7 @@ AS_IN_FLUID = {
 AS_IN_TORCHREC = {
     "sparsefleet.torchrec_like.collections.EmbeddingBagConfig",
     "sparsefleet.torchrec_like.collections.EmbeddingConfig",
+    "sparsefleet.torchrec_like.dlrm.DLRM_DCN",
     "sparsefleet.torchrec_like.jagged.KeyedJaggedTensor",
 }
 MAX_SETTINGS = 14  # arguments of an embedding, including those of its table

@@ -8,13 +8,15 @@ from sparsefleet.torchrec_like.collections import (
     EmbeddingConfig,
     PoolingType,
     load_torchrec_state_dict,
+    torchrec_state_dict,
 )
-from sparsefleet.torchrec_like.dlrm import DLRM, DLRMTrain
+from sparsefleet.torchrec_like.dlrm import DLRM, DLRM_DCN, DLRMTrain
 from sparsefleet.torchrec_like.jagged import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 __all__ = [
     "DLRM",
     "DLRMTrain",
+    "DLRM_DCN",
     "DataType",
     "EmbeddingBagCollection",
     "EmbeddingBagConfig",
@@ -25,4 +27,5 @@ __all__ = [
     "KeyedTensor",
     "PoolingType",
     "load_torchrec_state_dict",
+    "torchrec_state_dict",
 ]

@@ -35,8 +35,10 @@ __all__ = [
     "EmbeddingConfig",
     "PoolingType",
     "load_torchrec_state_dict",
+    "torchrec_state_dict",
 ]
 
+_READ_AT_ONCE = 100_000  # rows
 _ROW_DTYPES: dict[str, RowDtype] = {"FP32": "float32", "BF16": "bf16", "INT8": "int8"}
 
 
@@ -173,6 +175,8 @@ class EmbeddingBagCollection(_Collection):
 
     def forward(self, features: Any) -> KeyedTensor:
         """Return pooled rows; features: a KeyedJaggedTensor, of TorchRec or of this module."""
+        if _has_own_strides(features):
+            return KeyedTensor(self._keys, self._dims, self._pool_own_strides(features))
         if is_traced() or self._is_weighted or not features.values().is_cpu:
             pooled = self._pool_rows([features[feature] for _, feature, _ in self._users])
         else:
@@ -189,6 +193,23 @@ class EmbeddingBagCollection(_Collection):
             ]
             pooled = torch.cat(parts, dim=1)
         return KeyedTensor(self._keys, self._dims, pooled)
+
+    def _pool_own_strides(self, features: Any) -> Tensor:
+        """Return pooled rows where features have batches of different sizes.
+
+        The inverse indices say which bag of a feature belongs to each example.
+        """
+        parts = []
+        names, chosen = features.inverse_indices()
+        for (_, feature, config), pooling in zip(self._users, self._poolings, strict=True):
+            ids = features[feature]
+            rows: Tensor = self._tables[config.name](ids.values())
+            if self._is_weighted:
+                rows = rows * ids.weights().unsqueeze(1)
+            total = BagsOfLengths(ids.lengths().long())(rows, 0)
+            total = _mean(total, ids) if pooling == "MEAN" else total
+            parts.append(total.index_select(0, chosen[names.index(feature)].long()))
+        return torch.cat(parts, dim=1)
 
     def _bags(self, features: Any) -> list[Bags]:
         """Return the bags of each table's features, with lengths that fit the ids."""
@@ -301,6 +322,41 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
     return {wanted[f"{path}.weight"]: count for path, count in rows.items()}
 
 
+def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Return the state of a model for the `load_state_dict` of the same network in TorchRec.
+
+    A table becomes a weight float32[num_embeddings, D]: rows of the ids 0 to num_embeddings - 1,
+    with initial values where training created none. Rows of other ids are left out: TorchRec has
+    no place for them. In a job, one worker calls it.
+    """
+    found = {
+        name: value.detach().clone()
+        for name, value in model.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+    for path, module in model.named_modules():
+        if not isinstance(module, _Collection):
+            continue
+        kind = "embedding_bags" if isinstance(module, EmbeddingBagCollection) else "embeddings"
+        for config in module._configs:
+            name = f"{kind}.{config.name}.weight"
+            rows = _rows_of_all(module._tables[config.name], config.num_embeddings)
+            found[f"{path}.{name}" if path else name] = rows
+    return found
+
+
+def _rows_of_all(table: SparseEmbedding, num_ids: int) -> Tensor:
+    """Return the rows of the ids 0 to num_ids - 1 without creating any."""
+    was_training = table.training
+    table.eval()
+    try:
+        with torch.no_grad():
+            parts = [table(ids) for ids in torch.arange(num_ids).split(_READ_AT_ONCE)]
+    finally:
+        table.train(was_training)
+    return torch.cat(parts)
+
+
 def _check(config: Any, names: list[str]) -> None:
     if not config.name or names.count(config.name) > 1:
         raise ConfigError(f"tables must have unique names, got {names}")
@@ -328,6 +384,12 @@ def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
         filled = config.init_fn(weight)
         import_embedding(table, weight if filled is None else filled)
     return table
+
+
+def _has_own_strides(features: Any) -> bool:
+    """Return whether features have batches of different sizes, as TorchRec's may."""
+    ask = getattr(features, "variable_stride_per_key", None)
+    return bool(ask()) if callable(ask) else False
 
 
 def _pooling(config: Any) -> str:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from sparsefleet.errors import ConfigError
 from sparsefleet.torchrec_like.collections import EmbeddingBagCollection
 
-__all__ = ["DLRM", "DLRMTrain"]
+__all__ = ["DLRM", "DLRMTrain", "DLRM_DCN"]
 
 
 class _Perceptron(nn.Module):
@@ -83,6 +83,49 @@ class InteractionArch(nn.Module):
         return torch.cat([dense, products.index_select(1, self.get_buffer("pairs"))], dim=1)
 
 
+class LowRankCrossNet(nn.Module):
+    """Cross layers of DCN-V2 with factors of low rank: float32[B, I] -> float32[B, I]."""
+
+    def __init__(self, in_features: int, num_layers: int, low_rank: int = 1) -> None:
+        super().__init__()
+        if num_layers < 1 or low_rank < 1:
+            raise ConfigError(
+                f"a cross net needs num_layers and low_rank >= 1, got {num_layers} and {low_rank}"
+            )
+
+        def factors(*shape: int) -> nn.ParameterList:
+            return nn.ParameterList(
+                nn.Parameter(nn.init.xavier_normal_(torch.empty(shape))) for _ in range(num_layers)
+            )
+
+        self.W_kernels = factors(in_features, low_rank)
+        self.V_kernels = factors(low_rank, in_features)
+        self.bias = nn.ParameterList(
+            nn.Parameter(torch.zeros(in_features)) for _ in range(num_layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        crossed = x
+        for down, up, bias in zip(self.V_kernels, self.W_kernels, self.bias, strict=True):
+            mixed = functional.linear(functional.linear(crossed, down), up, bias)
+            crossed = torch.addcmul(crossed, x, mixed)
+        return crossed
+
+
+class InteractionDCNArch(nn.Module):
+    """Crosses the dense vector and the rows: -> float32[B, (F + 1) D]."""
+
+    def __init__(self, num_sparse_features: int, crossnet: nn.Module) -> None:
+        super().__init__()
+        self.F = num_sparse_features
+        self.crossnet = crossnet
+
+    def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
+        """dense: float32[B, D], sparse: float32[B, F, D]."""
+        found: Tensor = self.crossnet(torch.cat([dense, sparse.flatten(1)], dim=1))
+        return found
+
+
 class OverArch(nn.Module):
     """The top layers; the last one is linear."""
 
@@ -129,7 +172,7 @@ class DLRM(nn.Module):
         self.sparse_arch = SparseArch(embedding_bag_collection)
         num_features = len(self.sparse_arch.sparse_feature_names)
         self.dense_arch = DenseArch(dense_in_features, dense_arch_layer_sizes)
-        self.inter_arch = InteractionArch(num_features)
+        self.inter_arch: nn.Module = InteractionArch(num_features)
         width = dense_arch_layer_sizes[-1] + num_features * (num_features + 1) // 2
         self.over_arch = OverArch(width, over_arch_layer_sizes)
 
@@ -138,6 +181,43 @@ class DLRM(nn.Module):
         dense = self.dense_arch(dense_features)
         logits: Tensor = self.over_arch(self.inter_arch(dense, self.sparse_arch(sparse_features)))
         return logits
+
+
+class DLRM_DCN(DLRM):  # noqa: N801  TorchRec's name
+    """TorchRec's DLRM with the cross net of DCN-V2 in place of the dot products.
+
+    >>> from sparsefleet.torchrec_like import EmbeddingBagConfig, KeyedJaggedTensor
+    >>> config = EmbeddingBagConfig(
+    ...     name="ads", embedding_dim=4, num_embeddings=1000, feature_names=["ads"]
+    ... )
+    >>> model = DLRM_DCN(EmbeddingBagCollection([config]), 3, [8, 4], [8, 1], 2, 3)
+    >>> ids = KeyedJaggedTensor(["ads"], torch.tensor([1, 2, 3]), lengths=torch.tensor([1, 2]))
+    >>> model(torch.ones(2, 3), ids).shape
+    torch.Size([2, 1])
+    """
+
+    def __init__(
+        self,
+        embedding_bag_collection: EmbeddingBagCollection,
+        dense_in_features: int,
+        dense_arch_layer_sizes: Sequence[int],
+        over_arch_layer_sizes: Sequence[int],
+        dcn_num_layers: int,
+        dcn_low_rank_dim: int,
+        dense_device: torch.device | None = None,
+    ) -> None:
+        super().__init__(
+            embedding_bag_collection,
+            dense_in_features,
+            dense_arch_layer_sizes,
+            over_arch_layer_sizes,
+            dense_device,
+        )
+        num_features = len(self.sparse_arch.sparse_feature_names)
+        width = (num_features + 1) * self.sparse_arch.dim
+        crossnet = LowRankCrossNet(width, dcn_num_layers, dcn_low_rank_dim)
+        self.inter_arch = InteractionDCNArch(num_features, crossnet)
+        self.over_arch = OverArch(width, over_arch_layer_sizes)
 
 
 class DLRMTrain(nn.Module):

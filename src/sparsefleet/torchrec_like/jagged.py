@@ -21,6 +21,15 @@ def _lengths_of(offsets: Tensor) -> Tensor:
     return offsets.diff()
 
 
+def _own_strides(
+    per_rank: Sequence[Sequence[int]] | Tensor | None, per_key: Sequence[int] | None
+) -> list[int] | None:
+    """Return the number of bags of each key, over all ranks; None: the same for all keys."""
+    if per_rank is not None:
+        return [int(sum(one)) for one in per_rank]
+    return None if per_key is None else [int(one) for one in per_key]
+
+
 def _offsets_of(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
@@ -149,15 +158,30 @@ class KeyedJaggedTensor(_Jagged):
         lengths: Tensor | None = None,
         offsets: Tensor | None = None,
         stride: int | None = None,
+        stride_per_key_per_rank: Sequence[Sequence[int]] | Tensor | None = None,
+        stride_per_key: Sequence[int] | None = None,
+        inverse_indices: tuple[list[str], Tensor] | None = None,
     ) -> None:
         super().__init__(values, weights, lengths, offsets)
         self._keys = list(keys)
         num_bags = len(lengths) if lengths is not None else len(self.offsets()) - 1
-        if self._keys and num_bags % len(self._keys):
+        self._inverse = inverse_indices
+        self._strides = _own_strides(stride_per_key_per_rank, stride_per_key)
+        if self._strides is not None:
+            if len(self._strides) != len(self._keys) or sum(self._strides) != num_bags:
+                raise ShapeError(
+                    f"the {len(self._keys)} keys have the strides {self._strides}, expected one "
+                    f"per key, which sum to the number of lengths, {num_bags}"
+                )
+        elif self._keys and num_bags % len(self._keys):
             raise ShapeError(
                 f"{len(self._keys)} keys need a multiple of {len(self._keys)} lengths, K * B, got "
                 f"{num_bags}"
             )
+        if stride is None and inverse_indices is not None:
+            stride = inverse_indices[1].shape[-1]
+        if stride is None and self._strides is not None:
+            stride = max(self._strides, default=0)
         self._stride = stride if stride is not None else num_bags // max(len(self._keys), 1)
         self._parts: dict[str, JaggedTensor] = {}
         self._per_key: list[int] | None = None
@@ -186,6 +210,14 @@ class KeyedJaggedTensor(_Jagged):
     @staticmethod
     def from_jt_dict(tensors: Mapping[str, JaggedTensor]) -> KeyedJaggedTensor:
         """Return the tensor of these features; all have the same B."""
+        return KeyedJaggedTensor._joined(tensors)
+
+    @staticmethod
+    def _joined(
+        tensors: Mapping[str, JaggedTensor],
+        strides: Sequence[int] | None = None,
+        inverse_indices: tuple[list[str], Tensor] | None = None,
+    ) -> KeyedJaggedTensor:
         parts = list(tensors.values())
         weights = [one.weights_or_none() for one in parts]
         given = [one for one in weights if one is not None]
@@ -196,6 +228,8 @@ class KeyedJaggedTensor(_Jagged):
             torch.cat([one.values() for one in parts]),
             torch.cat(given) if given else None,
             lengths=torch.cat([one.lengths() for one in parts]),
+            stride_per_key=strides,
+            inverse_indices=inverse_indices,
         )
         if is_traced():  # a graph cannot split a tensor at positions that depend on values
             joined._parts = dict(tensors)
@@ -216,6 +250,27 @@ class KeyedJaggedTensor(_Jagged):
         """Return B."""
         return self._stride
 
+    def stride_per_key(self) -> list[int]:
+        """Return the number of bags of each feature: B, unless they were given per feature."""
+        return [self._stride] * len(self._keys) if self._strides is None else self._strides
+
+    def variable_stride_per_key(self) -> bool:
+        """Return whether features have batches of different sizes."""
+        return self._strides is not None
+
+    def inverse_indices(self) -> tuple[list[str], Tensor]:
+        """Return keys, and int64[K, B], which bag of each feature belongs to each example."""
+        if self._inverse is None:
+            raise ValueError("this keyed jagged tensor has no inverse indices")
+        return self._inverse
+
+    def inverse_indices_or_none(self) -> tuple[list[str], Tensor] | None:
+        return self._inverse
+
+    @property
+    def _bags_before(self) -> list[int]:
+        return [0, *itertools.accumulate(self.stride_per_key())]
+
     def length_per_key(self) -> list[int]:
         """Return the number of values of each feature."""
         offsets = self.offset_per_key()
@@ -224,9 +279,8 @@ class KeyedJaggedTensor(_Jagged):
     def offset_per_key(self) -> list[int]:
         """Return where the values of each feature start, and the end."""
         if self._per_key is None:
-            starts = self.offsets()[:: self._stride].tolist() if self._stride else []
-            starts = starts[: len(self._keys)] or [0] * len(self._keys)
-            self._per_key = [*starts, len(self._values)]
+            first_bags = self._bags_before[:-1]
+            self._per_key = [*self.offsets()[first_bags].tolist(), len(self._values)]
         return self._per_key
 
     def values_per_key(self) -> list[Tensor]:
@@ -246,7 +300,7 @@ class KeyedJaggedTensor(_Jagged):
             self._parts[key] = JaggedTensor(
                 self._values[begin:end],
                 None if self._weights is None else self._weights[begin:end],
-                self.lengths()[at * self._stride : (at + 1) * self._stride],
+                self.lengths()[self._bags_before[at] : self._bags_before[at + 1]],
             )
         return self._parts[key]
 
@@ -270,7 +324,14 @@ class KeyedJaggedTensor(_Jagged):
         """Return the tensor on a device; tables look up on the CPU."""
         weights = None if self._weights is None else self._weights.to(device)
         values = self._values.to(device, non_blocking=non_blocking)
-        return KeyedJaggedTensor(self._keys, values, weights, self.lengths().to(device))
+        return KeyedJaggedTensor(
+            self._keys,
+            values,
+            weights,
+            self.lengths().to(device),
+            stride_per_key=self._strides,
+            inverse_indices=self._inverse,
+        )
 
     def sync(self) -> KeyedJaggedTensor:
         """Return self, as everything is on the CPU; for programs that call it."""
@@ -282,7 +343,9 @@ class KeyedJaggedTensor(_Jagged):
     def _with_keys(self, keys: list[str]) -> KeyedJaggedTensor:
         if not keys:
             return KeyedJaggedTensor([], self._values[:0], None, self.lengths()[:0])
-        return KeyedJaggedTensor.from_jt_dict({key: self[key] for key in keys})
+        parts = {key: self[key] for key in keys}
+        strides = None if self._strides is None else [len(one.lengths()) for one in parts.values()]
+        return KeyedJaggedTensor._joined(parts, strides, self._inverse)
 
 
 class KeyedTensor:

@@ -22,6 +22,7 @@ from sparsefleet.torchrec_like import (
     KeyedTensor,
     PoolingType,
     load_torchrec_state_dict,
+    torchrec_state_dict,
 )
 
 
@@ -64,6 +65,50 @@ def test_weighted_ids_scale_their_rows_and_need_sums() -> None:
     torch.testing.assert_close(bags(ids)["ads"][0], 0.5 * rows[0] + 2 * rows[1])
     with pytest.raises(ConfigError, match="table 'goods': weighted ids need SUM pooling, got MEAN"):
         collection(is_weighted=True)
+
+
+def test_features_may_have_batches_of_different_sizes() -> None:
+    bags = collection()
+    ids = KeyedJaggedTensor(
+        FEATURES,
+        torch.tensor([1, 2, 3, 4, 5, 6, 7]),
+        lengths=torch.tensor([2, 1, 1, 0, 2, 1]),
+        stride_per_key_per_rank=[[2], [1], [1], [2]],
+        inverse_indices=(FEATURES, torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 1]])),
+    )
+    assert ids.stride() == 3
+    assert ids.stride_per_key() == [2, 1, 1, 2]
+    assert ids["tags"].lengths().tolist() == [2, 1]
+    assert ids["tags"].values().tolist() == [5, 6, 7]
+    assert ids.permute([3, 0]).stride_per_key() == [2, 2]
+    assert ids.to(torch.device("cpu")).stride_per_key() == [2, 1, 1, 2]
+    repeated = KeyedJaggedTensor.from_lengths_sync(
+        FEATURES,
+        torch.tensor([1, 2, 3, 1, 2, 4, 4, 4, 7, 5, 6, 7]),
+        torch.tensor([2, 1, 2, 1, 1, 1, 0, 0, 0, 1, 2, 1]),
+    )
+    torch.testing.assert_close(bags(ids).values(), bags(repeated).values())
+    with pytest.raises(ShapeError, match=r"strides \[1, 1\], .* number of lengths, 3"):
+        KeyedJaggedTensor(
+            ["a", "b"], torch.tensor([1]), lengths=torch.tensor([1, 0, 0]), stride_per_key=[1, 1]
+        )
+
+
+def test_the_state_returns_as_it_came_from_torchrec() -> None:
+    bags = collection()
+    state = {
+        f"embedding_bags.{name}.weight": torch.randn(NUM_IDS, DIM)
+        for name in ("people", "goods", "sites")
+    }
+    load_torchrec_state_dict(bags, state)
+    found = torchrec_state_dict(bags)
+    assert found.keys() == state.keys()
+    for name, weight in state.items():
+        torch.testing.assert_close(found[name], weight, rtol=0, atol=0)
+    rows = EmbeddingCollection(
+        [EmbeddingConfig(name="a", embedding_dim=2, num_embeddings=9, feature_names=["ads"])]
+    )
+    assert torchrec_state_dict(rows)["embeddings.a.weight"].shape == (9, 2)
 
 
 def test_rows_of_each_id_keep_the_lengths() -> None:
