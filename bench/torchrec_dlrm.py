@@ -7,7 +7,8 @@ id per feature, as in Criteo's log, and with several. On one core, each has one 
 ours has two training threads; TorchRec has two ranks on gloo or one rank with two threads of
 torch, and is judged by the better. TorchRec's tables are sharded by DistributedModelParallel, with
 its fused kernel and its optimizer in backward. docs/coming_from_torchrec.md says how to install
-it. Sides take turns, and the medians are compared.
+it. Beside them runs the network alone, in plain torch on rows that are there already: what remains
+if tables cost nothing, so the limit of both. Sides take turns, and the medians are compared.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from sparsefleet import Trainer, TrainerConfig, optim, torchrec_like
 NUM_FEATURES, NUM_IDS, DIM, NUM_DENSE = 26, 100_000, 16, 13
 DENSE_LAYERS, OVER_LAYERS = [512, 256, DIM], [512, 512, 256, 1]
 LR = 0.05
+NAN = float("nan")
 NUM_BATCHES = 40
 """The number of different batches, which are reused."""
 NAMES = [f"C{at}" for at in range(NUM_FEATURES)]
@@ -125,12 +127,35 @@ class TorchRecSide:
         return batch * num_batches
 
 
-SIDES = {"ours": OurSide, "torchrec": TorchRecSide}
+class NetworkSide:
+    """The layers alone: forward, backward also to the rows, and SGD of the layers."""
+
+    def __init__(self, options: Namespace) -> None:
+        torch.set_num_threads(options.threads)
+        bags = torchrec_like.EmbeddingBagCollection(tables(torchrec_like.EmbeddingBagConfig))
+        self._model = torchrec_like.DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
+        self._dense = torch.randn(options.size, NUM_DENSE)
+        self._rows = torch.randn(options.size, NUM_FEATURES, DIM, requires_grad=True)
+        self._clicks = (torch.rand(options.size, 1) < 0.5).float()
+
+    def run(self, batch: int, num_batches: int) -> int:
+        model = self._model
+        for _ in range(num_batches):
+            self._optimizer.zero_grad(set_to_none=True)
+            self._rows.grad = None
+            logits = model.over_arch(model.inter_arch(model.dense_arch(self._dense), self._rows))
+            nn.functional.binary_cross_entropy_with_logits(logits, self._clicks).backward()
+            self._optimizer.step()
+        return batch * num_batches
+
+
+SIDES = {"ours": OurSide, "torchrec": TorchRecSide, "network": NetworkSide}
 WORKLOADS = [(1, 100), (1, 1000), (10, 100), (10, 1000)]
 """Ids per feature and batch."""
 CORES: dict[str, list[tuple[str, int, int]]] = {
-    "one core": [("ours", 1, 1), ("torchrec", 1, 1)],
-    "two cores": [("ours", 1, 2), ("torchrec", 2, 1), ("torchrec", 1, 2)],
+    "one core": [("ours", 1, 1), ("torchrec", 1, 1), ("network", 1, 1)],
+    "two cores": [("ours", 1, 2), ("torchrec", 2, 1), ("torchrec", 1, 2), ("network", 2, 1)],
 }
 """Side, processes, threads."""
 
@@ -169,7 +194,9 @@ def measure(ids: int, size: int, shapes: Any, num_batches: int, repeats: int) ->
 
 
 def main() -> None:
-    options = argument_parser(__doc__ or "").parse_args()
+    parser = argument_parser(__doc__ or "")
+    parser.add_argument("--only", default="", help="such as '1 ids, batch 1000': a part of it")
+    options = parser.parse_args()
     console.print(f"[bold]DLRM beside TorchRec[/bold]. {machine()}")
     if importlib.util.find_spec("torchrec") is None:
         console.print("TorchRec is not installed; docs/coming_from_torchrec.md says how")
@@ -177,22 +204,30 @@ def main() -> None:
     rows = []
     for ids, size in WORKLOADS:
         for cores, shapes in CORES.items():
+            if options.only not in f"{ids} ids, batch {size}, {cores}":
+                continue
             known = [
                 shape
                 for shape in shapes
-                if shape[0] == "ours" or importlib.util.find_spec(shape[0])
+                if shape[0] != "torchrec" or importlib.util.find_spec("torchrec")
             ]
-            num_batches = (8 if options.quick else 60) * (4 if size == 100 else 1)
+            num_batches = (8 if options.quick else 30) * (4 if size == 100 else 1)
             rates = measure(ids, size, known, num_batches, 2 if options.quick else options.repeats)
-            ours = next(rate for name, rate in rates.items() if name.startswith("ours"))
-            theirs = max(
-                (rate for name, rate in rates.items() if not name.startswith("ours")),
-                default=float("nan"),
-            )
-            figures[f"{ids} ids, batch {size}, {cores}"] = {"rates": rates, "ratio": ours / theirs}
-            shown = [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}x"]
+            best = {
+                side: max((r for name, r in rates.items() if name.startswith(side)), default=NAN)
+                for side in SIDES
+            }
+            ours, theirs, limit = (best[side] for side in SIDES)
+            figures[f"{ids} ids, batch {size}, {cores}"] = {
+                "rates": rates,
+                "ratio": ours / theirs,
+                "share of the network alone": {"ours": ours / limit, "torchrec": theirs / limit},
+            }
+            shown = [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}x", f"{limit:,.0f}"]
+            shown.append(f"{ours / limit:.0%}, {theirs / limit:.0%}")
             rows.append([str(ids), str(size), cores, *shown])
     columns = ["ids per feature", "batch", "cores", "ours", "torchrec", "ratio"]
+    columns += ["network alone", "shares"]
     report("examples per second, medians", columns, rows)
     write_json(options.json, figures)
 
