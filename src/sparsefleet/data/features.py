@@ -454,13 +454,25 @@ def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
         )
     column = columns[field.name]
     if field.shape is not None:
-        return _MemoryColumn(column)
+        return _MemoryColumn(_numbers(column, field) if field.dtype == "float" else column)
     if isinstance(column, tuple) and len(column) == 2:
         return _MemoryColumn(*column)
     lengths = [len(one) for one in column]
     values = [value for one in column for value in one]
     kind = object if values and isinstance(values[0], str) else np.int64
     return _MemoryColumn(np.array(values, kind), np.cumsum([0, *lengths]))
+
+
+def _numbers(column: Any, field: Field) -> Any:
+    """Return a column of numbers; None and NaN are missing, as in a file."""
+    values = np.asarray(column)
+    if field.missing is None or values.dtype.kind not in "Of":
+        return values
+    try:
+        values = values.astype(np.float32)
+    except (TypeError, ValueError):
+        return values  # the reader names what is wrong
+    return np.where(np.isnan(values), np.float32(field.missing), values)
 
 
 def _checked(feature: Feature) -> Feature:

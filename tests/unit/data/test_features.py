@@ -64,8 +64,7 @@ def test_one_description_reads_csv_parquet_streams_and_memory_alike(tmp_path: Pa
     check(*only_batch(ALL.reader(tmp_path / "day.parquet", batch_size=8)))
     stream = ALL.arrow_stream(lambda: [pa.table(columns())])
     check(*only_batch(ALL.reader(None, stream, batch_size=8)))
-    in_memory = {**columns(), "age": [31.0, -1.0]}
-    check(*only_batch(ALL.memory(in_memory, 8)))
+    check(*only_batch(ALL.memory(columns(), 8)))
 
 
 def test_columns_in_memory_are_split_among_workers_and_can_be_shuffled() -> None:
