@@ -93,6 +93,27 @@ def test_data_may_be_gzipped_but_not_another_version(data: Path) -> None:
         TINY.check(data / "nowhere")
 
 
+def test_damaged_data_names_the_file_and_what_to_do(data: Path) -> None:
+    (data / FILE.path).unlink()
+    packed = data / "log" / "clicks.csv.gz"
+    for content in (gzip.compress(CONTENT)[:-20], b"no gzip"):
+        packed.write_bytes(content)
+        with pytest.raises(InputFileError, match=r"clicks.csv.gz: this is not a complete gzip"):
+            TINY.check(data)
+    any_file = DataFile(path="log/latin.csv", source="a friend", md5=None)
+    (data / any_file.path).write_bytes("M\u00fcnchen".encode("latin-1"))
+    with pytest.raises(InputFileError, match=r"latin.csv: byte 1 is not UTF-8 text; .* a friend"):
+        any_file.lines(data)
+
+
+def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "amazon" / "ratings_Video_Games.csv"
+    path.parent.mkdir()
+    path.write_text("A1,B1,5.0,1390176000\nA2,B1,5.0\n")
+    with pytest.raises(InputFileError, match=r"Games.csv, line 2: expected a user.*'A2,B1,5.0'"):
+        find_recipe("games_sasrec").prepare(tmp_path, 0)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_names_data_protocol_and_model(name: str) -> None:
     recipe = find_recipe(name)

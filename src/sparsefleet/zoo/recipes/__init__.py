@@ -4,10 +4,10 @@ from sparsefleet.zoo.recipes.catalogue import RECIPES, find_recipe
 from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Recipe, Report, Settings
 
 __all__ = [
-    "RECIPES",
     "DataFile",
     "Part",
     "Prepared",
+    "RECIPES",
     "Recipe",
     "Report",
     "Settings",

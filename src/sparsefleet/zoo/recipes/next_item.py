@@ -14,6 +14,7 @@ import numpy as np
 from sparsefleet.data import hash_ids
 from sparsefleet.data.features import Categorical, Features, Label, Sequence
 from sparsefleet.data.interactions import Interactions
+from sparsefleet.errors import InputFileError
 from sparsefleet.zoo.recipes.movielens import FILES, hits_of, read_ratings
 from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Published, Recipe, Settings
 from sparsefleet.zoo.sasrec import NextItemLoss, SASRec
@@ -79,7 +80,14 @@ def prepare(events: Interactions, seed: int) -> Prepared:
 
 def read_games(directory: Path) -> Interactions:
     """Read lines of user, item, rating and time."""
-    users, items, _, times = zip(*csv.reader(GAMES_FILE.lines(directory)), strict=True)
+    rows = list(csv.reader(GAMES_FILE.lines(directory)))
+    for number, row in enumerate(rows, 1):
+        if len(row) != 4 or not row[3].isdigit():
+            raise InputFileError(
+                f"{directory / GAMES_FILE.path}, line {number}: expected a user, an item, a rating "
+                f"and a time in seconds, found {','.join(row)!r:.80}"
+            )
+    users, items, _, times = zip(*rows, strict=True)
     return Interactions.of(hash_ids(users), hash_ids(items), np.array(times, np.float64))
 
 

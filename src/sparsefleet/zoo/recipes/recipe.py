@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class DataFile:
         if path.is_file():
             content = path.read_bytes()
         elif packed.is_file():
-            path, content = packed, gzip.decompress(packed.read_bytes())
+            path, content = packed, _unpacked(packed)
         else:
             raise InputMissingError(
                 f"{path}: neither this file nor {packed.name} exists; get it from {self.source}, "
@@ -65,7 +66,24 @@ class DataFile:
 
     def lines(self, directory: Path) -> list[str]:
         """Return the lines of a text file after checking its md5."""
-        return self.read(directory).decode("utf-8").splitlines()
+        content = self.read(directory)
+        try:
+            return content.decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise InputFileError(
+                f"{directory / self.path}: byte {error.start:,} is not UTF-8 text; get the file "
+                f"from {self.source}"
+            ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputFileError(
+            f"{path}: this is not a complete gzip file ({error}); copy it again, or put the "
+            "unpacked file there"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
