@@ -13,7 +13,8 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-_NICENESS = 5  # any higher, and a starved thread would hold the lock of a shard for too long
+# Much higher, and a starved thread would hold the lock of a shard for too long.
+_NICENESS = 10
 
 
 class BackgroundJob:
