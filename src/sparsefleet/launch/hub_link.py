@@ -29,6 +29,8 @@ from sparsefleet.launch.node_link import (
 __all__ = ["HubLink"]
 
 _CODE_OF_WRONG_COMMAND = 2
+_MAX_UNPROVEN = 64
+"""Connections that have not proved the key yet: each has a thread and a descriptor."""
 
 
 class HubLink(NodeLink):
@@ -38,6 +40,7 @@ class HubLink(NodeLink):
         super().__init__(config, wake)
         self.job_id = new_job_id()
         self._wires: dict[int, Wire] = {}
+        self._unproven: dict[socket.socket, None] = {}  # oldest first
         self._done: set[int] = set()
         self._restarts = 0
         self._last_word = ""
@@ -81,7 +84,24 @@ class HubLink(NodeLink):
                 except TimeoutError:
                     self._check_join_deadline()
                     continue
+                except OSError:  # no descriptors left, or the other side is gone already
+                    self._check_join_deadline()
+                    self._closing.wait(RETRY_S)
+                    continue
+                self._make_room()
+                with self._lock:
+                    self._unproven[connection] = None
                 self._start(partial(self._serve, connection))
+
+    def _make_room(self) -> None:
+        """Close the oldest connection without proof of the key, if there are many of them."""
+        with self._lock:
+            if len(self._unproven) < _MAX_UNPROVEN:
+                return
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end and finishes
 
     def _check_join_deadline(self) -> None:
         if self._over.is_set() or time.monotonic() < self._join_deadline:
@@ -105,6 +125,9 @@ class HubLink(NodeLink):
                 rank = self._admit(wire, wire.receive(HANDSHAKE_S))
             except (RpcError, OSError, ValueError):
                 return  # not part of the job: its errors do not concern us
+            finally:
+                with self._lock:
+                    self._unproven.pop(connection, None)
             if rank is None:
                 return
             try:

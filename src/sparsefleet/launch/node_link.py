@@ -157,8 +157,8 @@ class NodeLink(ABC):
 
     def _start(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, daemon=True, name="launch-link")
-        self._threads.append(thread)
         thread.start()
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
 
     def _emit(self, event: LinkEvent) -> None:
         if self._over.is_set():

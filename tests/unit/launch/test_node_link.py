@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -264,3 +265,34 @@ def test_wire_refuses_peers_that_are_not_launchers() -> None:
         other.sendall(bytes(5000))
         with pytest.raises(ProtocolError):
             Wire(one, KEY, is_hub=True, timeout_s=DEADLINE_S)
+
+
+def test_silent_strangers_do_not_keep_a_node_out(
+    job: LinkConfig, open_link: Callable[..., Listener]
+) -> None:
+    hub = open_link(0)
+    before = threading.active_count()
+    strangers = [socket.create_connection(("127.0.0.1", job.port)) for _ in range(200)]
+    try:
+        open_link(1)
+        assert isinstance(hub.next(), Joined)
+        assert threading.active_count() - before < 100
+    finally:
+        for one in strangers:
+            one.close()
+
+
+def test_hub_without_descriptors_accepts_again_later(
+    open_link: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, failures = socket.socket.accept, iter([errno.EMFILE] * 2)
+
+    def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if (code := next(failures, None)) is not None:
+            raise OSError(code, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    hub = open_link(0)
+    open_link(1)
+    assert isinstance(hub.next(), Joined)
