@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from sparsefleet.checkpoint import import_table
 from sparsefleet.data import ReaderConfig
 from sparsefleet.data.byte_source import read_blocks
 from sparsefleet.errors import ConfigError, InputFileError
@@ -83,6 +84,13 @@ def test_zstd_file_that_asks_for_a_large_window_is_refused_before_memory_is_take
     )
     with path.open("rb") as file:
         assert b"".join(read_blocks(file, str(path), "zstd", BLOCK_BYTES, 1 << 27)) == text
+
+
+def test_import_does_not_decompress_a_first_line_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.csv.gz"
+    path.write_bytes(compressed("gzip"))
+    with pytest.raises(InputFileError, match="its first line has 8,388,608 bytes or more"):
+        list(import_table(str(path)))
 
 
 def test_window_limit_is_a_setting_of_the_reader() -> None:

@@ -287,6 +287,12 @@ def key_twice(contents: Contents, marker: Path) -> bytes:
     return zip_of(plain({**contents, MODEL: f"{raw[:-1]}, {other[1:]}".encode()}))
 
 
+def last_of_many_keys_twice(contents: Contents, marker: Path) -> bytes:
+    """A megabyte that took minutes to refuse."""
+    keys = ",".join(f'"{number}":0' for number in range(100_000))
+    return zip_of(plain({**contents, MODEL: f'{{{keys},"99999":0}}'.encode()}))
+
+
 # ------------------------------------------------------------------------------------- tensors
 
 
@@ -502,6 +508,7 @@ CASES: dict[str, Case] = {
     ),
     "counts for ever": Case(graph(counts_for_ever), "u99999999999999"),
     "nested too deep": Case(nested_too_deep, "not JSON"),
+    "last of many keys twice": Case(last_of_many_keys_twice, "key '99999' twice"),
     "key twice": Case(key_twice, "key 'graph_module' twice"),
     # Tensors.
     "pickled weight": Case(pickled_weight, "it is pickled"),

@@ -86,7 +86,10 @@ def _read_csv(file: IO[bytes], key_column: str | None, has_header: bool) -> Iter
 
 
 def _csv_names(file: IO[bytes]) -> list[str]:
-    names: list[str] = pa.csv.read_csv(pa.py_buffer(file.readline())).column_names
+    head = file.readline(_CSV_BLOCK_BYTES)
+    if len(head) == _CSV_BLOCK_BYTES:
+        raise ValueError(f"its first line has {_CSV_BLOCK_BYTES:,} bytes or more")
+    names: list[str] = pa.csv.read_csv(pa.py_buffer(head)).column_names
     file.seek(0)
     return names
 

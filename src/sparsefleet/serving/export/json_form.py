@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,8 +66,7 @@ def tree_of(raw: bytes | str) -> Any:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        (repeated, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise RefusedError(f"an object contains the key {repeated!r:.80} twice")
     return found
 

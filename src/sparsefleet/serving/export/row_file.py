@@ -5,7 +5,6 @@ Letters: N rows, D row width.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.errors import CorruptFileError, InternalError
+from sparsefleet.serving.export.arrow_messages import is_compressed
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.keyed_rows import KeyedRows
 from sparsefleet.serving.export.manifest import ExportedTable
@@ -95,13 +95,13 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
         batch = None
         if num_batches == 1:
             message = messages.read_next_message()
-            if _is_compressed(message.metadata.to_pybytes()):
+            if is_compressed(message.metadata.to_pybytes()):
                 raise CorruptFileError(f"{path} is compressed, expected plain rows")
             batch = pa.ipc.read_record_batch(message, schema)
             batch.validate()  # checks that the file holds all its column bytes; reads no rows
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, OverflowError, StopIteration, struct.error) as error:
+    except (pa.ArrowException, OSError, OverflowError, StopIteration, ValueError) as error:
         raise CorruptFileError(f"{path} is not a row file: {error}") from error
     if batch is None or not schema.equals(wanted) or batch.num_rows != entry.rows:
         found = "none" if batch is None else f"{batch.num_rows:,} rows of {schema.types}"
@@ -113,33 +113,6 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
 
 
 _MAGIC_BYTES = 8  # at the start of an Arrow IPC file
-_HEADER, _COMPRESSION = 2, 3  # fields of Message and RecordBatch
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Return whether the buffers of a record batch are compressed.
-
-    A few bytes of them could become any number of rows, all in memory. `metadata` is a flatbuffer,
-    a Message whose header is a RecordBatch (Message.fbs in Arrow's format).
-    """
-
-    def place_of(table: int, field: int) -> int | None:
-        (back,) = struct.unpack_from("<i", metadata, table)
-        (size,) = struct.unpack_from("<H", metadata, table - back)
-        if size < 6 + 2 * field:
-            return None
-        (offset,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * field)
-        return table + offset if offset else None
-
-    (message,) = struct.unpack_from("<I", metadata)
-    header = place_of(message, _HEADER)
-    if header is None:
-        return False
-    return (
-        place_of(header + struct.unpack_from("<I", metadata, header)[0], _COMPRESSION) is not None
-    )
-
-
 _PIECE_ROWS = 1 << 16
 
 

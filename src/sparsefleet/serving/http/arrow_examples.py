@@ -6,7 +6,6 @@ encoding, nulls without buffers, and buffers shared by columns.
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.example_files import input_of_column, is_list
+from sparsefleet.serving.export.arrow_messages import is_compressed
 from sparsefleet.serving.export.schema import Schema
 
 __all__ = ["ARROW_STREAM", "column_of", "inputs_of_table", "parse_arrow", "table_as_stream"]
@@ -29,7 +29,7 @@ def parse_arrow(body: bytes, hashed: Collection[str] = ()) -> pa.Table:
     hashed: columns that may hold strings.
     """
     for metadata in _messages(body):
-        if _is_compressed(metadata):
+        if is_compressed(metadata):
             raise ValueError("compressed buffers are not supported")
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         for field in reader.schema:
@@ -106,36 +106,3 @@ def _messages(body: bytes) -> list[bytes]:
             found.append(messages.read_next_message().metadata.to_pybytes())
         except StopIteration:
             return found
-
-
-# Flatbuffers of Arrow's format/Message.fbs. Message: header_type is field 1, header field 2;
-# RecordBatch: compression is field 3. DictionaryBatch: the batch is field 1.
-_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
-_HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    try:
-        message = struct.unpack_from("<I", metadata, 0)[0]
-        at = _field(metadata, message, _HEADER_TYPE)
-        kind = metadata[at] if at else 0
-        if kind == _DICTIONARY_BATCH:
-            raise ValueError("dictionaries are not supported")
-        at = _field(metadata, message, _HEADER)
-        if kind != _RECORD_BATCH or not at:
-            return False
-        batch = at + struct.unpack_from("<I", metadata, at)[0]
-        return _field(metadata, batch, _COMPRESSION) != 0
-    except (struct.error, IndexError) as error:
-        raise ValueError("a message is truncated") from error
-
-
-def _field(raw: bytes, table: int, index: int) -> int:
-    """Return the position of field `index` of the flatbuffer table; 0 if it is absent."""
-    vtable = table - struct.unpack_from("<i", raw, table)[0]
-    size = struct.unpack_from("<H", raw, vtable)[0]
-    place = 4 + 2 * index
-    if place + 2 > size:
-        return 0
-    offset: int = struct.unpack_from("<H", raw, vtable + place)[0]
-    return table + offset if offset else 0

@@ -1,0 +1,44 @@
+"""Metadata of Arrow IPC messages, read before their buffers are."""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["is_compressed"]
+
+# Flatbuffers of Arrow's format/Message.fbs. Message: header_type is field 1, header field 2;
+# RecordBatch: compression is field 3. DictionaryBatch: the batch is field 1.
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
+_HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Return whether a message holds a record batch with compressed buffers.
+
+    A few bytes of them could become any number of rows, all in memory. Raises ValueError for
+    damaged metadata and for dictionaries, which expand as well.
+    """
+    try:
+        message = struct.unpack_from("<I", metadata, 0)[0]
+        at = _field(metadata, message, _HEADER_TYPE)
+        kind = metadata[at] if at else 0
+        if kind == _DICTIONARY_BATCH:
+            raise ValueError("dictionaries are not supported")
+        at = _field(metadata, message, _HEADER)
+        if kind != _RECORD_BATCH or not at:
+            return False
+        batch = at + struct.unpack_from("<I", metadata, at)[0]
+        return _field(metadata, batch, _COMPRESSION) != 0
+    except (struct.error, IndexError) as error:
+        raise ValueError("a message is truncated") from error
+
+
+def _field(raw: bytes, table: int, index: int) -> int:
+    """Return the position of field `index` of the flatbuffer table; 0 if it is absent."""
+    vtable = table - struct.unpack_from("<i", raw, table)[0]
+    size = struct.unpack_from("<H", raw, vtable)[0]
+    place = 4 + 2 * index
+    if place + 2 > size:
+        return 0
+    offset: int = struct.unpack_from("<H", raw, vtable + place)[0]
+    return table + offset if offset else 0
