@@ -220,7 +220,7 @@ def _run_plan(options: argparse.Namespace, modes: Sequence[str]) -> int:
 
     sample: DataSample | None = None
     settings: dict[str, Any] = {}
-    if options.sample:
+    if options.sample is not None:
         sample = read_sample(
             options.sample,
             batch=options.batch,
@@ -288,7 +288,7 @@ def _plan_lines(advice: Advice, sample: DataSample | None) -> list[str]:
     lines = []
     if sample is not None:
         lines += [
-            f"sample      {sample.examples:,} examples of {len(sample.columns)} columns: "
+            f"sample      {sample.examples:,} examples of {_of(len(sample.columns), 'column')}: "
             f"{sample.ids_per_example:.1f} ids each, {sample.distinct:,} distinct",
             f"            {sample.distinct_per_batch:.0%} of a batch's ids are distinct; the "
             f"hottest thousandth takes {sample.hot_share:.0%} of lookups, the hottest id "

@@ -30,6 +30,8 @@ _CRITEO_COLUMNS = 40
 _HOTTEST = 0.001
 _BLOCK_BYTES = 64 * 1024
 _ARROW_MAGIC = b"ARROW1"
+_ENDINGS = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "csv"}
+_SEPARATORS = (",", "\t", ";", "|")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,8 +136,7 @@ def _format_of(name: str, path: str) -> RecordFormat:
         raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {name!r}")
     bare = path.removesuffix(".gz").removesuffix(".zst").removesuffix(".zstd")
     if name == "auto":
-        endings = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "csv"}
-        name = endings.get(bare.rpartition(".")[2].lower(), "")
+        name = _ENDINGS.get(bare.rpartition(".")[2].lower(), "")
     if name in ("parquet", "arrow"):
         return _columnar(name, path)
     lines = list(_first_lines(path))
@@ -143,7 +144,8 @@ def _format_of(name: str, path: str) -> RecordFormat:
         raise ConfigError(f"--sample {path}: the file is empty")
     if name == "criteo" or (not name and lines[0].count("\t") == _CRITEO_COLUMNS - 1):
         return CriteoTsv()
-    return _csv(lines, path) if name == "csv" else _multi_slot(lines, path)
+    is_csv = name == "csv" or (not name and bare.lower().endswith(".tsv"))
+    return _csv(lines, path) if is_csv else _multi_slot(lines, path)
 
 
 def _first_lines(path: str, most: int = 50) -> Iterator[str]:
@@ -196,32 +198,30 @@ def _columnar(name: str, path: str) -> RecordFormat:
 
 
 def _csv(lines: Sequence[str], path: str) -> RecordFormat:
-    rows = list(csv.reader(lines))
+    separator = max(_SEPARATORS, key=lines[0].count)
+    rows = list(csv.reader(lines, delimiter=separator))
     if len(rows) < 2:
         raise ConfigError(f"--sample {path}: a CSV file needs a line of names and records")
     slots = []
     for number, name in enumerate(rows[0]):
         values = [row[number].strip() for row in rows[1:] if number < len(row)]
         if not _are_floats([value for value in values if value]):
-            seed = None if _are_ids(values) else 0
-            slots.append(Field(name.strip(), "uint64", (), missing=0, hash_seed=seed))
+            # Numbers are hashed as well: further lines may have words there.
+            slots.append(Field(name.strip(), "uint64", (), missing=0, hash_seed=0))
     if not slots:
         raise ConfigError(
             f"--sample {path}: no column of integers or strings among {', '.join(rows[0])}"
         )
-    return Csv(*slots)
-
-
-def _are_ids(values: Sequence[str]) -> bool:
-    return all(value.isdigit() or not value for value in values)
+    return Csv(*slots, separator=separator)
 
 
 def _are_floats(values: Sequence[str]) -> bool:
     """Return whether all are numbers, and not all of them integers."""
     try:
-        return bool(values) and bool([float(value) for value in values]) and not _are_ids(values)
+        numbers = [float(value) for value in values]
     except ValueError:
         return False
+    return bool(numbers) and not all(value.lstrip("+-").isdigit() for value in values)
 
 
 def _multi_slot(lines: Sequence[str], path: str) -> RecordFormat:

@@ -35,6 +35,14 @@ def test_csv_columns_of_words_and_integers_are_ids(tmp_path: Path) -> None:
     assert found.distinct == 53
 
 
+def test_other_separators_negative_ids_and_late_words_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "log.tsv"
+    lines = ["user\tprice"] + [f"{n - 30}\t{n}.5" for n in range(100)] + ["unknown\t1.5"]
+    path.write_text("\n".join(lines) + "\n")
+    found = read_sample(str(path), batch=10)
+    assert (found.columns, found.distinct) == (("user",), 101)
+
+
 def test_parquet_lists_and_labels(tmp_path: Path) -> None:
     path = tmp_path / "day.parquet"
     table = pyarrow.table(

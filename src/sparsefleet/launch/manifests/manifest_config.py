@@ -37,10 +37,11 @@ def memory_bytes(text: str) -> int:
 def default_name(script: str) -> str:
     """Return a job's name after its script. It starts with a letter, as Kubernetes requires.
 
-    >>> default_name("ctr/Train_DNN.py"), default_name("2024_ads.py")
-    ('train-dnn', 'job-2024-ads')
+    >>> default_name("ctr/Train_DNN.py"), default_name("2024_ads.py"), default_name("ctr.train")
+    ('train-dnn', 'job-2024-ads', 'train')
     """
-    stem = os.path.splitext(os.path.basename(script))[0].rpartition(".")[2]
+    base = os.path.basename(script)
+    stem = base.removesuffix(".py") if base.endswith(".py") else base.rpartition(".")[2]
     name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if name[:1].isdigit():
         name = f"job-{name}"
