@@ -20,6 +20,7 @@ Wait = Callable[[Callable[[], None]], None]
 Process = Generator[Wait, None, None]
 
 _SOON_S = 1e-12  # tasks that end within this time of each other end together
+_SOON = 1e-10  # as a share of the clock: a rest that is lost in its rounding would never end
 
 
 class Simulation:
@@ -161,7 +162,8 @@ class Host:
             return
         self._catch_up()
         done = []
-        while self._tasks and self._tasks[0][0] <= self._served_s + _SOON_S:
+        soon_s = self._served_s + _SOON_S + _SOON * self._simulation.now_s
+        while self._tasks and self._tasks[0][0] <= soon_s:
             done.append(heapq.heappop(self._tasks)[2])
         self._schedule()
         for resume in done:

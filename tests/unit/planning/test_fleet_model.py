@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -16,6 +17,7 @@ from sparsefleet.planning import (
     load_machine,
     predict,
 )
+from sparsefleet.planning.simulation import Host, Process, Simulation
 
 JOB = JobShape(
     batch=512, ids=13_000, keys=5_000, row_floats=16, dense=100_000, compute_s=0.02, variation=0.0
@@ -55,6 +57,24 @@ def test_processes_of_one_machine_share_its_cores() -> None:
         for count in (1, 4)
     )
     assert four.examples_per_s == pytest.approx(one.examples_per_s, rel=0.1)
+
+
+def test_tasks_end_however_late_the_clock_is() -> None:
+    """A rest of work too short to advance a late clock once kept the simulation busy forever."""
+    simulation, ends = Simulation(), []
+    host = Host(simulation, cores=2, crowding=Crowding(displaced=0.16))
+
+    def task(number: int) -> Process:
+        yield simulation.sleep(1e9)
+        for _ in range(20):
+            yield host.work(0.1 + number / 3)
+        ends.append(number)
+
+    for number in range(7):
+        simulation.start(task(number))
+    events = itertools.count()
+    simulation.run(lambda: len(ends) == 7 or next(events) > 10_000)
+    assert sorted(ends) == list(range(7))
 
 
 def test_processes_that_take_turns_on_a_core_use_more_processor_time() -> None:
