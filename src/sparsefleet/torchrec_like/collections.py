@@ -351,7 +351,10 @@ def _rows_of_all(table: SparseEmbedding, num_ids: int) -> Tensor:
     table.eval()
     try:
         with torch.no_grad():
-            parts = [table(ids) for ids in torch.arange(num_ids).split(_READ_AT_ONCE)]
+            starts = range(0, num_ids, _READ_AT_ONCE)
+            parts = [
+                table(torch.arange(first, min(first + _READ_AT_ONCE, num_ids))) for first in starts
+            ]
     finally:
         table.train(was_training)
     return torch.cat(parts)
