@@ -131,7 +131,7 @@ std::vector<std::vector<std::byte>> Seeds() {
   const std::string slots = "1 1 2 0.5 -2e3 3 7 18446744073709551615 0 1 3.25 1 line-1\n";
   const std::string criteo = "1\t5\t110\t\t16\t\t1\t0\t14\t7\t1\t\t306\t\t" +
                              std::string("68fd1e64\t80e26c9b\t\t4cf72387");
-  const std::string binary("\1\0\1\0\0\0\0\0\0\0\2\0\0\0\0?\0\0\0?\1\0abcdefgh\1\0\0\0\0?", 38);
+  const std::string binary("\1\0\1\0\0\0\0\0\0\0\2\0\0\0\0?\0\0\0?\1\0abcdefgh\1\0\0\0\0?", 36);
   const std::vector<std::string> files = {slots + slots,
                                           "7,x,0.5,a|5|NA,1;2\n\"8\",,NA,\"a\"\"b\",3;4\r\n",
                                           "7\tx\t0.5\ta|5|NA\t1;2\n9\t\t1e-3\t\t3;4\n",
