@@ -37,7 +37,7 @@ def run_worker(action: str, servers: list[ServerProcess], num_rows: int, *folder
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.job
 def test_a_table_four_times_larger_than_the_memory_of_a_worker_is_saved_and_loaded(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:

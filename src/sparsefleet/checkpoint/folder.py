@@ -201,7 +201,12 @@ class Folder(abc.ABC):
     def _read(self, path: str, limit: int | None) -> bytes:
         """Return the first `limit` bytes of the file; None: all of them."""
         with self.reading(path), self.open(path) as file:
-            return file.read(-1 if limit is None else limit)
+            if limit is None:
+                return file.read()
+            found = bytearray()  # in blocks: file.read(limit) allocates `limit` bytes at once
+            while block := file.read(min(READ_BYTES, limit - len(found))):
+                found += block
+            return bytes(found)
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Read the file once; return its size in bytes and its checksum."""
