@@ -15,7 +15,8 @@ namespace {
 
 // A stray quote in a file without quoting is the likely reason: say what to do about it.
 constexpr const char* kNoClosingQuote =
-    "a closing quote in this line (a field cannot contain a line break; if quotes are ordinary characters "
+    "a closing quote in this line (a field cannot contain a line break; if quotes are ordinary "
+    "characters "
     "in this file, read it with quote=\"\")";
 constexpr const char* kTextAfterQuote =
     "a separator after the closing quote (if quotes are ordinary characters in this file, read it "
@@ -314,7 +315,8 @@ Status CheckSeparators(const CsvOptions& options) {
   for (const char c : {options.separator, options.quote}) {
     if (c == '\0' && c == options.quote && options.separator != '\0') continue;
     if (c == '\0' || used.find(c) != std::string::npos) {
-      return {Code::kInvalidArgument, "separator and quote must be two different bytes, not line breaks"};
+      return {Code::kInvalidArgument,
+              "separator and quote must be two different bytes, not line breaks"};
     }
     used += c;
   }

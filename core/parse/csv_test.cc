@@ -129,7 +129,7 @@ const Test kOptions("inconsistent options are rejected", [] {
   Expect(MakeCsv(options).status().message().find("'text' has fewer") != std::string::npos);
   options = Options();
   options.slots[2].list_separator = ',';
-  Expect(MakeCsv(options).status().message().find("another separator") != std::string::npos);
+  Expect(MakeCsv(options).status().message().find("a different separator") != std::string::npos);
   options = Options();
   options.quote = ',';
   Expect(!MakeCsv(options).ok());

@@ -315,7 +315,8 @@ std::optional<Status> ReplicaLink::Judge(const Status& outcome) {
     NoteBack();
     return Status::Ok();
   }
-  if (is_stopping_) return Status(Code::kShuttingDown, "the server is stopping, and its replica is lost");
+  if (is_stopping_)
+    return Status(Code::kShuttingDown, "the server is stopping, and its replica is lost");
   if (outcome.code() == Code::kNotOwner) {
     {
       MutexLock lock(mutex_);

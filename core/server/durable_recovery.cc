@@ -1,6 +1,7 @@
 // Restores the state of a server from a snapshot and the log after it.
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "server/durable_state.h"
@@ -31,13 +32,26 @@ std::optional<RequestHead> HeadOf(std::span<const std::byte> payload) {
 
 MessageType TypeOf(const RequestHead& head) { return static_cast<MessageType>(head.type); }
 
+// Keeps the error of a replayed request, whose client is not there.
+class ReplayedReply : public ReplySink {
+ public:
+  void Send(const FrameHeader&, Reply reply) override {
+    if (reply.error) error = DecodeError(reply.body.bytes());
+  }
+  void Abandon() override {}
+
+  Status error;
+};
+
 }  // namespace
 
 Status DurableState::Recover(std::uint64_t incarnation) {
   Team team;
   RowLoader loader;
-  loader_ = &loader;
-  const auto visit = [this](bool, const Record& record) { return Visit(record); };
+  const auto visit = [&](bool is_snapshot, const Record& record) {
+    loader_ = is_snapshot ? &loader : nullptr;
+    return Visit(record);
+  };
   const auto after_snapshot = [&] { return loader.Load(team); };
   parts_.tables.SetTeam(&team);
   const Status recovered = journal_.Recover(incarnation, visit, after_snapshot);
@@ -158,7 +172,16 @@ Status DurableState::Replay(const RequestHead& head, std::span<const std::byte> 
   nobody.request.type = TypeOf(head);
   nobody.request.sequence = head.sequence;
   nobody.request.acked_below = head.acked_below;
-  return parts_.dispatcher.Handle(session, body, nobody);
+  const auto reply = std::make_shared<ReplayedReply>();
+  nobody.sink = reply;
+  if (Status s = parts_.dispatcher.Handle(session, body, nobody); !s.ok()) return s;
+  // It was applied before it was acknowledged, so without memory for it the server must not start.
+  // Other requests are logged before they run, and may fail again as they did then.
+  const Code code = reply->error.code();
+  if (TypeOf(head) == MessageType::kPush && (code == Code::kTooLarge || code == Code::kInternal)) {
+    return reply->error;
+  }
+  return Status::Ok();
 }
 
 Status DurableState::ReplayPush(std::span<const std::byte> payload) {
@@ -377,6 +400,7 @@ Status DurableState::RestoreRows(std::span<const std::byte> payload) {
   const auto name = in.GetString(kMaxName);
   const auto rows = in.GetArray<std::byte>(in.Get<std::uint64_t>());
   if (Status s = Checked(in, LogRecord::kRows); !s.ok()) return s;
+  if (loader_ == nullptr) return {Code::kCorrupt, "rows outside of a snapshot"};
   auto table = parts_.tables.Sparse(name);
   if (!table.ok()) return table.status();
   loader_->Add(table.value(), rows);  // errors show after the snapshot

@@ -1,6 +1,7 @@
 #include "sync/team.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace sparsefleet {
 namespace {
@@ -12,12 +13,14 @@ constexpr int kLooks = 2000;
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
 }
 
 }  // namespace
 
-void Team::Job::TakePart() {
+void Team::Job::TakePart() noexcept {
   std::size_t finished = 0;
   for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
     work(i);
@@ -29,7 +32,12 @@ void Team::Job::TakePart() {
 Team::Team() : Team(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads)) {}
 
 Team::Team(unsigned num_threads) {
-  for (unsigned i = 1; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
+  threads_.reserve(num_threads);
+  try {
+    for (unsigned i = 1; i < num_threads; ++i) threads_.emplace_back([this] { Work(); });
+  } catch (const std::system_error&) {
+    // The threads that there are, and the caller of Run(), do the work.
+  }
 }
 
 Team::~Team() {

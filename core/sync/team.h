@@ -19,7 +19,8 @@ class Team {
   // One thread per core, up to kMostThreads.
   static constexpr unsigned kMostThreads = 8;
   Team();
-  // `num_threads` includes the caller of Run(): with 1, it does everything itself.
+  // `num_threads` includes the caller of Run(): with 1, it does everything itself. If the system
+  // refuses threads, there are fewer.
   explicit Team(unsigned num_threads);
   ~Team();
 
@@ -34,7 +35,7 @@ class Team {
     const std::size_t count;
     std::atomic<std::size_t> next{0};
     std::atomic<std::size_t> done{0};
-    void TakePart();
+    void TakePart() noexcept;
   };
   void Work();
 

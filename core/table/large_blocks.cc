@@ -18,6 +18,7 @@
 #endif
 
 #ifdef SPARSEFLEET_LARGE_BLOCKS
+#include <pthread.h>
 #include <sys/mman.h>
 #endif
 
@@ -73,6 +74,10 @@ class Regions {
     }
   }
 
+  // Around a fork, so that the child does not inherit the mutex from a thread that it lacks.
+  void BeforeFork() NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
+  void AfterFork() NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }
+
   LargeBlockStats Stats() {
     const MutexLock lock(mutex_);
     return {used_, mapped_};
@@ -118,7 +123,10 @@ class Regions {
 
   void Unmap(Extents::iterator region) noexcept REQUIRES(mutex_) {
     const auto [begin, size] = *region;
-    munmap(reinterpret_cast<void*>(begin), size);
+    if (munmap(reinterpret_cast<void*>(begin), size) != 0) {  // too many mappings: keep it as free
+      Release(begin, begin + size);
+      return;
+    }
     mapped_ -= size;
     free_.erase(begin);
     regions_.erase(region);
@@ -164,7 +172,12 @@ class Regions {
 
 // Never destroyed: tables may outlive it.
 Regions& TheRegions() {
-  static auto* regions = new Regions();
+  static Regions* const regions = [] {
+    static auto* made = new Regions();
+    pthread_atfork([] { made->BeforeFork(); }, [] { made->AfterFork(); },
+                   [] { made->AfterFork(); });
+    return made;
+  }();
   return *regions;
 }
 

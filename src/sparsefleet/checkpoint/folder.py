@@ -136,9 +136,9 @@ class Folder(abc.ABC):
         its own, unless that is a disk or an object store: manifests may not be trusted.
         """
         if "://" in path:
-            scheme = path.partition("://")[0]
-            known = {*OBJECT_STORES, *_LOCAL_SCHEMES, self.root.partition("://")[0]}
-            if "::" in path or scheme not in known:
+            scheme = path.rpartition("://")[0]  # all of a chain, such as "filecache::s3"
+            known = {*OBJECT_STORES, *_LOCAL_SCHEMES, self.root.rpartition("://")[0]}
+            if scheme not in known:
                 raise ConfigError(
                     f"{path:.500}: expected a path, or the URL of a disk or an object store"
                 )

@@ -109,6 +109,7 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
     )
     ledger.add_argument(
         "--api",
+        "--door",  # its name in 0.1
         choices=("torch", "fluid"),
         default="torch",
         help="API of the ledger job (default torch)",

@@ -96,7 +96,7 @@ class HubLink(NodeLink):
     def _make_room(self) -> None:
         """Close the oldest connection without proof of the key, if there are many of them."""
         with self._lock:
-            if len(self._unproven) < _MAX_UNPROVEN:
+            if len(self._unproven) < _MAX_UNPROVEN + len(self._config.nodes):
                 return
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
@@ -122,7 +122,7 @@ class HubLink(NodeLink):
             try:
                 wire = Wire(connection, self._config.key, is_hub=True, timeout_s=HANDSHAKE_S)
                 wire.send("alive")  # lets the leaf detect a different key
-                rank = self._admit(wire, wire.receive(HANDSHAKE_S))
+                rank = self._admit(connection, wire, wire.receive(HANDSHAKE_S))
             except (RpcError, OSError, ValueError):
                 return  # not part of the job: its errors do not concern us
             finally:
@@ -150,7 +150,7 @@ class HubLink(NodeLink):
         if are_all_here:
             self._all_joined.set()
 
-    def _admit(self, wire: Wire, text: str) -> int | None:
+    def _admit(self, connection: socket.socket, wire: Wire, text: str) -> int | None:
         """Return the rank of a node that may join; None if it was rejected, with a reason."""
         word, rank_text, shape = text.split(" ", 2)
         rank = int(rank_text)
@@ -163,6 +163,7 @@ class HubLink(NodeLink):
                 complaint = "this node has already joined: check --node-rank"
             else:
                 self._wires[rank] = wire
+                self._unproven.pop(connection, None)
                 return rank
         wire.send(message("end", _CODE_OF_WRONG_COMMAND, text=f"node {rank}: {complaint}"))
         wire.end_sending()

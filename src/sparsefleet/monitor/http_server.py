@@ -64,14 +64,14 @@ class HttpServer:
     token: if set, requests need it: as a bearer token, as `?token=`, which a browser exchanges for
     a cookie, or as that cookie.
 
-    On a loopback address, requests to another host name are refused: a web page whose domain points
-    here would read the answers. Beyond 64 connections, the oldest one without a whole request is
-    closed.
+    On a loopback address without a token, requests to another host name are refused: a web page
+    whose domain points here would read the answers. Beyond 64 connections, the oldest one without a
+    whole request is closed.
     """
 
     def __init__(self, address: str, routes: Mapping[str, Route], *, token: str = "") -> None:
         where = parse_endpoint(address)
-        settings = {"routes": routes, "token": token, "is_local": where.is_loopback}
+        settings = {"routes": routes, "token": token, "is_local": where.is_loopback and not token}
         handler = type("_Handler", (_Handler,), settings)
         try:
             self._server = _Server((where.host, where.port), handler)

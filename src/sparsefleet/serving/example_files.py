@@ -199,6 +199,10 @@ def _fill(flat: pa.Array, filling: int | float) -> pa.Array:
     """Return a flat column with missing numbers replaced; NaN is missing too, as in the reader."""
     if pa.types.is_null(flat.type):
         return pa.array([filling] * len(flat))
+    if isinstance(filling, float) and not pa.types.is_floating(flat.type):
+        flat = flat.cast(pa.float64())  # a column of whole numbers would cut off its fraction
+    if pa.types.is_uint64(flat.type):
+        filling %= 2**64  # ids are signed in exports
     if pa.types.is_floating(flat.type):
         flat = pc.if_else(pc.is_nan(flat), pa.scalar(None, flat.type), flat)
     return flat.fill_null(pa.scalar(filling, flat.type)) if flat.null_count else flat

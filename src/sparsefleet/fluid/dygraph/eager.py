@@ -52,13 +52,17 @@ class _Eager(Variable):
     """A variable with a value."""
 
     tensor: torch.Tensor | None = None
+    _attached: torch.Tensor | None = None  # the value in the graph, while stop_gradient cuts it off
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in ("stop_gradient", "trainable") and self.tensor is not None:
             stops = value if name == "stop_gradient" else not value
             if stops and not self.tensor.is_leaf:
+                self._attached = self.tensor
                 self.tensor = self.tensor.detach()
+            elif not stops and self._attached is not None:
+                self.tensor, self._attached = self._attached, None
             if self.tensor.is_leaf and self.tensor.is_floating_point():
                 self.tensor.requires_grad_(not stops)
 
@@ -80,7 +84,7 @@ class _Eager(Variable):
 
     def hold(self, tensor: torch.Tensor) -> None:
         """Set a new value."""
-        self.tensor = tensor
+        self.tensor, self._attached = tensor, None
         super().__setattr__("shape", list(tensor.shape))  # a list in imperative mode, as in Fluid
         super().__setattr__("dtype", dtype_name(tensor.dtype))
 

@@ -71,7 +71,7 @@ class Block:
     def learned_parameters(self) -> list[Parameter]:
         """Return the parameters without those that the forward pass sets, such as running means."""
         kept = {name for op in self.ops if op.role == "forward" for name in op.output_arg_names}
-        return [found for found in self.all_parameters() if found.name not in kept]
+        return [p for p in self.all_parameters() if p.trainable or p.name not in kept]
 
     def iter_parameters(self) -> Iterator[Parameter]:
         return iter(self.all_parameters())

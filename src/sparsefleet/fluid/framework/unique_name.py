@@ -40,7 +40,8 @@ def generate(key: str) -> str:
 
 
 def switch(
-    new_generator: UniqueNameGenerator | None = None, new_para_name_checker: Any = None
+    new_generator: UniqueNameGenerator | tuple[UniqueNameGenerator, None] | None = None,
+    new_para_name_checker: Any = None,
 ) -> tuple[UniqueNameGenerator, None]:
     """Restart the counts, or continue those an earlier call returned; return the old ones.
 
@@ -48,6 +49,8 @@ def switch(
     """
     global _names
     del new_para_name_checker
+    if isinstance(new_generator, tuple):  # what an earlier call returned, as a whole
+        new_generator = new_generator[0]
     old, _names = _names, new_generator or UniqueNameGenerator()
     return old, None
 

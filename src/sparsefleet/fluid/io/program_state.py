@@ -194,6 +194,8 @@ def _is_other(variable: Variable) -> bool:
 
 def _prefix(model_path: str) -> str:
     """Return the common prefix of the saved files, given the prefix or any of the files."""
+    if Path(f"{model_path}{_PARAMETERS}").is_file():
+        return model_path
     for ending in (_PARAMETERS, _OTHERS, _PROGRAM):
         if model_path.endswith(ending):
             return model_path.removesuffix(ending)

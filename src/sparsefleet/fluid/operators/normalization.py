@@ -115,10 +115,11 @@ def group_norm_op(
     data_layout: str = "NCHW",
 ) -> Tensor:
     """Normalize each group of channels to mean 0 and variance 1."""
-    first = channels_first(x, data_layout)
+    first = channels_first(x, data_layout).contiguous()
+    num_images, num_channels, *area = first.shape
     # torch's own refuses groups of one value
     y = torch.native_group_norm(
-        first, scale, bias, first.shape[0], first.shape[1], first[0, 0].numel(), groups, epsilon
+        first, scale, bias, num_images, num_channels, math.prod(area), groups, epsilon
     )[0]
     return channels_last(y, data_layout)
 
