@@ -24,7 +24,7 @@ from tests.support.checkpoints import save, two_tables
 from tests.unit.serving.export.shop_model import exported_shop
 
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.checkpoint.folder import checksum_text
+from sparsefleet.checkpoint.folder import checksum_text, open_folder
 from sparsefleet.checkpoint.json_fields import canonical
 from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError
 from sparsefleet.serving.export import load_inference_model
@@ -248,3 +248,10 @@ def test_manifest_of_an_export_nested_too_deep_is_refused(export: Path) -> None:
     (export / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(CorruptFileError, match="is not JSON"):
         load_inference_model(export)
+
+
+def test_a_chained_url_leads_to_folders_of_its_own_chain() -> None:
+    folder = open_folder("simplecache::memory://bucket/run")
+    assert folder.sub("simplecache::memory://bucket/run/step-1").root.endswith("step-1")
+    with pytest.raises(ConfigError, match="expected a path"):
+        folder.sub("s3://bucket/run::http://127.0.0.1/step-1")

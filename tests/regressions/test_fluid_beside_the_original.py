@@ -146,3 +146,45 @@ def test_a_variable_cannot_be_declared_again_with_another_dtype() -> None:
     assert block.create_var(name="x").dtype == "float64"
     with pytest.raises(ValueError, match="exists with dtype float64, but is now declared with"):
         block.create_var(name="x", dtype="int64")
+
+
+def test_group_norm_takes_views_and_batches_without_rows() -> None:
+    x = fluid.data("x", [None, 3, 4])
+    out = L.group_norm(L.transpose(x, [0, 2, 1]), groups=2)
+    found = _run({"x": np.arange(24, dtype="float32").reshape(2, 3, 4)}, out)[0]
+    np.testing.assert_allclose(found.reshape(4, -1).mean(axis=1), 0.0, atol=1e-6)
+    assert _run({"x": np.zeros((0, 3, 4), "float32")}, out)[0].shape == (0, 4, 3)
+
+
+def test_a_prefix_may_end_like_a_file_that_save_writes(tmp_path: Path) -> None:
+    L.fc(fluid.data("x", [None, 3]), 2)
+    fluid.Executor().run(fluid.default_startup_program())
+    prefix = str(tmp_path / "epoch_0.pdmodel")
+    fluid.save(fluid.default_main_program(), prefix)
+    fluid.load(fluid.default_main_program(), prefix)
+    assert fluid.io.load_program_state(prefix)
+
+
+def test_parameters_that_a_program_clips_are_still_learned() -> None:
+    L.fc(fluid.data("x", [None, 3]), 2, bias_attr=False)
+    block = fluid.default_main_program().global_block()
+    weight = block.all_parameters()[0]
+    L.assign(L.clip(weight, -1.0, 1.0), weight)
+    assert block.learned_parameters() == [weight]
+
+
+def test_stop_gradient_of_a_result_can_be_taken_back() -> None:
+    with fluid.dygraph.guard():
+        made = fluid.dygraph.Linear(2, 1)
+        result = made(fluid.dygraph.to_variable(np.ones((1, 2), "float32")))
+        result.stop_gradient = True
+        result.stop_gradient = False
+        L.reduce_sum(result).backward()
+        np.testing.assert_array_equal(made.weight.gradient(), np.ones((2, 1)))
+
+
+def test_unique_name_switch_takes_what_it_returned() -> None:
+    before = fluid.unique_name.generate("name")
+    old = fluid.unique_name.switch()
+    fluid.unique_name.switch(old)
+    assert fluid.unique_name.generate("name") != before

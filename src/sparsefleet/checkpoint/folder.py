@@ -186,7 +186,7 @@ class Folder(abc.ABC):
         """Remove table folders without files, then the folder itself if it is empty."""
 
     def reading(self, path: str) -> AbstractContextManager[None]:
-        """Convert errors while reading the file to errors that name it."""
+        """Convert errors raised while reading the file into errors that name it."""
         return reported("read", self.locate(path), self._kinds)
 
     def read(self, path: str, *, max_bytes: int | None = None) -> bytes:

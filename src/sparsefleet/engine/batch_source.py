@@ -250,7 +250,7 @@ class BatchFeed:
         return taken.batch
 
     def keep_account(self, epoch: int) -> None:
-        """Report each batch to the servers; call it before the first is taken. epoch: the pass."""
+        """Report each batch of pass `epoch` to the servers. Call before taking the first batch."""
         self._epoch = epoch
         keep = getattr(self.data, "keep_account", None)
         if callable(keep):

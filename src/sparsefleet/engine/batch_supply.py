@@ -38,7 +38,7 @@ class BatchSupply(Protocol):
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
         """Return the next batch; None at the end.
 
-        read_ahead: False: no batch is read after this one.
+        read_ahead: if False, do not start reading the batch after this one.
         """
 
     def read_ahead(self) -> PulledRows | None:

@@ -191,7 +191,7 @@ class Succession:
         )
 
     def begun(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """Record that the training has begun, or has resumed from a checkpoint."""
+        """Record that training has begun, or has resumed from a checkpoint."""
         self._write(distributed, has_begun=True, batches=progress.batches)
 
     def loaded(self, distributed: BoundModel) -> None:

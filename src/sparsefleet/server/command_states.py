@@ -54,7 +54,7 @@ class CommandStates:
         self._append: Callable[[str, bytes], None] | None = None
 
     def add(self, prefix: str, keeper: Keeper) -> None:
-        """Register the keeper of the state of these commands."""
+        """Register the keeper of the state of the commands with this prefix."""
         self._keepers[prefix] = keeper
 
     def recover(self, server: _core.Server) -> None:

@@ -201,7 +201,7 @@ class MlflowLogger(_Recorder):
 
 
 class WandbLogger(_Recorder):
-    """Records a training as a Weights & Biases run; needs the extra `wandb`.
+    """Records a training run in Weights & Biases; needs the extra `wandb`.
 
     project, name: of the run. mode: "online", "offline" or "disabled"; None: WANDB_MODE.
     directory: where W&B keeps its local files.

@@ -246,7 +246,7 @@ def test_many_threads_get_the_right_rows_from_a_small_cache(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://127.0.0.1", "a Redis address is"),
+        ("http://127.0.0.1", "a Redis address must be"),
         ("redis://127.0.0.1:1?model=a:b", "the name of a model in Redis must"),
     ],
 )

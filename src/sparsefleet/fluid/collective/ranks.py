@@ -32,7 +32,7 @@ class Training(Protocol):
     """A program that ranks train together, as seen when they finish."""
 
     def shadow(self) -> None:
-        """Join the remaining steps of other ranks without data."""
+        """Take part, without data, in the remaining steps of the other ranks."""
 
     def make_equal(self) -> None:
         """Copy the values of the rank with the most steps to all."""

@@ -338,7 +338,7 @@ class ParameterList(Layer):
 
 
 def value_variable(name: str, tensor: torch.Tensor) -> VarBase:
-    """Create a persistent variable with this value that is not trained."""
+    """Create a persistent, non-trainable variable with this value."""
     made = VarBase(name, tuple(tensor.shape), str(tensor.dtype), persistable=True)
     made.hold(tensor)
     made.stop_gradient = True

@@ -235,7 +235,7 @@ def fill_constant_batch_size_like(
 
 
 def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
-    """Fill a shape with 1."""
+    """Return a variable of this shape, filled with 1."""
     return fill_constant(shape, dtype, 1.0, force_cpu)
 
 

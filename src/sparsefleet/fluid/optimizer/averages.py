@@ -139,7 +139,7 @@ class ExponentialMovingAverage(_Average):
 
 
 class ModelAverage(_Average):
-    """Averages parameters over the last steps.
+    """Averages parameters over the most recent steps.
 
     average_window_rate: the window as a fraction of the steps done, limited to
     min_average_window..max_average_window.

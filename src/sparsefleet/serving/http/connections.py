@@ -229,7 +229,7 @@ class _GuardedProtocol(H11Protocol):
 
 
 def _as_bytes(refusal: Refusal) -> bytes:
-    """Return the answer to a connection that has not sent a request yet."""
+    """Return the refusal as an HTTP response, for a connection that has sent no request."""
     response = refusal.response()
     head = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}", "connection: close"]
     head += [f"{name}: {value}" for name, value in response.headers.items()]

@@ -90,7 +90,7 @@ class RedisServer:
     def __init__(self, url: str, *, timeout_s: float = 5.0, max_connections: int = 64) -> None:
         if not is_redis(url):
             raise ConfigError(
-                f"a Redis address is redis://host:port/database?model=NAME, got {url!r}"
+                f"a Redis address must be redis://host:port/database?model=NAME, got {url!r}"
             )
         if not (is_number(timeout_s) and timeout_s > 0):
             raise ConfigError(f"timeout_s must be a finite number > 0, got {timeout_s!r}")

@@ -112,7 +112,7 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """All results: first of the export alone, then of each side."""
+    """All results: first those for the export alone, then those for each side."""
 
     directory: str
     version: str

@@ -55,7 +55,7 @@ def resize_short(im: Picture, size: int) -> Picture:
 
 
 def to_chw(im: Picture, order: Sequence[int] = (2, 0, 1)) -> Picture:
-    """Put the colors before height and width."""
+    """Move the channel axis in front of height and width."""
     if im.ndim != len(order):
         raise AssertionError(
             f"an image with {im.ndim} axes cannot be transposed to the order {order}"
