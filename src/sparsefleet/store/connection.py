@@ -123,9 +123,14 @@ class StoreConnection:
         joins the group: from then on every server notices the member's loss. Raises
         ``NotOwnerError`` if another live client is this member.
         """
+        if clock > 0:
+            self._begin_loop()
         return self._native.advance_clock(
             lower_member(member), clock, bound, self._deadline(timeout_s)
         )
+
+    def _begin_loop(self) -> None:
+        """Prepare for the first trace of training: gradients, or a clock that has advanced."""
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
         """Leave the group: no later round or clock waits for this member. Idempotent.

@@ -163,7 +163,7 @@ class RemoteStore(Store):
         """
         self._native.keep_session(keeps)
 
-    def _before_push(self) -> None:
+    def _begin_loop(self) -> None:
         if self._loop_of:  # only now: what has not trained can be started again
             declare_own_loop(self, self._loop_of)
             self._loop_of = ""

@@ -285,7 +285,7 @@ class Store(StoreConnection):
 
     def sender(self, config: SenderConfig) -> GradientSender:
         """Return a sender that merges and pushes gradients to this store in the background."""
-        self._before_push()
+        self._begin_loop()
         return GradientSender(
             self._native,
             config,
@@ -432,13 +432,10 @@ class Store(StoreConnection):
             storage_options=storage_options,
         )
 
-    def _before_push(self) -> None:
-        """Prepare for gradients that are about to be sent."""
-
     def _push(
         self, batches: list[list[PushSection]], rows: Any, timeout_s: float | None, data: Any
     ) -> PushResult:
-        self._before_push()
+        self._begin_loop()
         requested, step = list(self._requests.rows_after_push(rows)), self._native.next_step()
         request = (batches, requested, step, self._deadline(timeout_s), list(data))
         return self._push_result(batches, self._native.push(*request))
@@ -453,7 +450,7 @@ class Store(StoreConnection):
         data: Sequence[DataMark],
         counts_step: bool = True,
     ) -> PushResult:
-        self._before_push()
+        self._begin_loop()
         requested = list(self._requests.rows_after_push(rows))
         step = self._native.next_step() if counts_step else self._native.step
         deadline_s = self._deadline(timeout_s)
