@@ -130,8 +130,8 @@ def _check(
     for module, ids in ((left, left_ids), (right, right_ids)):
         if not isinstance(ids, Tensor):
             raise ShapeError(
-                f"embedding_dots: ids of table '{module.name}' must be an int64 tensor, got "
-                f"{type(ids).__name__}"
+                f"embedding_dots: ids of table '{module.name}' must be an int64 or int32 "
+                f"tensor, got {type(ids).__name__}"
             )
     if right_ids.shape[: left_ids.dim()] != left_ids.shape:
         raise ShapeError(

@@ -31,7 +31,7 @@ _KEY_MASK = 2**64 - 1
 
 
 class Lookup:
-    """Ids to look up in one table: int64 of any shape, on the CPU.
+    """Ids to look up in one table: int64 or int32 of any shape, on the CPU.
 
     Ids equal to ``padding_idx`` have no row: they read as zeros and get no gradient. Any other
     negative id is an ordinary key, reinterpreted as uint64. The caller has validated the ids
@@ -41,7 +41,7 @@ class Lookup:
     Lookup('ads', 8, ids of shape (2, 2))
     """
 
-    __slots__ = ("dim", "ids", "padding_idx", "table", "unknown", "version")
+    __slots__ = ("dim", "given", "ids", "padding_idx", "table", "unknown", "version")
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Lookup:
     ) -> None:
         self.table = table
         self.dim = dim
-        self.ids = ids
+        self.given = ids
+        """The ids as they were passed, which identify the lookup."""
+        self.ids = ids if ids.dtype is torch.int64 else ids.long()
         self.padding_idx = padding_idx
         self.unknown: Unknown = unknown
         # Inference tensors have no version counter; nothing rewrites ids between pull and lookup
@@ -63,11 +65,11 @@ class Lookup:
 
     def address(self) -> Address:
         """Return what lookups of the same ids in the same memory have in common, to find them."""
-        return self.table, self.ids.data_ptr()
+        return self.table, self.given.data_ptr()
 
     def matches(self, other: Lookup) -> bool:
         """Return whether the other, which has the same address, looks up the same unchanged ids."""
-        mine, theirs = self.ids, other.ids
+        mine, theirs = self.given, other.given
         return (
             self.version == other.version
             and self.padding_idx == other.padding_idx
@@ -80,14 +82,18 @@ class Lookup:
         return f"Lookup({self.table!r}, {self.dim}, ids of shape {tuple(self.ids.shape)})"
 
 
+ID_DTYPES = (torch.int64, torch.int32)
+"""What ids may be: the types that `torch.nn.Embedding` takes."""
+
+
 def check_ids(table: str, ids: object) -> None:
-    """Raise unless ``ids`` is an int64 tensor on the CPU."""
-    if isinstance(ids, torch.Tensor) and ids.dtype is torch.int64 and ids.is_cpu:
+    """Raise unless ``ids`` is an int64 or int32 tensor on the CPU."""
+    if isinstance(ids, torch.Tensor) and ids.dtype in ID_DTYPES and ids.is_cpu:
         return
-    what = f"table '{table}': ids must be an int64 tensor on the CPU"
+    what = f"table '{table}': ids must be an int64 or int32 tensor on the CPU"
     if not isinstance(ids, torch.Tensor):
         raise ShapeError(f"{what}, got {type(ids).__name__}; make one with torch.as_tensor")
-    if ids.dtype is not torch.int64:
+    if ids.dtype not in ID_DTYPES:
         hint = "" if ids.is_floating_point() else "; convert them with .long()"
         raise ShapeError(f"{what}, got {ids.dtype}{hint}")
     raise ShapeError(f"{what}, got a tensor on {ids.device}; move it with .cpu()")
@@ -140,9 +146,11 @@ def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bo
     equal the number of ids.
     """
     what = f"table '{table}': offsets"
-    if not isinstance(offsets, torch.Tensor) or offsets.dtype is not torch.int64:
+    if not isinstance(offsets, torch.Tensor) or offsets.dtype not in ID_DTYPES:
         found = getattr(offsets, "dtype", type(offsets).__name__)
-        raise ShapeError(f"{what} must be an int64 tensor, got {found}; convert with .long()")
+        raise ShapeError(
+            f"{what} must be an int64 or int32 tensor, got {found}; convert with .long()"
+        )
     if offsets.dim() != 1 or not offsets.is_cpu:
         raise ShapeError(
             f"{what} must be one-dimensional and on the CPU, got shape "

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sparsefleet.nn.lookup import Lookup, is_keyed_jagged, values_by_key
+from sparsefleet.nn.lookup import ID_DTYPES, Lookup, is_keyed_jagged, values_by_key
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store.store import Unknown
 
@@ -88,7 +88,7 @@ class LookupPlan:
         tensors = list(_id_tensors(batch, ()))
         entries = []
         for lookup in step.lookups:
-            place = _find(tensors, lookup.ids)
+            place = _find(tensors, lookup.given)
             if place is not None:
                 path, view = place
                 entries.append(
@@ -176,7 +176,7 @@ def _values_at(
 
 
 def _holds_ids(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is torch.int64 and tensor.is_cpu and tensor.layout is torch.strided
+    return tensor.dtype in ID_DTYPES and tensor.is_cpu and tensor.layout is torch.strided
 
 
 def _find(

@@ -26,8 +26,8 @@ from sparsefleet.store.store import Unknown
 class SparseEmbedding(SparseModule):
     """`nn.Embedding` over a growing table: any int64 is an id, rows are created on first use.
 
-    ``forward(ids)``: ids int64 of any shape -> float32[*ids.shape, dim]. Ragged ids, given as a
-    pair ``(values int64[N], offsets)``, return the rows of the values: float32[N, dim].
+    ``forward(ids)``: ids int64 or int32 of any shape -> float32[*ids.shape, dim]. Ragged ids, given
+    as a pair ``(values int64[N], offsets)``, return the rows of the values: float32[N, dim].
 
     The module has no parameters. Its rows live in the store that a trainer or `bind` bound it to;
     until then in ``store``, or in a private store created on first use. In ``eval()`` and under

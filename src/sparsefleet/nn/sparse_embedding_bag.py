@@ -72,7 +72,7 @@ def traced_bags(ids: Tensor, starts: Tensor) -> SumBags:
     tensor([2., 0., 1.])
     """
     num_ids, num_bags = ids.shape[0], starts.shape[0]
-    begins = ids.new_zeros(num_ids + 1).index_add(0, starts, torch.ones_like(starts))
+    begins = starts.new_zeros(num_ids + 1).index_add(0, starts, torch.ones_like(starts))
     bag_of_id = begins.cumsum(0)[:num_ids] - 1
 
     def sum_bags(values: Tensor, dim: int) -> Tensor:
@@ -229,8 +229,9 @@ class SparseEmbeddingBag(SparseModule):
                 f"got shape {tuple(ids.shape)}"
             )
         if is_traced():
-            return traced_bags(ids, offsets[:-1] if closed else offsets)
+            return traced_bags(ids, (offsets[:-1] if closed else offsets).long())
         check_offsets(self.name, offsets, ids.numel(), closed=closed)
+        offsets = offsets.long()
         if closed:
             return BagsOfLengths(offsets.diff())
         return BagsOfLengths(offsets.diff(append=offsets.new_tensor([ids.numel()])))

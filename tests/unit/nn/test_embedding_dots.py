@@ -264,8 +264,8 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ShapeError, match="'a' has width 4, table 'c' has width 5"):
         embedding_dots(left, ids, SparseEmbedding("c", 5), ids)
     with pytest.raises(ShapeError, match=r"convert them with .long\(\)"):
-        embedding_dots(left, ids, right, ids.int())
-    with pytest.raises(ShapeError, match="must be an int64 tensor, got list"):
+        embedding_dots(left, ids, right, ids.short())
+    with pytest.raises(ShapeError, match="must be an int64 or int32 tensor, got list"):
         embedding_dots(left, [1, 2], right, ids)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="got a SparseEmbeddingBag"):
         embedding_dots(left, ids, SparseEmbeddingBag("d", 4), ids)  # type: ignore[arg-type]

@@ -57,14 +57,16 @@ def test_negative_ids_are_keys_too() -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (torch.tensor([1], dtype=torch.int32), "got torch.int32; convert them with .long()"),
+        (torch.tensor([1], dtype=torch.int16), "got torch.int16; convert them with .long()"),
         (torch.tensor([1.0]), "got torch.float32"),
         ([1, 2], "got list; make one with torch.as_tensor"),
         (torch.tensor([1], device="meta"), "got a tensor on meta; move it with .cpu()"),
     ],
 )
 def test_ids_of_another_kind_are_refused_by_name(ids: object, message: str) -> None:
-    with pytest.raises(ShapeError, match="table 'ads': ids must be an int64 tensor") as caught:
+    with pytest.raises(
+        ShapeError, match="table 'ads': ids must be an int64 or int32 tensor"
+    ) as caught:
         embedding()(ids)
     assert message in str(caught.value)
 

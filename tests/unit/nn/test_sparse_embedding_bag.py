@@ -80,10 +80,13 @@ def test_evaluation_creates_no_rows() -> None:
         (torch.tensor([1, 2]), "must start at 0, got 1"),
         (torch.tensor([0, 3, 2]), "must not decrease, but offset 2 is 2 after 3"),
         (torch.tensor([0, 5]), "reach 5, but there are only 4 ids"),
-        (torch.tensor([0, 1], dtype=torch.int32), "must be an int64 tensor, got torch.int32"),
+        (
+            torch.tensor([0, 1], dtype=torch.int16),
+            "must be an int64 or int32 tensor, got torch.int16",
+        ),
         (torch.tensor([[0, 1]]), r"must be one-dimensional and on the CPU, got shape \(1, 2\)"),
         (torch.empty(0, dtype=torch.int64), "are empty, but there are 4 ids"),
-        ([0, 1], "must be an int64 tensor, got list"),
+        ([0, 1], "must be an int64 or int32 tensor, got list"),
     ],
 )
 def test_offsets_that_cut_no_bags_are_refused(offsets: object, message: str) -> None:
@@ -106,7 +109,7 @@ def test_last_offset_must_be_the_end_where_it_is_included() -> None:
         (((IDS, OFFSETS), OFFSETS), "do not pass offsets again"),
         ((IDS, OFFSETS, torch.ones(3)), r"shape of ids, \(4,\), got torch.float32 of shape"),
         ((IDS, OFFSETS, torch.ones(4).double()), "must be float32"),
-        ((IDS.int(), OFFSETS), "ids must be an int64 tensor"),
+        ((IDS.short(), OFFSETS), "ids must be an int64 or int32 tensor"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(arguments: tuple, message: str) -> None:

@@ -23,8 +23,8 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
     """Return the arrays of `inputs` by graph name, each with the expected dtype and shape.
 
     inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
-    are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit. Raises
-    FeedError.
+    are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit, and int32
+    is widened to it. Raises FeedError.
 
     >>> from sparsefleet.serving.export.schema import TargetSchema
     >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))
@@ -119,6 +119,8 @@ def _array(
         array = hash_array(array, hashed)
     if array.dtype == np.uint64 and dtype == "int64":
         array = array.view(np.int64)
+    elif array.dtype == np.int32 and dtype == "int64":
+        array = array.astype(np.int64)
     if array.dtype != np.dtype(dtype):  # also true for a different byte order
         found = describe(array.dtype.name, array.shape)
         hint = f"convert it with .astype(np.{dtype})"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn.lookup import ID_DTYPES
 
 __all__ = ["ModelInput", "ModelInputs"]
 
@@ -88,7 +89,7 @@ class ModelInputs:
             return _PLACE
         if isinstance(value, tuple) and _is_ragged(value):
             values, offsets = (torch.as_tensor(part) for part in value)
-            self.items.append(ModelInput(name, (values, offsets)))
+            self.items.append(ModelInput(name, (values, offsets.long())))
             return _like(value, [_PLACE, _PLACE])
         if isinstance(value, (tuple, list)):
             parts = [self._take(f"{name}.{index}", part) for index, part in enumerate(value)]
@@ -118,7 +119,7 @@ def _is_ragged(value: tuple[Any, ...]) -> bool:
     if len(value) != 2 or not all(isinstance(part, (Tensor, np.ndarray)) for part in value):
         return False
     values, offsets = (torch.as_tensor(part) for part in value)
-    if values.dim() != 1 or offsets.dim() != 1 or offsets.dtype is not torch.int64:
+    if values.dim() != 1 or offsets.dim() != 1 or offsets.dtype not in ID_DTYPES:
         return False
     if not len(offsets) or int(offsets[0]) != 0 or int(offsets[-1]) > len(values):
         return False

@@ -86,7 +86,7 @@ def test_keys_as_uint64_are_taken_bit_for_bit() -> None:
             r"'tags' is ragged: give a pair \(values, offsets\)",
         ),
         ({"tags": (np.arange(3.0), np.array([0, 1]))}, "'tags.values' is float64"),
-        ({"tags": (np.arange(3), np.array([0, 1], "i4"))}, "'tags.offsets' is int32"),
+        ({"tags": (np.arange(3), np.array([0, 1], "i2"))}, "'tags.offsets' is int16"),
         ({"tags": (np.arange(3), np.array([1, 2]))}, "offsets must start at 0, got 1"),
         ({"tags": (np.arange(3), np.array([0, 9]))}, "stay within 3 values, but go up to 9"),
         ({"shops": (np.arange(3), np.array([0, 2, 1]))}, "not decrease, but 2 is followed by 1"),
