@@ -96,10 +96,13 @@ class ModuleRunner:
             step.backward(loss)
             return self._outcome(output, batch, value)
         if self._config.non_finite_loss == "raise":
+            advice = "Look for a division by 0 or a log of 0, lower the learning rate"
+            if batch.size == 0:
+                advice = "The batch has no examples: leave empty batches out"
             raise NonFiniteLossError(
                 f"the loss is {value} in {step.place}, batch {batch.number}; nothing of this batch "
-                "was applied. Look for a division by 0 or a log of 0, lower the learning rate, or "
-                'continue without such batches: TrainerConfig(non_finite_loss="skip")'
+                f"was applied. {advice}, or continue without such batches: "
+                'TrainerConfig(non_finite_loss="skip")'
             )
         step.skip()
         return Outcome(batch.size, value)
@@ -174,6 +177,15 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
     was_converted = isinstance(value[0], tuple) and not isinstance(raw[0], (tuple, list))
     inputs = value[0] if len(value) == 2 and not was_converted else tuple(value[:-1])
     return Batch(number, inputs, value[-1], _num_examples(inputs, value[-1]))
+
+
+def as_inputs(raw: Any, number: int, *, labelled: bool) -> Batch:
+    """Read a batch whose labels are not needed: a dict or a single array is all input.
+
+    >>> as_inputs({"ids": torch.arange(3)}, 1, labelled=True).labels is None
+    True
+    """
+    return as_batch(raw, number, labelled=labelled and isinstance(raw, (tuple, list)))
 
 
 def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:

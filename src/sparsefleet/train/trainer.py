@@ -33,7 +33,7 @@ from sparsefleet.serving.updates.publisher import PublishConfig
 from sparsefleet.store import Evict, RemoteStore
 from sparsefleet.train.callbacks import Callback, CallbackRunner, check_callbacks
 from sparsefleet.train.history import Epoch, History, summary_lines, summary_table
-from sparsefleet.train.module_workload import Loss, ModuleWorkload, as_batch
+from sparsefleet.train.module_workload import Loss, ModuleWorkload, as_batch, as_inputs
 from sparsefleet.train.progress import make_display
 from sparsefleet.train.progress_reporter import ProgressReporter, open_tensorboard
 from sparsefleet.train.scoring import Metrics, Scorer, export_together, figures_of, predictions_of
@@ -321,12 +321,13 @@ class Trainer:
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
         """Return predictions for this worker's `data`, in order of batches: float[N] or [N, C].
 
-        labelled: batches have labels, as for `fit`, which are ignored. False: a batch is all input.
+        labelled: batches have labels, as for `fit`, which are ignored. False: a batch is all input,
+        as a dict or a single tensor always is.
         """
         self._require_predictions()
         training = self._begin()
         training.distributed.flush()
-        source = BatchSource(data, functools.partial(as_batch, labelled=labelled))
+        source = BatchSource(data, functools.partial(as_inputs, labelled=labelled))
         return predictions_of(training, self._scorer, source)
 
     def save(
@@ -396,7 +397,7 @@ class Trainer:
         is_labelled = labelled and self._loss is not None
 
         def inputs_of(raw: Any) -> Any:
-            return None if raw is None else as_batch(raw, 1, labelled=is_labelled).inputs
+            return None if raw is None else as_inputs(raw, 1, labelled=is_labelled).inputs
 
         def write() -> ExportManifest:
             return save_inference_model(

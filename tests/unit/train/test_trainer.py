@@ -11,7 +11,8 @@ import torch
 from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks, trainer_of
 from torch import Tensor, nn
 
-from sparsefleet.errors import ConfigError
+from sparsefleet import Predictor
+from sparsefleet.errors import ConfigError, NonFiniteLossError
 from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.metrics import AUC, Accuracy
 from sparsefleet.nn import SparseEmbedding
@@ -102,9 +103,33 @@ def test_predictions_come_in_the_order_of_the_data(threads: int) -> None:
     with trainer_of(Echo(1, 1), nn.MSELoss(), threads=threads) as trainer:
         found = trainer.predict(data)
         unlabelled = trainer.predict([inputs for inputs, _ in data], labelled=False)
+        bare = trainer.predict([inputs for inputs, _ in data])
         assert trainer.predict([]).shape == (0,)
     assert found.tolist() == [number for number in range(50) for _ in range(2)]
     assert torch.equal(found, unlabelled)
+    assert torch.equal(found, bare)
+
+
+def test_export_takes_inputs_without_labels(tmp_path: Path) -> None:
+    class Sum(nn.Linear):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return (left + right) * self.bias
+
+    inputs = {"left": torch.rand(3), "right": torch.rand(3)}
+    with trainer_of(Sum(1, 1), nn.MSELoss()) as trainer:
+        trainer.export(tmp_path / "export", inputs, onnx=False)
+        wanted = trainer.predict([inputs])
+    torch.testing.assert_close(
+        torch.from_numpy(Predictor(tmp_path / "export").predict(inputs)), wanted
+    )
+
+
+def test_loss_of_an_empty_batch_names_the_cause() -> None:
+    with trainer_of(nn.Linear(1, 1), nn.MSELoss()) as trainer:
+        with pytest.raises(NonFiniteLossError, match="batch 2; .* The batch has no examples"):
+            trainer.fit(
+                [(torch.rand(2, 1), torch.rand(2, 1)), (torch.rand(0, 1), torch.rand(0, 1))]
+            )
 
 
 def test_model_may_compute_the_loss_itself() -> None:
