@@ -22,7 +22,7 @@ struct CallSpec {
   std::string subject;
   std::string action;
   double timeout_s = 0;
-  // The server may take all of timeout_s to answer: a try has no deadline of its own.
+  // The server may take all of timeout_s to answer: a try has no separate deadline.
   bool is_long = false;
   // A part that was applied but whose answer is gone (kAnswerLost) counts as done.
   bool may_lose_answers = false;
@@ -52,7 +52,7 @@ struct ServerPart {
 // Thread-safe.
 Status RunCall(ClientCore& core, const CallSpec& spec, std::span<ServerPart> parts);
 
-// How long the calls of this thread have waited for unavailable servers, in all.
+// How long the calls of this thread have waited for unavailable servers in total.
 SteadyClock::duration AwayTime();
 
 // Sends the same request to all servers.

@@ -25,8 +25,8 @@ enum class MessageType : std::uint8_t;
 // The numbers of pulls and pushes on the network. Tables and callers always have float32.
 enum class WireDtype : std::uint8_t {
   kFloat32 = 0,
-  // Gradients and added values are rounded at random, without a bias; rows and values to the
-  // nearest. The host lane does not need it and moves float32.
+  // Gradients and added values are rounded at random, without bias; rows and values are rounded to
+  // the nearest. The host lane does not need this and moves float32.
   kBf16 = 1,
 };
 
@@ -36,8 +36,8 @@ struct ClientOptions {
   SecurityOptions security;
   std::string name = "client";  // this client's name in server messages, e.g. "worker-0"
 
-  // Clients with the same session text are one client to the servers: a process that replaces
-  // another continues its sequences and learns which data was applied. Empty: a new session.
+  // To the servers, clients with the same session text are one client: a process that replaces
+  // another continues its sequences and finds out which data was applied. Empty: a new session.
   std::string session;
 
   // Behaviour.
@@ -50,8 +50,9 @@ struct ClientOptions {
   // get space. Until then it is not lost, and calls to it are retried: this time does not count
   // against their timeout_s. 0: it is lost at once.
   double failover_wait_s = 0;
-  // Where a launcher on this machine leaves notes of servers that it restarts: as long as it does,
-  // the wait for such a server does not end, for up to ten minutes more. Empty: nowhere.
+  // Where a launcher on this machine leaves notes about servers that it is restarting. While it
+  // does, calls keep waiting for such a server, for up to ten more minutes. Empty: there are no
+  // notes.
   std::string restart_notes;
   double first_backoff_s = 0.05;  // doubles with every try
   double max_backoff_s = 2.0;
@@ -65,10 +66,10 @@ struct ClientOptions {
 
 class Client final : public Store {
  public:
-  // Resolves the endpoints, and again when a server cannot be reached: one that is durable may come
-  // back at another address. Connects to every server, proves the key, compares protocol
-  // version and number of servers. kDeadlineExceeded or kAuthFailed naming the first endpoint that
-  // failed.
+  // Resolves the endpoints, and resolves them again when a server cannot be reached, since a
+  // durable server may come back at a different address. Connects to every server, proves the key,
+  // and compares the protocol version and the number of servers. kDeadlineExceeded or kAuthFailed
+  // naming the first endpoint that failed.
   static Result<std::unique_ptr<Client>> Connect(ClientOptions options);
   ~Client() override;
 
@@ -119,7 +120,7 @@ class Client final : public Store {
   // the body of its reply.
   Result<std::vector<std::byte>> Ask(MessageType type, GatheredBody body, double timeout_s);
 
-  // By server: the data of the pushes applied in this session, in order of stream.
+  // Returns, by server, the data of the pushes applied in this session, in order of stream.
   Result<std::vector<std::vector<DataMark>>> AppliedData(double timeout_s) override;
   // Sent as pushes without gradients.
   Status AdoptData(std::span<const std::vector<DataMark>> by_server, double timeout_s) override;

@@ -35,7 +35,7 @@ class PushCall {
   // reply is written into the sections' `out` and this object, which must outlive the call.
   ServerPart PartOf(std::uint32_t server, GatheredBody request);
   // Sums the results of the servers that were sent a part, after they have replied, and puts
-  // requested rows in place. Nothing is known of a server whose answer was lost.
+  // requested rows in place. Nothing is known about a server whose answer was lost.
   Result<PushResult> Finish(std::span<const ServerPart> parts);
   // Duplicate counts of a dense push that every server skips: all but one.
   std::uint64_t repeated_rejections() const { return repeated_rejections_; }

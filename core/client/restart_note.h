@@ -8,7 +8,7 @@
 namespace sparsefleet {
 
 struct RestartNote {
-  // Whether the launcher has written it within the last seconds: it is still working on the
+  // Whether the launcher has written it within the last few seconds, so is still working on the
   // restart.
   bool is_current = false;
   std::string text;  // "the launcher restarted it 12 s ago (...)"; empty: there is none

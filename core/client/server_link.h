@@ -66,8 +66,8 @@ class ServerLink final : public ConnectionHost {
   void SetLost(bool lost) { lost_ = lost; }
   bool is_lost() const { return lost_; }
 
-  // Looks the server's name up again, on another thread and at most once a second: a server that
-  // cannot be reached may have moved.
+  // Looks up the server's name again, on another thread and at most once a second, since a server
+  // that cannot be reached may have moved.
   void LookUpAgain();
 
   // ConnectionHost.

@@ -1,4 +1,4 @@
-// Where the values of a reply go: into the caller's memory, in place.
+// Places the values of a reply directly into the caller's memory.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // Sums of the rows of bags of ids, and their gradients, on distinct rows only: nothing as large as
 // one row per id is ever allocated.
 //
-// Letters: B bags, N ids of all bags, D row width, U distinct rows of a table.
+// In shapes: B bags, N ids in all bags, row width D, U distinct rows of a table.
 #pragma once
 
 #include <cstddef>

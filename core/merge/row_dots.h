@@ -1,7 +1,7 @@
 // Dot products between rows of two tables, and their gradients, on distinct rows only: nothing as
 // large as one row per pair is ever allocated.
 //
-// Letters: B groups of pairs, K pairs in each, D row width, U distinct rows of a table.
+// In shapes: B groups of pairs, K pairs in each, row width D, U distinct rows of a table.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Records as columns, filled by parsers and taken by consumers. Letters: B records, N values.
+// Records as columns, filled by parsers and taken by consumers. B is the number of records, N the
+// number of values.
 #pragma once
 
 #include <algorithm>

@@ -130,10 +130,11 @@ class Journal final : public BirthLog {
   Result<std::uint64_t> BeginSnapshot();
   Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;
   Status CommitSnapshot(SnapshotWriter& snapshot, double seconds);
-  // Whether the log is so long that a recovery would take long, and longer than half of the last
+  // Whether the log is so long that a recovery would take long, and is longer than half of the last
   // snapshot.
   bool IsSnapshotDue() const;
-  // Rows that the records appended so far change: replaying them costs more than their bytes.
+  // Counts rows that the appended records change, since replaying them costs more than their bytes
+  // do.
   void CountRows(std::size_t rows) { rows_.fetch_add(rows, std::memory_order_relaxed); }
 
   void AddStats(StatMap& stats) const;

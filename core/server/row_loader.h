@@ -17,7 +17,7 @@ namespace sparsefleet {
 // Not thread-safe.
 class RowLoader {
  public:
-  // Rows as TableCut::NextRecords() gives them, which must stay where they are until Load().
+  // Adds rows as TableCut::NextRecords() returns them; they must stay where they are until Load().
   void Add(const std::shared_ptr<SparseTable>& table, std::span<const std::byte> rows);
   // Returns when all rows are there; the first error. Call it once.
   Status Load(Team& team);

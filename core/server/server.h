@@ -94,11 +94,11 @@ class Server {
   // The same for the client of this session, see Command::session().
   bool HasSession(std::uint64_t number) const;
 
-  // The processes of the clients with this name have ended: they count as lost at once, without the
-  // peer timeout. Returns how many there were.
+  // Reports that the processes of the clients with this name have ended: they count as lost at
+  // once, without the peer timeout. Returns how many there were.
   std::size_t DropClients(std::string_view name);
-  // The clients of this name have been restarted by their launcher: the time in which they must be
-  // back begins again. Returns how many are awaited.
+  // Reports that their launcher has restarted the clients with this name: the time in which they
+  // must be back starts again. Returns how many are awaited.
   std::size_t ExpectClients(std::string_view name);
 
   // Returns true when a client requested shutdown or Stop() was called, false after timeout_s.

@@ -44,11 +44,11 @@ class SessionTable {
   // Calls `drop` for each client lost since the last call. A client that comes back meanwhile joins
   // after that, so that nothing it does is undone.
   void DropLost(TimePoint now, const std::function<void(Session&)>& drop);
-  // The clients of this name are known to have ended: they are lost from now on.
+  // Reports that the clients with this name have ended: they are lost from now on.
   void DropNamed(std::string_view name, const std::function<void(Session&)>& drop);
 
-  // The clients of this name are being restarted: their silence begins again. Returns how many are
-  // known and neither connected nor lost.
+  // Reports that the clients with this name are being restarted: their silence starts again.
+  // Returns how many are known and neither connected nor lost.
   std::size_t ExpectNamed(std::string_view name, TimePoint now);
 
   // For snapshots and recovery.

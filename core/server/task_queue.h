@@ -1,4 +1,5 @@
-// Short work that the pool's threads share: the replies that one request has made possible.
+// Short tasks that the pool's threads share, such as the replies that one request has made
+// possible.
 #pragma once
 
 #include <cstdint>

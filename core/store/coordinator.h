@@ -76,12 +76,13 @@ class Coordinator {
   using Share = std::function<void(Tasks)>;
   void ShareTasks(Share share) { share_ = std::move(share); }
 
-  // The values of these notes, in order, with one lookup each; no value where there is none.
-  // TooLarge if the values have more bytes in total.
+  // The values of these notes, in order, with one lookup each; nullopt for a note that does not
+  // exist. TooLarge if the values have more bytes in total.
   Result<std::vector<std::optional<std::string>>> GetNotes(
       std::span<const std::string_view> keys, std::uint64_t max_bytes = UINT64_MAX) const;
 
-  // Reports barriers to `log` from now on; null: stops. Not thread-safe: call before the first use.
+  // Reports barriers to `log` from now on; null stops it. Not thread-safe: call before the first
+  // use.
   void SetLog(RoundLog* log) { log_ = log; }
   std::map<std::string, std::string> Notes() const;  // for snapshots
 

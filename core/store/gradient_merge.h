@@ -46,9 +46,9 @@ class GradientMerge {
   // added in the order of the contributions. A single contribution is returned unchanged. The
   // values after the push go to the last `out` that a contribution has for the table. The result
   // points into this object and the contributions, and is valid until the next Build().
-  // kShapeMismatch if the contributions disagree about the width, size or kind of a table.
-  // With `share`, several threads add up large gradients: each takes some rows or elements of all
-  // contributions, so that the bits of a sum do not depend on the number of threads.
+  // kShapeMismatch if the contributions disagree about the width, size or kind of a table. With
+  // `share`, several threads add up large gradients: each takes some rows or elements of all
+  // contributions, so that sums are bit-identical for any number of threads.
   Result<std::span<const PushSection>> Build(std::span<const Contribution* const> contributions,
                                              const TableNames& summed = {},
                                              const Share& share = {});

@@ -111,7 +111,7 @@ class GradientSender {
   // Drops what is queued and ends the thread; waits for a push in progress. Later calls fail with
   // kShuttingDown. Idempotent. REQUIRES: !IsOwnThread().
   void Stop();
-  // Whether the caller runs on the sender's thread, in on_pushed.
+  // Whether the caller is running on the sender's thread, in on_pushed.
   bool IsOwnThread() const;
 
   SenderStats stats() const;

@@ -1,4 +1,4 @@
-// Receives the changes of groups, barriers and rounds that a server must remember.
+// Receives changes to groups, barriers and rounds that a server must remember.
 #pragma once
 
 #include <cstdint>

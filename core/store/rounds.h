@@ -66,10 +66,10 @@ class Rounds {
   void Deliver(const RoundMember& member, std::uint64_t round, Contribution contribution,
                Caller caller, PushDone done);
 
-  // Reports the member's count. It never decreases: a lower one, as of a worker that was restarted
-  // and repeats its calls, only waits. `done` gets the sum over all members,
-  // including those that have left; with `bound`, once no member that has not left is below clock -
-  // bound. A member not heard from yet is at 0.
+  // Reports the member's count. It never decreases: a lower count, such as one from a restarted
+  // worker that repeats its calls, only waits. `done` gets the sum over all members, including
+  // those that have left; with `bound`, once no member that has not left is below clock - bound. A
+  // member not heard from yet is at 0.
   void AdvanceClock(const RoundMember& member, std::uint64_t clock,
                     std::optional<std::uint64_t> bound, Caller caller, ClockDone done);
 
@@ -86,10 +86,9 @@ class Rounds {
   // The owner has abandoned this call.
   void WithdrawOne(std::uint64_t owner_id, std::uint64_t ticket);
   // The owner's members are lost: pending and later rounds of their groups fail with kPeerLost
-  // naming them until the rank comes back; or, by option, they count as having left. If nobody else
-  // is there, later arrivals get the error, unless their session is newer than the loss: for them
-  // the group is new.
-  // `why` completes "rank 1 ('worker-1') was lost: ...".
+  // naming them until the rank comes back; or, by option, they count as having left. If no one else
+  // is present, later arrivals get the error, unless their session is newer than the loss, in which
+  // case the group is new to them. `why` completes "rank 1 ('worker-1') was lost: ...".
   void ForgetOwner(std::uint64_t owner_id, const std::string& why = {});
   // Ends every wait with `status`; later ones end immediately.
   void Close(const Status& status);
@@ -99,7 +98,7 @@ class Rounds {
   // See Coordinator. The merging of a large round and its callbacks are shared too.
   void ShareTasks(Coordinator::Share share) { share_ = std::move(share); }
 
-  // Reports all changes to `log` from now on; null: stops. Not thread-safe: call before the first
+  // Reports all changes to `log` from now on; null stops it. Not thread-safe: call before the first
   // use.
   void SetLog(RoundLog* log) { log_ = log; }
   // For snapshots and recovery.
@@ -131,7 +130,7 @@ class Rounds {
     std::uint64_t clock = 0;
     std::string why_lost;
   };
-  // What a call changes in a group of W members costs O(log W), since W of them may be waiting.
+  // A change to a group of W members must cost O(log W), since W calls may be waiting.
   struct Group {
     std::uint32_t size = 0;
     bool continue_without_lost = false;

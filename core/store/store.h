@@ -1,5 +1,5 @@
-// The tables as a training process sees them. Two implementations: LocalStore (this process) and
-// Client (servers). Both behave alike; tests/parity checks it.
+// The tables as a training process sees them. There are two implementations: LocalStore (this
+// process) and Client (servers). tests/parity checks that they behave the same.
 //
 // Thread-safe: any thread may call any function at any time.
 // Every call ends within `timeout_s`, or fails with kDeadlineExceeded.
@@ -80,14 +80,14 @@ class Store {
                                   double timeout_s) = 0;
   virtual Status WriteDense(std::string_view table, std::span<const float> values,
                             double timeout_s) = 0;
-  // `at` is a count: a server that has taken a rate with a larger one ignores this one.
+  // `at` is a count: a server that already has a rate with a larger count ignores this one.
   virtual Status SetLearningRate(std::string_view table, double learning_rate,
                                  std::optional<std::uint64_t> at, double timeout_s) = 0;
 
   // Like Push, but the gradients wait for those of the other members for this round. Their sum in
   // order of rank, divided by the number of members that sent some, is applied as one push, and all
-  // members get its result. Errors: see Rounds in store/rounds.h. A server that some did not reach
-  // in time has not applied the round; others may have.
+  // members get its result. Errors: see Rounds in store/rounds.h. A server that some members did
+  // not reach in time has not applied the round; other servers may have.
   virtual Result<PushResult> PushRound(const RoundMember& member, std::uint64_t round,
                                        std::span<const PushSection> sections, std::uint64_t step,
                                        double timeout_s) = 0;
@@ -144,7 +144,8 @@ class Store {
                                                  std::span<const std::byte> body,
                                                  double timeout_s) = 0;
 
-  // By server: the data of the pushes applied for this client's session, in order of stream.
+  // Returns, by server, the data of the pushes applied for this client's session, in order of
+  // stream.
   virtual Result<std::vector<std::vector<DataMark>>> AppliedData(double /*timeout_s*/) {
     return std::vector<std::vector<DataMark>>{};
   }
@@ -157,8 +158,8 @@ class Store {
     return {Code::kInvalidArgument, "a store without servers does not track applied data"};
   }
 
-  // Whether the session outlives this client, as if its process were killed, so that another may
-  // continue it. Ignored without a named session. Any thread.
+  // Sets whether the session outlives this client, as if its process were killed, so that another
+  // process may continue it. Ignored without a named session. Any thread.
   virtual void KeepSession(bool /*keeps*/) {}
 
   // Asks the servers to drain and shut down. LocalStore: does nothing.

@@ -1,5 +1,5 @@
-// Receives the keys without a row that training pulls ask for: such a pull may create rows, or
-// count keys towards admission.
+// Receives the keys without a row that training pulls request. Such a pull may create rows, or
+// count keys toward admission.
 #pragma once
 
 #include <cstdint>

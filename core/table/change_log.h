@@ -1,4 +1,4 @@
-// Which rows of a table have changed, and who has yet to learn of it.
+// Records which rows of a table have changed, and which watchers have yet to see the changes.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ class ChangeLog : public std::enable_shared_from_this<ChangeLog> {
  public:
   explicit ChangeLog(const KeyHash& hash);
 
-  // A cursor at the end of the log. REQUIRES: no Reserve() without its Add() or Unreserve(), or
-  // changes of it may be missing.
+  // A cursor at the end of the log. REQUIRES: every Reserve() has had its Add() or Unreserve();
+  // otherwise its changes may be missing.
   std::shared_ptr<ChangeCursor> Watch();
   bool is_watched() const { return num_cursors_.load(std::memory_order_relaxed) > 0; }
 
@@ -95,7 +95,7 @@ class ChangeCursor {
 
   // All keys that are not returned yet or may not have arrived; for snapshots.
   std::vector<Key> Pending() const;
-  // Makes these keys part of the next taking.
+  // Adds these keys to those that the next Take() returns.
   void Restore(std::span<const Key> keys);
 
   std::uint64_t num_taken() const;  // chunks that were not empty

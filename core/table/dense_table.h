@@ -23,10 +23,10 @@ struct DenseRange {
   bool operator==(const DenseRange&) const = default;
 };
 
-// The part of a dense table held by server `index` of `num_servers`: nearly equal ranges over as
-// many servers as can have `min_block_size` elements each, at least one; the others hold nothing.
-// If that is not all servers, the first of them follows from the table's name, so that small tables
-// are spread over the servers.
+// The part of a dense table held by server `index` of `num_servers`: nearly equal ranges on as many
+// servers as can have `min_block_size` elements each, but at least one; the others hold nothing. If
+// that is not all servers, the table's name determines the first of them, so that small tables are
+// spread over the servers.
 // Format: clients and servers must agree on it; do not change.
 // REQUIRES: index < num_servers, min_block_size > 0.
 DenseRange DenseRangeOf(std::string_view table, std::uint64_t size, std::uint64_t min_block_size,

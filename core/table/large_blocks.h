@@ -1,9 +1,9 @@
-// Memory for the rows and indexes of all tables of the process, in huge pages where the system has
-// them (Linux with transparent huge pages, also where only by madvise).
+// Memory for the rows and indexes of all tables in the process, in huge pages where the system has
+// them (Linux with transparent huge pages, even if only with madvise).
 //
-// A batch reads rows at random places of a table: with pages of 4 kB nearly every one misses the
-// processor's address cache (TLB) as well as its data caches. Blocks are therefore cut from large
-// regions instead of malloc's heap. Memory of whole free huge pages goes back to the system.
+// A batch reads rows at random places in a table. With pages of 4 kB, nearly every read misses the
+// processor's TLB as well as its data caches. Blocks are therefore cut from large regions instead
+// of malloc's heap. Memory of whole free huge pages goes back to the system.
 // Thread-safe.
 #pragma once
 

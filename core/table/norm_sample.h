@@ -1,4 +1,4 @@
-// The mean square norm of rows that pass by, from a sample of them. Header only.
+// Estimates the mean square norm of the rows that pass through, from a sample of them. Header only.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 
 namespace sparsefleet {
 
-// Thread-safe. One of kEvery rows is looked at, so that it costs a small part of what handling the
-// rows costs.
+// Thread-safe. Looks at one of every kEvery rows, so that it costs little compared with handling
+// the rows.
 class NormSample {
  public:
   static constexpr std::size_t kEvery = 32;
 
   // `rows` has num_rows x dim floats. Rows that are not finite are left out.
   void Look(const float* rows, std::size_t num_rows, std::size_t dim) {
-    // Begins at another row each time: short batches are sampled as well.
+    // Starts at a different row each time, so that short batches are sampled too.
     const std::size_t seen = seen_.fetch_add(num_rows, std::memory_order_relaxed);
     double squares = 0.0;
     std::uint64_t count = 0;

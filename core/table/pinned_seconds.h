@@ -1,5 +1,5 @@
-// Pins the time at which a thread's changes to tables happen: a logged change must produce the same
-// rows when it is replayed. Header only.
+// Pins the time at which a thread's changes to tables happen, because a logged change must produce
+// the same rows when it is replayed. Header only.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Which rows a shard has removed, for cuts that report changes.
+// Records which rows a shard has removed, for cuts that report changes.
 // Not thread-safe: guarded by the shard's lock.
 #pragma once
 

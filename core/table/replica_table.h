@@ -58,9 +58,9 @@ class ReplicaTable {
   // row; rows before it are stepped.
   Result<PushResult> Step(std::span<const Key> keys, std::span<const float> gradients);
 
-  // Takes over the servers' current rows: others' changes are added to train, and old becomes what
-  // is served. Keys without a row are skipped. `exactly`, allowed while nobody trains, sets train
-  // too, so that no rounding error is left to send.
+  // Takes over the servers' current rows: others' changes are added to train, and old becomes the
+  // served row. Keys without a row are skipped. `exactly`, which is allowed only while no thread
+  // trains, sets train too, so that no rounding error is left to send.
   Status TakeOver(std::span<const Key> keys, std::span<const float> served, bool exactly);
 
  private:

@@ -1,4 +1,4 @@
-// How the values of a row are stored: as they are, in 16 bits, or in 8 bits with a scale.
+// Stores the values of a row as they are, in 16 bits, or in 8 bits with a scale.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace sparsefleet {
 //   float32: the values | bf16: their upper halves, rounded | int8: scale (float32), then int8 each
 // Encoding rounds up or down at random, so that rows keep on average what they learn in steps
 // smaller than their precision. The random numbers are a pure function of the table's seed, the
-// key, the values and a salt: a replayed log, another number of servers and a run continued from a
-// checkpoint all give the same bits. Decoded values are encoded exactly.
+// key, the values and a salt: a replayed log, a different number of servers and a run continued
+// from a checkpoint all give the same bits. Decoded values are encoded exactly.
 //
 // Thread-safe: constant after construction.
 class RowCodec {
@@ -31,10 +31,10 @@ class RowCodec {
   // REQUIRES: not is_plain(), as below.
   void Decode(const std::byte* from, float* to) const;
   void Encode(Key key, std::uint64_t salt, const float* from, std::byte* to) const;
-  // Sets `values` to what is left of them after encoding without a salt.
+  // Sets `values` to what they decode to after encoding without a salt.
   void Round(Key key, float* values) const;
-  // For an update by `input` (dim floats): other inputs, and other states of the optimizer, give
-  // other random numbers.
+  // For an update by `input` (dim floats): different inputs, and different optimizer states, give
+  // different random numbers.
   std::uint64_t Salt(const float* input, float state) const;
 
  private:

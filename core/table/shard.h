@@ -60,9 +60,9 @@ class alignas(64) Shard {
   // Prefetches the index entries of the first kPrefetchItems items, without the lock. Calling this
   // some time before the functions below makes them faster.
   void Prefetch(std::span<const BatchItem> items) const NO_THREAD_SAFETY_ANALYSIS;
-  // Prefetches the likely rows of the items, up to kPrefetchItems of them, unless the rows probably
-  // are in the processor's caches. Worth its lock only for few items: the functions below prefetch
-  // the rows of a block themselves.
+  // Prefetches the likely rows of the items, up to kPrefetchItems of them, unless the rows are
+  // probably in the processor's caches. Worth its lock only for a few items, because the functions
+  // below prefetch the rows of a block themselves.
   void PrefetchRows(std::span<const BatchItem> items) const;
 
   // Copies existing rows to `out`, by position; adds the other items to `missing`.

@@ -107,8 +107,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
 
   // Copies the row of each key into `out`, row i at out[i * dim]. `step` is the caller's step
   // number: it determines admission by probability, and a row created here was first touched at it.
-  // A key that occurs more than once counts once towards admission. kShapeMismatch unless
-  // out.size() == keys.size() * dim().
+  // A key that occurs more than once counts once toward admission. kShapeMismatch unless out.size()
+  // == keys.size() * dim().
   Status Pull(std::span<const Key> keys, PullMode mode, std::uint64_t step, std::span<float> out);
 
   // out[i] = whether key i has a row. Creates none. REQUIRES: out.size() == keys.size().
@@ -170,8 +170,8 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   double learning_rate() const;
   Status SetLearningRate(double learning_rate);  // finite and >= 0
 
-  // Rows as of this moment: it splits no push, and later pushes do not show. `only_dirty` selects
-  // rows touched since the last clearing cut (all rows, if the table does not track it);
+  // Returns rows as of this moment: no push is split, and later pushes do not show. `only_dirty`
+  // selects rows touched since the last clearing cut (all rows, if the table does not track it);
   // `clear_dirty` makes this a clearing cut: see TableCut::Commit().
   TableCut OpenCut(bool only_dirty = false, bool clear_dirty = false);
   // kInvalidArgument if `only_dirty` is requested of a table that does not track it.
@@ -184,14 +184,14 @@ class SparseTable : public std::enable_shared_from_this<SparseTable> {
   // Imported rows are dirty. kShapeMismatch if lengths do not fit; then nothing is done.
   Status Import(const RowBatch& rows);
 
-  // A cursor over the keys of all rows changed by pushes and imports from now on, while someone
-  // holds it; their number does not affect a push. A key is added after its row has changed, so a
-  // row read after its key was
-  // taken shows the change. Rows that are removed, or created by a pull, do not count.
+  // Returns a cursor over the keys of all rows that pushes and imports change from now on, for as
+  // long as someone holds it. The number of cursors does not affect a push. A key is added after
+  // its row has changed, so a row read after its key was taken shows the change. Rows that are
+  // removed, or created by a pull, do not count.
   std::shared_ptr<ChangeCursor> WatchChanges();
 
-  // Reports keys without a row to `log` from now on; null: stops. Not thread-safe: call before the
-  // first pull.
+  // Reports keys without a row to `log` from now on; null stops it. Not thread-safe: call before
+  // the first pull.
   void SetBirthLog(BirthLog* births);
 
   // For snapshots: saves and restores everything except rows, as a cut with `for_snapshot` sees it.
@@ -244,7 +244,7 @@ class TableCut {
   TableCut& operator=(TableCut&&) noexcept;
   ~TableCut();
 
-  // Replaces `out` by up to `max_rows` further rows; false at the end (out is then empty).
+  // Replaces `out` with up to `max_rows` more rows; false at the end (out is then empty).
   bool Next(std::size_t max_rows, RowBatch& out);
   // The same, as records that RestoreRecords() takes.
   bool NextRecords(std::size_t max_rows, std::vector<std::byte>& out);

@@ -80,9 +80,9 @@ using AnyCut = std::variant<TableCut, DenseCut>;
 
 class TableSet {
  public:
-  // Defining the same spec again does nothing; another spec under the same name is kTableConflict
-  // naming the first field that differs. Learning rates are not compared: they change while
-  // running.
+  // Defining the same spec again does nothing; a different spec under the same name is
+  // kTableConflict naming the first field that differs. Learning rates are not compared: they
+  // change while running.
   Status Define(const SparseSpec& spec);
   // Defines a dense table and holds the range of server `index` of `num_servers`.
   Status Define(const DenseSpec& spec, std::uint32_t index = 0, std::uint32_t num_servers = 1);
@@ -126,11 +126,11 @@ class TableSet {
   Status CheckPush(std::span<const PushSection> sections) const;
 
   // A rate with a smaller `at` than one already taken is ignored: of the rates that several workers
-  // set as their common count advances, the latest wins. One without `at` is always taken, and any
-  // count after it: another training starts at 0.
+  // set as their common count advances, the latest wins. One without `at` is always taken, and so
+  // is any count after it, since another training run starts at 0.
   Status SetLearningRate(std::string_view table, double learning_rate,
                          std::optional<std::uint64_t> at = std::nullopt);
-  // The properties of a table that a snapshot keeps besides its content.
+  // The properties of a table that a snapshot keeps in addition to its content.
   struct Meta {
     std::uint64_t version = 0;
     double learning_rate = 0;
@@ -140,8 +140,8 @@ class TableSet {
   Status WriteMeta(std::string_view table, const Meta& meta);
   // For all current and future tables; see SparseTable::SetBirthLog.
   void SetBirthLog(BirthLog* births);
-  // Applies pushes on the threads of `team` from now on; null: on the caller's. Their results are
-  // the same. Not thread-safe: at most one thread may push meanwhile.
+  // Applies pushes on the threads of `team` from now on, or on the caller's thread if null. The
+  // results are the same. Not thread-safe: at most one thread may push meanwhile.
   void SetTeam(Team* team) { team_ = team; }
 
   Result<std::uint64_t> Version(std::string_view table) const;  // pushes applied so far

@@ -12,7 +12,7 @@ namespace sparsefleet {
 
 inline constexpr std::uint32_t kMaxDim = 4096;
 inline constexpr std::size_t kMaxTableNameBytes = 255;
-// More would not fit an address space, and sizes in bytes must not overflow.
+// More would not fit into an address space, and sizes in bytes must not overflow.
 inline constexpr std::uint64_t kMaxDenseSize = std::uint64_t{1} << 56;
 // A row counts its pushes in 31 bits; the dirty bit takes the last one of the word.
 inline constexpr std::uint32_t kMaxCount = 0x7fffffff;
@@ -68,8 +68,8 @@ struct SparseSpec {
   AdmissionSpec admission;
   EvictionSpec eviction;
   NonFinitePolicy non_finite = NonFinitePolicy::kRejectRow;
-  // Bookkeeping beside each row, 4 bytes each (count and dirty share one word).
-  // A rule above that needs one enables it.
+  // Bookkeeping stored with each row, 4 bytes each (count and dirty share one word). A rule above
+  // that needs one enables it.
   bool track_count = false;
   bool track_step = false;
   bool track_seconds = false;

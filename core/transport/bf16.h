@@ -1,4 +1,4 @@
-// Floats of 16 bits on the wire: the upper half of a float32 (bfloat16), in half the bytes.
+// 16-bit floats on the wire: the upper half of a float32 (bfloat16), in half the bytes.
 //
 // The loops are compiled once per instruction set; every set gives the same bits. This header is
 // compiled with special instruction flags, so it includes nothing that emits shared inline code.
@@ -16,8 +16,8 @@ using Bf16 = std::uint16_t;
 struct Bf16Kernels {
   // Rounds to the nearest, ties to even.
   void (*narrow)(Bf16* to, const float* from, std::size_t n);
-  // Rounds up or down at random, with the chances that leave the mean unchanged. The random number
-  // of a value is a pure function of `seed` and its position, `first` for the first one.
+  // Rounds up or down at random, with probabilities that leave the mean unchanged. The random
+  // number of a value is a pure function of `seed` and its position, `first` for the first one.
   void (*narrow_by_chance)(Bf16* to, const float* from, std::size_t n, std::uint32_t seed,
                            std::uint64_t first);
   // `from` holds n values, not necessarily aligned. It may be the last 2 n bytes of `to`.

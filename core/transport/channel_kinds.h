@@ -24,8 +24,9 @@ enum class Side : std::uint8_t { kServer, kClient };
 // The messages of a failed handshake, the same for all kinds.
 // kAuthFailed: the peer sent something, but not a proof of the key; `detail` may be empty.
 Status KeyNotProven(std::string_view detail);
-// The peer closed or broke the connection before proving the key. A server silently closes on a
-// peer with another key, so to a client that has heard nothing this is kAuthFailed too.
+// The peer closed or broke the connection before proving the key. A server silently closes the
+// connection of a peer with a different key, so to a client that has heard nothing, this is
+// kAuthFailed too.
 Status EndedInHandshake(Side side, bool heard_peer, std::string_view detail);
 
 }  // namespace sparsefleet
