@@ -384,14 +384,14 @@ def _checked(series: Series, labels: Mapping[str, str]) -> tuple[tuple[str, str]
 _HEAD = """\
 # Metrics reference
 
-All metrics of servers, workers and launchers, generated from `src/sparsefleet/monitor/series.py` by
-`python scripts/print_metrics_reference.py`. How to switch them on, scrape them and look at them:
-[monitoring.md](monitoring.md). The service (`sparsefleet serve`) has metrics of its own:
-[serving.md](serving.md).
+This page lists all metrics of servers, workers and launchers. It is generated from
+`src/sparsefleet/monitor/series.py` by `python scripts/print_metrics_reference.py`.
+[monitoring.md](monitoring.md) shows how to switch them on, scrape them and view them. The service
+(`sparsefleet serve`) has its own metrics ([serving.md](serving.md)).
 
-Names follow Prometheus' conventions: base units, `_total` for counters. Ids are never labels. The
-gathered metrics of a launcher have the labels `role` (server, worker or launcher) and `index`; a
-Prometheus that scrapes each process gets them from the service-discovery file.
+Names follow Prometheus' conventions: base units, and `_total` for counters. Ids are never labels.
+The metrics that a launcher gathers have the labels `role` (server, worker or launcher) and `index`;
+a Prometheus that scrapes each process gets them from the service-discovery file.
 """
 
 
