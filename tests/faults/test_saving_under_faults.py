@@ -171,7 +171,7 @@ def test_files_removed_while_they_are_loaded_are_reported_with_what_it_means(
         apply(load)
 
     monkeypatch.setattr(table_load.TableLoad, "apply", remove_first)
-    with pytest.raises(CheckpointError, match="failed halfway: .* partly loaded; load another"):
+    with pytest.raises(CheckpointError, match="failed halfway: .* partly loaded; load a complete"):
         store.load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Stores of tables, and the specs that describe tables."""
+"""Stores that hold tables, and the specs that describe tables."""
 
 from sparsefleet.store.initializers import (
     Constant,

@@ -21,17 +21,17 @@ _FLOAT = np.dtype(np.float32)
 
 
 def as_keys(table: str, keys: Any) -> Keys:
-    """Return the keys as uint64 in their shape; int64 is reinterpreted, not converted.
+    """Return the keys as uint64, keeping their shape; int64 is reinterpreted, not converted.
 
     Contiguous int64 or uint64 NumPy arrays and CPU tensors are not copied.
     """
-    # Not `is`: arrays from native code may have another of NumPy's types of this size.
+    # Not `is`: arrays from native code may have a different NumPy type of this size.
     if type(keys) is np.ndarray and keys.dtype == _KEY and keys.flags.c_contiguous:
         return keys
     array = _as_array(table, "keys", keys)
     if array.dtype not in _KEY_DTYPES:
         if array.size == 0 and not hasattr(keys, "dtype"):
-            return np.empty(array.shape, np.uint64)  # an empty list has no dtype to get wrong
+            return np.empty(array.shape, np.uint64)  # an empty list has no meaningful dtype
         raise ShapeError(
             f"table '{table}': keys must be int64 or uint64, got {array.dtype}; "
             "convert them with .astype(np.int64) or .long()"
@@ -40,7 +40,7 @@ def as_keys(table: str, keys: Any) -> Keys:
 
 
 def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
-    """Return float32 values, which must have this shape; ``what`` names them in errors."""
+    """Return the values as float32 after checking the shape; ``what`` names them in errors."""
     if _is_ready(values) and values.shape == shape:
         return values  # type: ignore[no-any-return]
     array = _as_array(table, what, values)
@@ -57,18 +57,19 @@ def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Flo
 
 
 def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
-    """Return a dense gradient as a list of flat arrays; such a list is returned as it is."""
+    """Return a dense gradient as a list of flat arrays; such a list is returned unchanged."""
     if not isinstance(gradient, list) or not gradient:
         return [as_values(table, "gradient", gradient, (size,))]
     found, is_ready = 0, True
-    for part in gradient:  # in every step: without a function call for each part
+    for part in gradient:  # runs in every step, so avoids a function call for each part
         if not isinstance(part, np.ndarray) or part.ndim != 1:
             return [as_values(table, "gradient", gradient, (size,))]
         is_ready = is_ready and part.dtype is _FLOAT and part.flags.c_contiguous
         found += len(part)
     if found != size:
         raise ShapeError(
-            f"table '{table}': gradient must have shape ({size},), got parts with {found} elements"
+            f"table '{table}': gradient must have shape ({size},), got parts with {found} elements "
+            "in total"
         )
     if is_ready:
         return gradient
@@ -76,7 +77,7 @@ def as_parts(table: str, gradient: Any, size: int) -> list[Floats]:
 
 
 def _is_ready(values: Any) -> bool:
-    """Return whether native code can use the values as they are."""
+    """Return whether native code can use the values without conversion."""
     return type(values) is np.ndarray and values.dtype is _FLOAT and values.flags.c_contiguous
 
 
@@ -91,7 +92,9 @@ def as_output(table: str, out: Any, shape: tuple[int, ...]) -> Floats:
             f"got {array.dtype} of shape {array.shape}"
         )
     if not (array.flags.c_contiguous and array.flags.writeable):
-        raise ShapeError(f"table '{table}': out must be contiguous and writable")
+        raise ShapeError(
+            f"table '{table}': out must be contiguous and writable; pass a new NumPy array"
+        )
     return array
 
 

@@ -1,4 +1,4 @@
-"""The connection of a store to the holder of its tables, and coordination between workers."""
+"""A store's connection to whatever holds its tables, and coordination between workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["StoreConnection"]
 
 
 class StoreConnection:
-    """Life cycle, barriers, notes, clocks and commands of a store; its tables are in `Store`.
+    """Life cycle, barriers, notes, clocks and commands of a store; `Store` adds the tables.
 
     Thread-safe. Every call raises ``DeadlineError`` after ``timeout_s`` seconds.
     """
@@ -30,7 +30,7 @@ class StoreConnection:
         self._native = native
         self._timeout_s = _check_timeout(timeout_s)
         self.max_frame_bytes: int | None = None
-        """The largest request to one server; None: there is no limit."""
+        """The largest request to one server; None means there is no limit."""
         self._finalizer = weakref.finalize(self, _close_native, native, os.getpid())
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class StoreConnection:
 
     @property
     def step(self) -> int:
-        """The step recorded by pushes and used by ``shrink``: the number of pushes, unless set.
+        """The step that pushes record and ``shrink`` uses; by default the number of pushes.
 
         Workers with a common step counter set it to that counter.
         """
@@ -94,13 +94,15 @@ class StoreConnection:
         self._native.put_note(key, value, self._deadline(timeout_s))
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """Return the note; without one raise ``NotFoundError`` or, with ``wait``, wait for it."""
+        """Return the note. If there is none, raise ``NotFoundError`` or, with ``wait``, wait for
+        it.
+        """
         return self._native.get_note(key, wait, self._deadline(timeout_s))
 
     def get_notes(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        """Return several notes with one request, in order; None where there is none."""
+        """Return several notes with one request, in order, with None for missing ones."""
         return self._native.get_notes(list(keys), self._deadline(timeout_s))
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
@@ -117,11 +119,11 @@ class StoreConnection:
     ) -> int:
         """Report the member's clock, which never decreases; return the sum of all clocks.
 
-        A member that has left counts with its last clock, one that has not reported yet with 0.
-        With ``bound``, waits until no active member is below ``clock - bound``; if a member is lost
-        meanwhile, raises ``PeerLostError``, see ``RoundMember``. A clock of 0 without ``bound``
-        joins the group: from then on every server notices the member's loss. Raises
-        ``NotOwnerError`` if another live client is this member.
+        For a member that has left, its last clock counts; for one that has not reported yet, 0.
+        With ``bound``, waits until no active member is below ``clock - bound``, and raises
+        ``PeerLostError`` if a member is lost in the meantime; see ``RoundMember``. A clock of 0
+        without ``bound`` joins the group: from then on every server notices the member's loss.
+        Raises ``NotOwnerError`` if a different live client has this rank.
         """
         if clock > 0:
             self._begin_loop()
@@ -130,14 +132,14 @@ class StoreConnection:
         )
 
     def _begin_loop(self) -> None:
-        """Prepare for the first trace of training: gradients, or a clock that has advanced."""
+        """Prepare for the first sign of training: gradients, or a clock that has advanced."""
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Leave the group: no later round or clock waits for this member. Idempotent.
+        """Leave the group, so no later round or clock waits for this member. Idempotent.
 
         When all members have left, the group is forgotten and may start again at any round number.
         If members may leave before taking part, use a new group name for each start
-        (``"train/2"``). Raises ``NotOwnerError`` if another live client is this member.
+        (``"train/2"``). Raises ``NotOwnerError`` if a different live client has this rank.
         """
         self._native.leave_group(lower_member(member), self._deadline(timeout_s))
 

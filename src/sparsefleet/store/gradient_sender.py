@@ -1,4 +1,4 @@
-"""Gradients that a native thread merges and pushes in the background.
+"""Gradients that are merged and pushed in the background by a native thread.
 
 Letters: N keys, D row width, S elements of a dense table.
 """
@@ -21,34 +21,37 @@ class SenderConfig:
     """How a :class:`GradientSender` merges, waits and fetches."""
 
     max_merge: int = 1
-    """Mini-batches in one push, at most."""
+    """Maximum number of mini-batches in one push."""
 
     queue_size: int = 1
-    """Mini-batches that may wait to be sent; when the queue is full, ``put`` blocks."""
+    """Maximum number of mini-batches waiting to be sent; when the queue is full, ``put`` blocks."""
 
     linger_s: float = 0.0
-    """How long the sender waits for another mini-batch while it has fewer than ``max_merge``. It
+    """How long the sender waits for one more mini-batch while it has fewer than ``max_merge``. It
     does not wait while a call waits for the queue to become empty."""
 
     max_open: int | None = None
-    """``put`` returns when at most this many mini-batches are not yet applied. None: no bound."""
+    """``put`` blocks until at most this many mini-batches are not yet applied. None means no
+    bound.
+    """
 
     summed: frozenset[str] = frozenset()
     """Tables whose gradients are summed; all others are averaged."""
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
-    """Dense table -> the array float32[S] that its values are fetched into, in place."""
+    """Dense table -> the array float32[S] into which its values are fetched, in place."""
 
     refresh_after: int = 0
-    """Dense values are fetched when more than this many mini-batches were pushed since the last
-    time."""
+    """Dense values are fetched once more than this many mini-batches were pushed since the last
+    fetch.
+    """
 
     on_pushed: Callable[[int], None] | None = None
     """Called on the sender's thread after each push with the number of mini-batches in it. An
     exception stops the sender. The function must not refer to the sender."""
 
     wait_s: float = 600.0
-    """Longest wait of a call, and of the sender for slower workers."""
+    """Maximum wait of a call, and of the sender for slower workers."""
 
 
 class GradientSender:
@@ -108,7 +111,7 @@ class GradientSender:
         The arrays are read later and must not change. Returns the seconds the call was blocked,
         and the number of earlier mini-batches not yet reflected in the dense values.
 
-        data: the source of the gradients; see ``Store.push_many``. alone: they are not merged with
+        data: the source of the gradients; see ``Store.push_many``. alone: do not merge them with
             others, since some servers have already applied that data.
         """
         waited_s, staleness = self._native.put(self._sections(sparse, dense), list(data), alone)
@@ -128,19 +131,19 @@ class GradientSender:
     def bound_staleness(self, member: RoundMember, ahead: int, applied: int = 0) -> None:
         """Keep this worker at most ``ahead`` applied mini-batches ahead of the group's slowest.
 
-        Counts from ``applied`` with each call. Call it while the queue is empty.
+        Each call restarts the count at ``applied``. Call it while the queue is empty.
         """
         self._native.bound_staleness(lower_member(member), ahead, applied)
 
     def fail(self, error: BaseException) -> None:
         """Make all calls, pending or later, raise ``error``; nothing more is sent.
 
-        Does nothing if something failed before.
+        Does nothing if the sender has already failed.
         """
         self._native.fail(error)
 
     def end(self) -> None:
-        """Send what is queued, unless an error occurred, and stop the thread. Idempotent."""
+        """Send the queued gradients, unless an error occurred, and stop the thread. Idempotent."""
         self._native.end()
 
     @property
@@ -154,7 +157,7 @@ class GradientSender:
 
 
 def _hook(sender: GradientSender, on_pushed: Callable[[int], None]) -> Callable[[int], bool]:
-    # The native object owns the hook: a strong reference back would keep both alive forever.
+    # The native object owns the hook, so a strong reference back would keep both alive forever.
     weak_sender = weakref.ref(sender)
 
     def hook(count: int) -> bool:

@@ -1,4 +1,4 @@
-"""Initial values of rows, a pure function of (table seed, key, column).
+"""Initial values of rows, computed as a pure function of (table seed, key, column).
 
 They do not depend on request order, threads, or the number of servers.
 """
@@ -24,7 +24,7 @@ NativeFields = dict[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class Initializer(ABC):
-    """The base of initializers. Use one of the classes below."""
+    """The base class of initializers. Use one of the classes below."""
 
     @abstractmethod
     def native_fields(self, dim: int) -> NativeFields:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LocalStore(Store):
-    """A store without servers: for a laptop, a test, or one big machine.
+    """A store without servers, for a laptop, a test, or one big machine.
 
     >>> from sparsefleet.store import LocalStore, TableSpec
     >>> with LocalStore() as store:
@@ -44,7 +44,7 @@ class LocalStore(Store):
         return answer(body)
 
     def live_dense(self, table: str) -> Floats:
-        """Return the live values of a dense table, float32[size]: pushes change them in place.
+        """Return the live values of a dense table, float32[size], which pushes change in place.
 
         The array stays valid after the store is closed. While another thread pushes, a read may
         see some elements from before the push and some from after it.

@@ -42,7 +42,7 @@ NativeFields = dict[str, float | bool | str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """The base of row optimizers. Use one of the classes below."""
+    """The base class of row optimizers. Use one of the classes below."""
 
     kind: ClassVar[str] = ""
 
@@ -62,7 +62,7 @@ class Optimizer:
 
     @property
     def needs_norms(self) -> bool:
-        """Return whether a step is scaled by norms of the whole parameter, as in Lars and Lamb.
+        """Return whether a step is scaled by norms over the whole parameter, as in Lars and Lamb.
 
         Such a parameter is a separate dense table, on one server; tables with rows cannot use it.
         """
@@ -96,7 +96,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum(Optimizer):
-    """SGD with momentum, as `torch.optim.SGD(momentum=...)`. State: 1 float per value."""
+    """SGD with momentum, like `torch.optim.SGD(momentum=...)`. State: 1 float per value."""
 
     kind: ClassVar[str] = "momentum"
 
@@ -207,7 +207,7 @@ class RMSprop(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidRMSProp(RMSprop):
-    """RMSprop with epsilon under the root and the rate within the momentum: Fluid, TensorFlow.
+    """RMSprop as in Fluid and TensorFlow: epsilon under the root, the rate within the momentum.
 
     State: 1 float per value, plus 1 each for momentum and centered.
     """
@@ -234,7 +234,7 @@ class Adadelta(Optimizer):
     """Decay factor of the means of squared gradients and of squared steps."""
 
     eps: float = 1e-6
-    """Added to both means to avoid division by zero, and steps of zero."""
+    """Added to both means to avoid division by zero and zero steps."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -247,7 +247,7 @@ class Adadelta(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidAdadelta(Adadelta):
-    """Adadelta as Fluid 1.8 computes it: ignores the rate, and uses the mean including this step.
+    """Adadelta as Fluid 1.8 computes it: it ignores the rate, and the mean includes this step.
 
     State: 2 floats per value.
     """
@@ -275,7 +275,7 @@ class Lars(Optimizer):
     """How far a step may move a parameter, relative to its norm."""
 
     l2: float = 0.0005
-    """Weight decay; part of the rate as well."""
+    """Weight decay, which also enters the rate."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)

@@ -1,4 +1,4 @@
-"""How a worker reports loops that its successor cannot continue, and data that was left out.
+"""Reports loops that a worker's successor cannot continue, and data that was skipped.
 
 Launchers read files. Without a launcher, a note on the servers tells a process that it had a
 predecessor.
@@ -38,18 +38,18 @@ def own_loop_path(log_dir: str, index: int) -> str:
 
 
 def replaceable_path(memory_dir: str, rank: int) -> str:
-    """Return the file that exists while the others can wait for a new process of a lost rank."""
+    """Return the file that exists while other workers can wait for a lost rank's new process."""
     return os.path.join(memory_dir, f"rank-{rank}.replaceable")
 
 
 def declare_own_loop(notes: Notes, worker: str) -> None:
-    """Declare that this process trains in a loop that another process cannot continue.
+    """Declare that this process trains in a loop that no other process can continue.
 
     `Trainer.fit` and `train_from_dataset` track which of their data the servers have applied. A
-    process that repeats a custom loop would train on the same data again. So the launcher ends the
-    job instead of restarting such a worker, unless it is configured to do so. Without a launcher
-    the servers know: raises ConfigError if an earlier process of the same worker and job has made
-    this declaration to them. They forget it with everything else if they start without state.
+    process that repeats a custom loop would train on the same data again. The launcher therefore
+    ends the job instead of restarting such a worker, unless it is configured to restart it. Without
+    a launcher, the declaration is stored on the servers: raises ConfigError if an earlier process
+    of the same worker and job has made it. Servers that start without state no longer have it.
 
     notes: the store of the worker. worker: its name in the job.
     """
@@ -71,28 +71,28 @@ def _require_first(notes: Notes, note: str, worker: str) -> None:
         return
     if before != _PROCESS:
         raise ConfigError(
-            f"{worker} cannot be continued: the process before this one trained in a custom loop "
-            "(fleet.step, Executor.run, RemoteStore), which would start over on top of what the "
-            f"servers have applied: start a new job, or set {_REPEATS}=1 if the script continues "
-            "its loop itself"
+            f"{worker} cannot be continued: the previous process trained in a custom loop "
+            "(fleet.step, Executor.run, RemoteStore), and repeating it would train on the same "
+            f"data again: start a new job, or set {_REPEATS}=1 if the script continues its loop "
+            "itself"
         )
 
 
 def _mark() -> None:
-    """Create the file by which the launcher knows; do nothing without one."""
+    """Create the file that informs the launcher; do nothing without a launcher."""
     marker = os.environ.get("SPARSEFLEET_OWN_LOOP_FILE", "")
     log_dir, index = os.environ.get("SPARSEFLEET_LOG_DIR"), os.environ.get("SPARSEFLEET_INDEX")
     if not marker and log_dir and index and os.environ.get("SPARSEFLEET_ROLE") == "worker":
         marker = own_loop_path(log_dir, int(index))
     if marker:
-        with contextlib.suppress(OSError):  # then it is as without a launcher
+        with contextlib.suppress(OSError):  # same as without a launcher
             Path(marker).touch()
 
 
 def report_left_out(rank: int, text: str) -> None:
-    """Report to the launcher which data of a lost worker was not trained on; replaces earlier text.
+    """Report to the launcher which of a lost worker's data was skipped; replaces an earlier report.
 
-    Does nothing outside of a launcher with durable servers.
+    Does nothing without a launcher and durable servers.
     """
     log_dir = os.environ.get("SPARSEFLEET_LOG_DIR")
     if log_dir:

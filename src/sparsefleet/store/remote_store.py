@@ -26,17 +26,18 @@ WIRE_DTYPES: tuple[WireDtype, ...] = ("float32", "bf16")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteStoreConfig:
-    """Timeouts and limits of a RemoteStore."""
+    """Timeouts and limits for a RemoteStore."""
 
     timeout_s: float = 30.0
-    """Time limit of a call including retries, unless the call has its own. Time that
-    `failover_wait_s` allows a server does not count."""
+    """Time limit for a call including retries, unless the call has its own. Waiting for a server as
+    allowed by `failover_wait_s` does not count.
+    """
 
     connect_timeout_s: float = 30.0
     """Time limit for connecting; servers may still be starting. At least `failover_wait_s`."""
 
     try_timeout_s: float = 10.0
-    """Time limit of one attempt, before the call is retried on a new connection."""
+    """Time limit for one attempt before the call is retried on a new connection."""
 
     heartbeat_interval_s: float = 2.0
     """Time between heartbeats to each server."""
@@ -45,24 +46,24 @@ class RemoteStoreConfig:
     """A server silent for this long counts as lost: calls fail with an error that names it."""
 
     failover_wait_s: float = 0.0
-    """Seconds that a durable server has to restart, or to get space on a full disk: until then
-    calls to it are retried, and their own time limits do not run. 0: an unreachable server counts
-    as lost after `peer_timeout_s`, and a full disk is an error at once. The environment variable
-    `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
+    """Seconds that a durable server may take to restart, or to get space on a full disk. Until
+    then, calls to it are retried, and their own time limits do not run. With 0, an unreachable
+    server counts as lost after `peer_timeout_s`, and a full disk is an immediate error. The
+    environment variable `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
 
     session: str = ""
     """Servers treat successive clients with the same session name as one client: a restarted
     worker continues its request numbers, and `applied_data` returns which of its data was applied.
-    Empty: a new session."""
+    If empty, the session is new."""
 
     max_frame_bytes: int = 256 << 20
     """Largest request or reply. Servers have their own limit."""
 
     wire_dtype: WireDtype | None = None
     """Number format of pulls and pushes on the network. "bf16" moves the upper 16 bits of each
-    float32: gradients and added values are rounded up or down at random, so that their mean is
-    right, rows and dense values to the nearest. Servers, their checkpoints and this process keep
-    float32, and so does shared memory within a host. None: `SPARSEFLEET_WIRE_DTYPE`, else
+    float32: gradients and added values are rounded stochastically, which keeps their mean; rows and
+    dense values are rounded to the nearest. Servers, their checkpoints, this process and shared
+    memory within a host still use float32. None uses `SPARSEFLEET_WIRE_DTYPE` if set, else
     "float32"."""
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class RemoteStore(Store):
     defaults). Network traffic is encrypted; a server of the same user on this host is reached
     through private shared memory. ``transport="tls"`` always uses TLS, ``"plain"`` encrypts
     nothing; the default is ``SPARSEFLEET_TRANSPORT``, which the launcher sets. ``name`` identifies
-    this client in messages of the servers.
+    this client in the servers' messages.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class RemoteStore(Store):
     ) -> None:
         if isinstance(endpoints, str):
             raise ConfigError(
-                f"endpoints must be a list of 'host:port', got the string {endpoints!r}: "
+                f"endpoints must be a list of 'host:port' strings, got the string {endpoints!r}: "
                 "put it in a list"
             )
         if not endpoints:
@@ -138,7 +139,8 @@ class RemoteStore(Store):
         self._loop_of = name if not config.session and _is_worker(name) else ""
 
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
-        """Return, by server, the data of the pushes applied in this session, in order of stream.
+        """Return, for each server, the data of the pushes applied in this session, ordered by
+        stream.
 
         For each stream this is the data of the latest epoch. A push whose ``data`` was applied
         before is not applied again.
@@ -148,9 +150,9 @@ class RemoteStore(Store):
     def adopt_data(
         self, by_server: Sequence[Sequence[DataMark]], *, timeout_s: float | None = None
     ) -> None:
-        """Treat data that servers have applied in other sessions as applied in this one.
+        """Treat data that servers applied in other sessions as applied in this one.
 
-        A push of the same data is then applied only by the servers that lack it. None of it may be
+        A push of the same data is then applied only on servers that lack it. None of it may be
         in `applied_data()` already.
         """
         native = [list(marks) for marks in by_server]
@@ -159,12 +161,12 @@ class RemoteStore(Store):
     def keep_session(self, keeps: bool = True) -> None:
         """Set whether the session outlives this store, as it outlives a process that is killed.
 
-        Only a named session does; it also survives an error that ends the process.
+        Only a named session can; it also survives an error that ends the process.
         """
         self._native.keep_session(keeps)
 
     def _begin_loop(self) -> None:
-        if self._loop_of:  # only now: what has not trained can be started again
+        if self._loop_of:  # only now, since a process that has not trained can be restarted
             declare_own_loop(self, self._loop_of)
             self._loop_of = ""
 
@@ -176,7 +178,7 @@ def _is_worker(name: str) -> bool:
 
 
 def failover_wait_s() -> float:
-    """Return SPARSEFLEET_FAILOVER_WAIT_S, 0 if it is not set."""
+    """Return SPARSEFLEET_FAILOVER_WAIT_S, or 0 if it is not set."""
     text = os.environ.get("SPARSEFLEET_FAILOVER_WAIT_S", "0")
     try:
         return float(text)

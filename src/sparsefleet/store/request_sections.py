@@ -1,4 +1,4 @@
-"""Arguments of store calls as the sections of a native request, one per table.
+"""Converts arguments of store calls to the sections of a native request, one per table.
 
 Letters: D row width.
 """
@@ -22,7 +22,7 @@ PushSection = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
 unique, whether to add without the optimizer, output for dense values or for rows after the push"""
 
 Gradients = tuple[Mapping[str, tuple[Any, Any]], Mapping[str, Any]]
-"""Sparse and dense gradients of one mini-batch, as ``Store.push_many`` takes them."""
+"""Sparse and dense gradients of one mini-batch, as accepted by ``Store.push_many``."""
 
 
 class RequestSections:
@@ -37,7 +37,7 @@ class RequestSections:
         self._sizes: dict[str, int] = {}
 
     def add_table(self, spec: TableSpec | DenseSpec) -> None:
-        """Remember the shape of a table, so that no server has to be asked."""
+        """Remember the shape of a table, which saves a request to a server."""
         if isinstance(spec, TableSpec):
             self._dims[spec.name] = spec.dim
         else:
@@ -49,7 +49,10 @@ class RequestSections:
         if dim is None:
             info = self._info(table)
             if info.dense:
-                raise ShapeError(f"table '{table}' is dense: it has no rows to pull or push by key")
+                raise ShapeError(
+                    f"table '{table}' is dense and has no rows to pull or push by key; use "
+                    "pull_dense and push_dense"
+                )
             dim = self._dims[table] = info.dim
         return dim
 
@@ -59,7 +62,7 @@ class RequestSections:
         if size is None:
             info = self._info(table)
             if not info.dense:
-                raise ShapeError(f"table '{table}' is sparse: pull and push it by keys")
+                raise ShapeError(f"table '{table}' is sparse; pull and push it by keys")
             size = self._sizes[table] = info.size
         return size
 

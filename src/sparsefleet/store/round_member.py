@@ -18,7 +18,7 @@ class RoundMember:
     """
 
     group: str = "train"
-    """Name of the group. A group that all members have left may start again."""
+    """Name of the group. It may start again once all members have left."""
 
     rank: int = 0
     """This worker's position; gradients are added in rank order."""

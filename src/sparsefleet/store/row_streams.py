@@ -1,4 +1,4 @@
-"""Tables sent and received in chunks, so that no process needs memory for a whole table.
+"""Sends and receives tables in chunks, so no process needs memory for a whole table.
 
 Letters: N elements of a dense table, S arrays of optimizer state.
 """
@@ -59,7 +59,7 @@ def import_chunks(store: Store, table: str, chunks: Iterable[Rows]) -> None:
 
 
 def replace_rows(store: Store, table: str, chunks: Iterable[Rows]) -> None:
-    """Replace all rows of the table. No pushes may run meanwhile."""
+    """Replace all rows of the table. No pushes may run at the same time."""
     for rows in row_chunks(store, table):
         store.erase(table, rows.keys)
     import_chunks(store, table, chunks)
@@ -69,7 +69,9 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 def write_dense_table(store: Store, table: str, values: Floats, state: Floats) -> None:
-    """Set values (float32[N]) and optimizer state (float32[S, N]). No pushes may run meanwhile."""
+    """Set values (float32[N]) and optimizer state (float32[S, N]); no pushes may run at the same
+    time.
+    """
     for server in range(store.num_servers):
         asked = json.dumps({"table": table}).encode()
         here = json.loads(store.command(server, "dense_place", asked))

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from sparsefleet.store.arrays import Floats, Keys
 
 DataMark = tuple[int, int, int, int]
-"""The data that gradients come from: (stream, epoch, begin, end), positions [begin, end) of a
-stream, such as the batches of a worker or the records of a file."""
+"""The source of gradients: (stream, epoch, begin, end), that is, positions [begin, end) of a
+stream, such as the batches of a worker or the records of a file.
+"""
 
 
 def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
@@ -60,11 +61,11 @@ class PushResult(NamedTuple):
     """The outcome of a push."""
 
     applied: int
-    """Rows updated; for a dense table, elements."""
+    """Number of rows updated; for a dense table, number of elements."""
     rejected_non_finite: int
-    """Rows skipped because their gradient contained NaN or infinity."""
+    """Number of rows skipped because their gradient contained NaN or infinity."""
     not_admitted: int
-    """Rows skipped because the admission rule has not admitted their key."""
+    """Number of rows skipped because the admission rule has not admitted their key."""
 
 
 class Rows(NamedTuple):
@@ -77,13 +78,13 @@ class Rows(NamedTuple):
     state: Floats
     """float32[N, S]: optimizer state, laid out as in docs/tables.md"""
     counters: NDArray[np.uint32]
-    """uint32[N, C]: count, step and seconds, as far as the table keeps them"""
+    """uint32[N, C]: count, step and seconds, if the table keeps them"""
 
 
 def rows_by_key(chunks: Sequence[Rows]) -> Rows:
     """Join one or more chunks of rows and sort them by key.
 
-    The row order of a table differs between processes; files and comparisons need a stable one.
+    A table's row order differs between processes; files and comparisons need a stable order.
     """
     order = np.argsort(np.concatenate([chunk.keys for chunk in chunks]))
     return Rows(*(np.concatenate(column)[order] for column in zip(*chunks, strict=True)))

@@ -77,7 +77,7 @@ class ServerCalls:
         return dict(sorted(done.items()))
 
     def end(self, name: str, asked: Mapping[str, Any] | None = None) -> None:
-        """End the work on all reachable servers. Never raises."""
+        """End the work on all reachable servers. Never raises an error."""
         for server in self.servers:
             try:
                 self.ask(server, name, asked, timeout_s=_END_S)

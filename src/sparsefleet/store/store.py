@@ -78,7 +78,7 @@ class Store(StoreConnection):
     ) -> None:
         """Set the learning rate, effective from the next push.
 
-        Workers that follow a common schedule pass its step as ``at``: a server that already has a
+        Workers that follow a common schedule pass its step as ``at``; a server that already has a
         rate with a larger ``at`` ignores this one. A rate without ``at`` always takes effect, and
         resets that step.
         """
@@ -194,7 +194,7 @@ class Store(StoreConnection):
         list of flat float32 arrays that form it when concatenated. ``values`` and ``rows`` save a
         pull: ``values`` maps dense tables to arrays (float32[size]) that receive the values after
         this push or a later one; ``rows`` maps tables to (keys, float32[keys.shape + (D,)]), and
-        each array receives what a training pull right after the push would return.
+        each array receives the rows that a training pull right after the push would return.
         """
         sections = self._requests.push(sparse, dense, values, unique=unique, add=add)
         return self._push([sections], rows, timeout_s, data)
@@ -208,7 +208,7 @@ class Store(StoreConnection):
         data: Sequence[DataMark] = (),
         timeout_s: float | None = None,
     ) -> PushResult:
-        """Push the mean of several mini-batches, each given as for ``push_many``.
+        """Push the mean of several mini-batches, each in the form that ``push_many`` takes.
 
         A batch is a pair (``sparse``, ``dense``) in which no key repeats. Sums are divided by the
         number of batches, including batches that lack a row.
@@ -242,13 +242,14 @@ class Store(StoreConnection):
     ) -> PushResult:
         """Take one optimizer step with the mean of the gradients of all members of a group.
 
-        Arguments are as for ``push_many``; the maps may be empty, and members may push different
-        tables. Returns when every server has received the gradients of all members that have not
-        left, and has applied their mean as one push: summed in rank order, divided by the number of
-        members that contributed. All members get the same result. Round numbers must increase.
+        The arguments are those of ``push_many``; the maps may be empty, and members may push
+        different tables. Returns when every server has received the gradients of all members that
+        have not left, and has applied their mean as one push: summed in rank order, divided by the
+        number of members that contributed. All members get the same result. Round numbers must
+        increase.
 
         If a table rejects NaN or infinity (``non_finite="raise"``), all members get
-        ``NonFiniteError`` and nothing is applied. If a member is lost, they get ``PeerLostError``,
+        ``NonFiniteError`` and nothing is applied. If a member is lost, they get ``PeerLostError``;
         see ``RoundMember``. ``DeadlineError`` names the missing members.
 
         >>> import numpy as np
@@ -278,7 +279,7 @@ class Store(StoreConnection):
     ) -> PushResult:
         """Contribute the mean of several mini-batches to a round; see ``push_round``.
 
-        counts_step: False where another push of the same training step advances ``step``.
+        counts_step: False if a different push in the same training step advances ``step``.
         """
         sections = self._requests.push_batches(batches, values)
         return self._push_round(member, round_number, sections, rows, timeout_s, data, counts_step)
@@ -312,9 +313,9 @@ class Store(StoreConnection):
         clear_dirty: bool = False,
         timeout_s: float | None = None,
     ) -> Iterator[Rows]:
-        """Iterate over a snapshot of all rows, in chunks; pushes may continue meanwhile.
+        """Iterate over a snapshot of all rows, in chunks; pushes may continue.
 
-        ``only_dirty`` selects the rows pushed to since the last iteration with ``clear_dirty``
+        ``only_dirty`` selects the rows updated since the last iteration with ``clear_dirty``
         (tables with ``track_dirty``).
         """
         if chunk_rows < 1:
@@ -326,7 +327,7 @@ class Store(StoreConnection):
         """Create or overwrite rows with these values, state and counters.
 
         ``state`` of width 0 means initial state; ``counters`` of width 0 means a count of 0 and a
-        last push now.
+        last push of now.
         """
         keys = as_keys(table, rows.keys).reshape(-1)
         values = as_values(table, "values", rows.values, (len(keys), self._requests.dim(table)))
@@ -346,18 +347,19 @@ class Store(StoreConnection):
     def take_changes(
         self, table: str, *, timeout_s: float | None = None
     ) -> Iterator[tuple[Keys, Floats]]:
-        """Iterate over the rows changed since the last call, own pushes included, as they are now.
+        """Iterate over the current values of rows changed since the last call, including own
+        pushes.
 
         Yields chunks (uint64[N], float32[N, D]). Each change is returned exactly once, even if
-        requests are retried; what an abandoned iteration did not return comes with the next one.
-        Removed rows are left out. ``timeout_s`` applies to each chunk. Raises ``NotFoundError``
-        if ``watch_changes`` was not called before.
+        requests are retried; rows that an abandoned iteration did not return come with the next
+        one. Removed rows are left out. ``timeout_s`` applies to each chunk. Raises
+        ``NotFoundError`` if ``watch_changes`` has not been called.
         """
         cut = self._native.take_changes(table, self._requests.dim(table), self._deadline(timeout_s))
         return ((rows.keys, rows.values) for rows in _chunks(cut, _CHANGES_CHUNK_ROWS))
 
     def version(self, table: str, *, timeout_s: float | None = None) -> int:
-        """Return the number of pushes applied to the table: the minimum over all servers."""
+        """Return the number of pushes applied to the table, as the minimum over all servers."""
         return self._native.version(table, self._deadline(timeout_s))
 
     def wait_version(self, table: str, at_least: int, *, timeout_s: float | None = None) -> None:
@@ -374,10 +376,10 @@ class Store(StoreConnection):
     ) -> None:
         """Write a checkpoint of ``tables`` (default: all defined here); pushes may continue.
 
-        Each server writes its own rows: ``directory``, a path or fsspec URL, must be visible to all
-        servers and to this process. Returns when the checkpoint is committed; until then, and after
-        an error, the previous one stays valid. Each server takes its snapshot at its own moment
-        during the call; docs/checkpoints.md explains how to get one moment for all.
+        Each server writes its own rows, so ``directory``, a path or fsspec URL, must be visible to
+        all servers and to this process. Returns when the checkpoint is committed; until then, and
+        after an error, the previous one stays valid. Each server takes its snapshot at a different
+        time during the call; docs/checkpoints.md explains how to get a consistent one.
         """
         # Checkpoints load Arrow, which is slow to import.
         from sparsefleet.store.store_save import save_tables

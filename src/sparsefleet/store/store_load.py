@@ -61,7 +61,7 @@ def load_tables(
         "tables": {name: list(counter_names(spec)) for name, spec in sparse.items()},
         "dense": sources,
     }
-    load_parts(store, [part], f"the load of {checkpoint.path}", timeout_s)
+    load_parts(store, [part], f"the load from {checkpoint.path}", timeout_s)
     return checkpoint
 
 
@@ -70,8 +70,8 @@ def load_parts(
 ) -> None:
     """Make all servers check, then load, their shares of tables from one or more checkpoints.
 
-    A part is as in the command `load_begin`. Rows change only after all servers have checked all
-    parts.
+    A part has the form that the command `load_begin` takes. Rows change only after all servers have
+    checked all parts.
     """
     calls = ServerCalls(store, secrets.token_hex(8))
     try:
@@ -83,7 +83,7 @@ def load_parts(
         except CheckpointError as error:
             raise type(error)(
                 f"{what} failed halfway: files have changed since they were checked. The tables "
-                f"are partly loaded; load another checkpoint: {error}"
+                f"are partly loaded; load a complete checkpoint: {error}"
             ) from error
     finally:
         calls.end("load_end")
@@ -158,7 +158,7 @@ def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str])
     if missing:
         raise CheckpointMismatchError(
             f"{checkpoint.path}: expected optimizer state '{missing[0]}', found none: {kind} was "
-            "saved with other settings"
+            "saved with different settings"
         )
     return {"table": spec.name, "values": list(names), "state": state}
 

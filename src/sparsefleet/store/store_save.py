@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 3600.0
-_CHUNK_ELEMENTS = 1 << 20  # of a dense table in one reply
+_CHUNK_ELEMENTS = 1 << 20  # elements of a dense table in one reply
 
 
 class DenseTable(NamedTuple):
@@ -162,10 +162,10 @@ class ServerSnapshots:
         return DenseTable(values, state)
 
     def close(self, *, is_saved: bool = False) -> None:
-        """Release the snapshot. Never raises; idempotent.
+        """Release the snapshot. Never raises an error; idempotent.
 
-        is_saved: the checkpoint is committed, so rows unchanged since count as saved. A server that
-        misses this message writes more rows than necessary to the next delta.
+        is_saved: whether the checkpoint is committed; rows unchanged since then count as saved. A
+        server that misses this message writes more rows than necessary to the next delta.
         """
         if self._is_open:
             self._is_open = False
@@ -188,14 +188,14 @@ class StoreSave:
     """Takes a snapshot on all servers, makes each write its rows, and commits when all are done.
 
     `open` is fast; for a snapshot consistent across servers, hold back pushes until it returns.
-    `write` and `commit` take as long as the disks need, while training continues. If anything
+    `write` and `commit` may take a while, during which training continues. If anything
     fails, the previous checkpoint in the directory stays valid. Not thread-safe, but `open` and
     the later calls may come from different threads.
 
     tables: sparse and dense tables to save; None means all that the store has defined.
-    base: makes this save a delta to the previous save of the same tables, which must have been
-        made with `track`: it contains the rows changed since.
-    track: a delta will follow; sparse tables need `track_dirty`.
+    base: makes this save a delta of the rows changed since the previous save of the same tables,
+        which must have been made with `track`.
+    track: whether a delta will follow; sparse tables need `track_dirty`.
     """
 
     def __init__(
@@ -295,7 +295,9 @@ class StoreSave:
         return manifest
 
     def abort(self) -> None:
-        """Release the snapshot and remove the files written so far. Never raises; idempotent."""
+        """Release the snapshot and remove the files written so far. Never raises an error;
+        idempotent.
+        """
         self._cuts.close()
         if self._pending is not None:
             self._pending.abort()
@@ -309,7 +311,7 @@ def save_tables(
     storage_options: Mapping[str, Any] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> None:
-    """Write a checkpoint of the tables, dense ones as one tensor each; see `Store.save`.
+    """Write a checkpoint of the tables, with one tensor per dense table; see `Store.save`.
 
     >>> import numpy as np, tempfile
     >>> from sparsefleet.store import LocalStore, TableSpec

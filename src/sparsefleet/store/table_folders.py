@@ -1,7 +1,7 @@
 """Saves and loads sparse tables, one checkpoint folder per table.
 
-Servers write and read their own rows. If they do not share the disk, this process does it for
-them, chunk by chunk.
+Servers write and read their own rows. If they do not share a disk, this process does it for them,
+chunk by chunk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TableFolders:
     previous contents. Not thread-safe.
 
     folders: sparse table -> its folder.
-    dense: tables of the same snapshot to fetch with `dense_table`; they are not written.
+    dense: tables in the same snapshot to fetch with `dense_table`; they are not written.
 
     >>> import numpy as np, tempfile
     >>> from sparsefleet.store import LocalStore, TableSpec
@@ -86,7 +86,7 @@ class TableFolders:
         self._cuts.open()
 
     def dense_table(self, table: str) -> DenseTable:
-        """Fetch a dense table of the snapshot from the servers."""
+        """Fetch a dense table in the snapshot from the servers."""
         return self._cuts.dense_table(table)
 
     def write(self) -> None:
@@ -108,7 +108,7 @@ class TableFolders:
             raise
 
     def finish(self) -> None:
-        """Wait until all rows are on disk; they take effect only with `commit`."""
+        """Wait until all rows are on disk; they take effect only after `commit`."""
         try:
             if self._servers_write and self._pending:
                 self._cuts.finish()
@@ -134,7 +134,7 @@ class TableFolders:
         self._cuts.close(is_saved=True)
 
     def abort(self) -> None:
-        """Remove the files of everything not committed yet. Never raises; idempotent."""
+        """Remove all files that are not committed yet. Never raises an error; idempotent."""
         self._cuts.close()
         for pending in self._pending.values():
             pending.abort()
@@ -150,7 +150,7 @@ def load_table_folders(
     """Replace the rows of tables with those in their folders, on any number of servers.
 
     without_state: tables whose optimizer state is reset. Everything is checked before the first row
-        changes. No pushes may run meanwhile.
+        changes. No pushes may run at the same time.
     """
     for checkpoint in folders.values():
         checkpoint.verify(deep=False)
@@ -167,7 +167,7 @@ def load_table_folders(
             }
             for table, checkpoint in folders.items()
         ]
-        load_parts(store, parts, f"the load of {', '.join(saves)}", timeout_s)
+        load_parts(store, parts, f"the load from {', '.join(saves)}", timeout_s)
         return
     _warn("read", next(iter(saves)))
     for table, checkpoint in folders.items():
@@ -209,6 +209,6 @@ def _sparse_spec(store: Store, table: str) -> TableSpec:
 
 
 def _counters(store: Store, table: str) -> list[str]:
-    """Return the counters that the table keeps; none if another process defined the table."""
+    """Return the counters that the table keeps; none if a different process defined the table."""
     spec = store.specs.get(table)
     return list(counter_names(spec)) if isinstance(spec, TableSpec) else []

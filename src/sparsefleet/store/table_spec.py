@@ -47,7 +47,7 @@ class AdmitByCount:
     """A key gets a row once it has been seen often enough; until then it reads as zeros."""
 
     count: int
-    """The training pull of the key that creates its row, counted from 1."""
+    """The key gets its row on this training pull, counted from 1."""
 
     def __post_init__(self) -> None:
         require_int(self, "count", 1, _MAX_UINT32)
@@ -72,13 +72,13 @@ class Evict:
     """Rules for `shrink()`, which removes rows that meet any of them. 0 turns a rule off."""
 
     untouched_steps: int = 0
-    """Remove rows not pushed for more than this many steps. Costs 4 bytes per row."""
+    """Remove rows without a push for more than this many steps. Costs 4 bytes per row."""
 
     untouched_seconds: int = 0
-    """Remove rows not pushed for more than this many seconds. Costs 4 bytes per row."""
+    """Remove rows without a push for more than this many seconds. Costs 4 bytes per row."""
 
     min_count: int = 0
-    """Remove rows pushed fewer times than this. Costs 4 bytes per row."""
+    """Remove rows with fewer pushes than this. Costs 4 bytes per row."""
 
     min_norm: float = 0.0
     """Remove rows whose L2 norm is below this."""
@@ -128,7 +128,7 @@ class TableSpec:
     """How a push updates a row."""
 
     seed: int = 0
-    """Seed of initial values and of random admission."""
+    """Seed for initial values and random admission."""
 
     admission: AdmitAlways | AdmitByCount | AdmitByProbability = field(default_factory=AdmitAlways)
     """Which keys get a row."""
@@ -152,9 +152,9 @@ class TableSpec:
     """Record whether each row changed since the last checkpoint; shares a word with the count."""
 
     row_dtype: RowDtype = "float32"
-    """How rows are stored: 4, 2 ("bf16") or 1 byte per value ("int8", and 4 bytes per row).
+    """How rows are stored: 4, 2 ("bf16") or 1 byte per value ("int8", plus 4 bytes per row).
 
-    Pulls, gradients, optimizer state and updates are float32 in any case.
+    Pulls, gradients, optimizer state and updates are always float32.
     """
 
     def __post_init__(self) -> None:
@@ -163,7 +163,8 @@ class TableSpec:
             not self.optimizer.needs_norms,
             self,
             "optimizer",
-            "one that updates rows one by one: Lars and Lamb need the norm of a whole parameter",
+            "an optimizer that updates rows independently; Lars and Lamb need the norm of a "
+            "whole parameter",
         )
         require_int(self, "dim", 1, _core.MAX_DIM)
         require(
@@ -203,14 +204,14 @@ class DenseSpec:
     optimizer: Optimizer = field(default_factory=Adagrad)
     """How a push updates the array; any except RowwiseAdagrad, which needs rows.
 
-    Lars and Lamb take the norm of the whole table: use one table per parameter.
+    Lars and Lamb use the norm of the whole table, so use one table per parameter.
     """
 
     non_finite: NonFinitePolicy = "raise"
     """On NaN or infinity in a gradient, reject the push ("raise"), or skip and count it."""
 
     min_block_size: int = 8192
-    """Smallest block, in elements, that is worth another server (Fluid's min_block_size)."""
+    """Smallest block, in elements, that is worth an additional server (Fluid's min_block_size)."""
 
     def __post_init__(self) -> None:
         _check_shared_fields(self)
@@ -292,8 +293,9 @@ def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
 def chosen_specs(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None, verb: str
 ) -> dict[str, TableSpec | DenseSpec]:
-    """Return the specs with these names; for None all. Raises UnknownTableError if there are
-    none."""
+    """Return the specs with these names, or all for None. Raises UnknownTableError if there are
+    none.
+    """
     if names is None and not specs:
         raise UnknownTableError(
             f"no table is defined, so there is nothing to {verb}: call define() first"

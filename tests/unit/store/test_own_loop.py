@@ -42,7 +42,7 @@ def test_process_that_replaces_one_with_a_custom_loop_is_refused(
         declare_own_loop(servers, "worker-1")
     become_another_process(environ, b"second")
     declare_own_loop(servers, "worker-0")
-    with pytest.raises(ConfigError, match=r"worker-1 cannot be continued: the process before this"):
+    with pytest.raises(ConfigError, match=r"worker-1 cannot be continued: the previous process"):
         declare_own_loop(servers, "worker-1")
     declare_own_loop(LocalStore(), "worker-1")  # servers that have lost their state
 

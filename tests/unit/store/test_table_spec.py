@@ -51,7 +51,9 @@ def test_norms_of_whole_parameters_are_for_dense_tables_on_one_server() -> None:
     DenseSpec(name="w", size=8192, optimizer=Lamb())
     with pytest.raises(ConfigError, match=r"DenseSpec.min_block_size must be at least `size`"):
         DenseSpec(name="w", size=8193, optimizer=Lamb())
-    with pytest.raises(ConfigError, match=r"TableSpec.optimizer must be one that updates rows"):
+    with pytest.raises(
+        ConfigError, match=r"TableSpec.optimizer must be an optimizer that updates rows"
+    ):
         TableSpec(name="w", dim=4, optimizer=Lars())
 
 
