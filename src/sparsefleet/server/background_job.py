@@ -1,4 +1,4 @@
-"""Work of a server that outlives the command that started it."""
+"""Server work that outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sparsefleet.errors import DeadlineError
 
 __all__ = ["BackgroundJob"]
 
-# Much higher, and a starved thread would hold the lock of a shard for too long.
+# With a much higher value, a starved thread would hold a shard's lock for too long.
 _NICENESS = 10
 
 
 class BackgroundJob:
     """Runs ``work`` in its own thread and keeps the result. Thread-safe.
 
-    The client that started it must renew the lease by calling ``wait`` or ``renew`` at least every
-    ``lease_s`` seconds. ``clean_up`` is called once, when the job is ended or its lease expires.
-    With ``gives_way`` the thread runs at lower priority than the server's requests.
+    The client that started the job must renew its lease by calling ``wait`` or ``renew`` at least
+    every ``lease_s`` seconds. ``clean_up`` is called once, when the job is ended or its lease
+    expires. With ``gives_way`` the thread runs at lower priority than the server's requests.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class BackgroundJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended, or its lease expired, and it has cleaned up."""
+        """Return whether the job has ended or its lease has expired, and clean-up is done."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the result, or None if the work takes longer; raises the error of the work."""
+        """Return the result, or None if the work takes longer. Raises the error that the work
+        raised.
+        """
         with self._changed:
             self._asked = time.monotonic()
             self._changed.wait_for(lambda: self._is_done, timeout_s)
@@ -69,7 +71,7 @@ class BackgroundJob:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Raise if the job was ended or its lease expired; the work calls this regularly."""
+        """Raise if the job was ended or its lease expired; the work must call this regularly."""
         with self._changed:
             if self._is_ended:
                 raise DeadlineError(f"{self._name} was canceled")

@@ -1,5 +1,4 @@
-"""Commands to a server: their bodies, the sessions that own resources, and the threads that run
-handlers.
+"""Commands to a server: their format, the sessions that own resources, and the handler threads.
 
 Format of a body with a head: length of the head u32, head (JSON in UTF-8), bytes. Little-endian.
 """
@@ -43,7 +42,7 @@ def pack_body(head: Mapping[str, Any], data: bytes = b"") -> bytes:
 
 
 def unpack_body(body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return what was passed to `pack_body`. Raises ProtocolError for a malformed body."""
+    """Return the arguments of `pack_body`. Raises ProtocolError for a malformed body."""
     if len(body) >= _LENGTH.size:
         end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
         if end <= len(body):
@@ -57,11 +56,12 @@ def unpack_body(body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 HasSession = Callable[[int], bool]
-"""Returns whether a session is alive: its client has neither left nor been lost."""
+"""Returns whether a session is alive, that is, its client has neither left nor been lost."""
 
 
 class Holders:
-    """Tracks which session owns a resource; the first to claim it does. Not thread-safe.
+    """Tracks which session owns each resource; the first to claim it becomes the owner. Not
+    thread-safe.
 
     >>> alive = {1, 2}
     >>> holders = Holders(alive.__contains__)
@@ -88,7 +88,7 @@ class Holders:
         self._sessions[thing] = session
 
     def is_present(self, thing: Hashable) -> bool:
-        """Return whether a live session owns it."""
+        """Return whether a live session owns the resource."""
         holder = self._sessions.get(thing)
         return holder is not None and self._has_session(holder)
 
@@ -101,27 +101,28 @@ class Holders:
         return list(self._sessions.items())
 
     def load(self, held: Iterable[tuple[Any, int]]) -> None:
-        """Restore what `dump` returned, whether those sessions are alive or not."""
+        """Restore the owners that `dump` returned, whether or not their sessions are alive."""
         self._sessions = dict(held)
 
 
 Handler = Callable[[_core.Command], None]
-"""Answers a command, immediately or later from any thread; a command that is garbage-collected
-unanswered fails. For exceptions see `CommandLoop`."""
+"""Answers a command, immediately or later, from any thread. A command that is garbage-collected
+unanswered fails. See `CommandLoop` for exceptions.
+"""
 
 _log = logging.getLogger("sparsefleet.server")
 
-# Waiting costs nothing and draining wakes the thread, but the call needs a timeout.
+# Waiting is free and draining wakes the thread, but the call needs a timeout.
 _WAIT_S = 3600.0
 
 
 class CommandLoop:
     """Dispatches the commands of ``server`` to handlers by name.
 
-    Up to ``threads`` handlers run at a time; a handler that has to wait for another command should
-    keep its command, return, and answer later. The caller gets errors of this package and
-    ``OSError`` with their class; any other exception is logged and becomes ``InternalError``.
-    A command without a handler raises ``NotFoundError`` in its caller.
+    Up to ``threads`` handlers run at a time; a handler that must wait for another command should
+    keep its command, return, and answer later. The caller gets this package's errors and
+    ``OSError`` as the same class; any other exception is logged and becomes ``InternalError``. A
+    command without a handler raises ``NotFoundError`` in its caller.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class CommandLoop:
         return self
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Stop taking commands: waiting and new ones fail with ``ShuttingDownError``.
+        """Stop taking commands; waiting and new ones fail with ``ShuttingDownError``.
 
         Waits up to ``timeout_s`` for running handlers, but not for commands to be answered later;
         returns whether all handlers have finished. Idempotent.
@@ -170,12 +171,12 @@ class CommandLoop:
         handler = self._handlers.get(command.name)
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
-            command.fail("NOT_FOUND", f"unknown command; this server has: {known}")
+            command.fail("NOT_FOUND", f"unknown command; this server supports: {known}")
             return
         try:
             handler(command)
-        except Exception as error:  # a failing handler must not stop the server
+        except Exception as error:  # a failed handler must not stop the server
             code = code_name_of(error)
             if code is None or code == "INTERNAL":
-                _log.exception("command '%s' of %s failed", command.name, command.client)
+                _log.exception("command '%s' from %s failed", command.name, command.client)
             command.fail(code or "INTERNAL", str(error) if code else repr(error))

@@ -1,7 +1,7 @@
-"""State changed by commands on a durable server: logged with their replies, and recovered.
+"""State that commands change on a durable server; it is logged with their replies and recovered.
 
-A server logs each answered command whose name starts with a known prefix. After a restart the
-states are rebuilt from the last one written and the commands answered since.
+A server logs each answered command whose name starts with a known prefix. After a restart, each
+state is rebuilt from the last version written and the commands answered since.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Keeper(Protocol):
         """Return a context in which no command changes the state or is answered."""
 
     def dump(self) -> bytes:
-        """Return the state; call it within `hold`."""
+        """Return the state; must be called within `hold`."""
 
     def load(self, state: bytes) -> None:
         """Restore a state that `dump` returned."""
@@ -45,7 +45,7 @@ class Keeper(Protocol):
 
 
 class CommandStates:
-    """The keepers of a server by the prefix of their commands."""
+    """A server's state keepers, by the prefix of their commands."""
 
     prefixes = ("mail.", "work.")
 
@@ -54,11 +54,11 @@ class CommandStates:
         self._append: Callable[[str, bytes], None] | None = None
 
     def add(self, prefix: str, keeper: Keeper) -> None:
-        """Register the keeper of the state of the commands with this prefix."""
+        """Register the keeper of the state that commands with this prefix change."""
         self._keepers[prefix] = keeper
 
     def recover(self, server: _core.Server) -> None:
-        """Restore all states from the server's log, and log changes from then on."""
+        """Restore all states from the server's log, and start logging changes."""
         for is_state, name, client, session, body, reply in server.take_recovered_commands():
             if is_state:
                 self._keepers[name].load(body)
@@ -68,7 +68,7 @@ class CommandStates:
         self._append = server.append_command_state
 
     def write(self, _severity: int = 0, _text: str = "") -> None:
-        """Write all states to the log, so that earlier records are no longer needed."""
+        """Write all states to the log, which makes earlier records obsolete."""
         if self._append is None:
             return
         for prefix, keeper in self._keepers.items():

@@ -1,4 +1,4 @@
-"""The command handlers of every server."""
+"""The command handlers that every server has."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COMMANDS = (
 _MAX_PROFILED = 1_000_000
 
 ChangeInBulk = Callable[[Callable[[], None]], None]
-"""Calls a function that changes many rows; they are durable when it returns."""
+"""Calls a function that changes many rows, and makes them durable before it returns."""
 
 
 def file_handlers(
@@ -107,9 +107,9 @@ def default_handlers(
 
     ``tables`` is this server's part of all tables. Saves and loads are restricted to ``save_root``.
     ``has_session`` returns whether the session of a client is alive; ``drop_clients`` marks the
-    clients of a name as lost, since their process has ended; ``expect_clients`` waits longer for
-    those whose process is being restarted. On a durable server, ``states`` keeps what commands
-    change, and loads run in ``change_in_bulk``.
+    clients with a given name as lost because their process has ended; ``expect_clients`` waits
+    longer for clients whose process is being restarted. On a durable server, ``states`` records the
+    changes that commands make, and loads run in ``change_in_bulk``.
     """
     mailboxes = Mailboxes(has_session=has_session)
     if states is not None:

@@ -1,8 +1,8 @@
 """Mail between workers, stored on a server until the recipient takes it.
 
-A room is one exchange between all workers; a box holds what one of them has not taken yet. The
-first client to take from a box owns it: while its session is alive, no other client may take from
-the box or close it. Commands, with bodies as in `command_loop`:
+A room is one exchange between all workers; a box holds the letters that one of them has not taken.
+The first client to take from a box owns it: while its session is alive, no other client may take
+from the box or close it. Commands, with bodies as in `command_loop`:
 
     mail.put    room, to, wait_s + letter  ->  stored: false if the box stayed full until wait_s
     mail.put    room, letters, wait_s      ->  the same for letters to several workers, all or none:
@@ -33,7 +33,7 @@ __all__ = ["Mailboxes"]
 
 _log = logging.getLogger("sparsefleet.server")
 _MAX_FAILED_ROOMS = 1024
-_MAX_TAKEN_BYTES = 8 << 20  # limit of a reply with more than one letter
+_MAX_TAKEN_BYTES = 8 << 20  # size limit for a reply with more than one letter
 
 
 class Asked(Protocol):
@@ -57,7 +57,7 @@ class _Waiting:
     asked: Asked
     deadline: float
     letters: list[tuple[_Box, list[bytes]]] = field(default_factory=list)
-    """For a put: the letters for each box. It is in the queues of all of them."""
+    """For a put, the letters for each box. The command is in the queues of all of them."""
 
     def answer(self, data: bytes = b"", **head: object) -> bool:
         """Send the reply; return False if the client is gone."""
@@ -84,7 +84,7 @@ class _Box:
 class Mailboxes:
     """All rooms of one server. Thread-safe; waiting commands occupy no thread.
 
-    capacity_bytes: limit of the letters in a box; while it is full, senders wait.
+    capacity_bytes: limit on the letters in a box; senders wait while it is full.
     has_session: returns whether the session of a client is alive.
     """
 
@@ -102,8 +102,8 @@ class Mailboxes:
     def put(self, asked: Asked) -> None:
         """Store letters; reply when they are stored, or after `wait_s`.
 
-        Letters to several workers are stored together, so that the log has each command in the
-        order of its effect. Earlier commands come first in every box, so there is no circular wait.
+        Letters to several workers are stored together, which keeps the log in the order of effects.
+        Earlier commands come first in every box, so there is no circular wait.
         """
         head, data = unpack_body(asked.body)
         with self._changed:
@@ -135,7 +135,7 @@ class Mailboxes:
         head, _ = unpack_body(asked.body)
         with self._changed:
             self._fail(str(head["room"]), str(head["reason"]))
-            # Here, so that the log has answers in the order of their effects.
+            # Done here to keep the answers in the log in the order of their effects.
             asked.reply(pack_body({}))
 
     def close(self, asked: Asked) -> None:
@@ -172,20 +172,21 @@ class Mailboxes:
             self._fail_waiting(closed, f"'{room}': worker {to} has closed its mailbox")
 
     def _fail_waiting(self, closed: _Box, reason: str) -> None:
-        """Fail the commands that wait at a closed box, which nobody would answer any more."""
+        """Fail the commands that wait at a closed box and would never be answered."""
         for waiting in list(closed.waiting()):
             others = [other for other, _ in waiting.letters if other is not closed]
             for other in others:
                 other.putting.remove(waiting)
             waiting.asked.fail("NOT_FOUND", reason)
-            self._settle(others)  # it may have held up others there
+            self._settle(others)  # it may have been blocking others there
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by command name."""
         calls = (self.put, self.take, self.check, self.fail, self.close)
         return {f"mail.{call.__name__}": call for call in calls}
 
-    # -- what survives the server: see `command_states` ----------------------------------------
+    # -- state that survives the server; see `command_states`
+    # ----------------------------------------
 
     def hold(self) -> threading.Condition:
         """Return a context in which no letter is stored or taken."""
@@ -202,7 +203,7 @@ class Mailboxes:
         return pack_body(head, b"".join(one for _, _, box in boxes for one in box.letters))
 
     def load(self, state: bytes) -> None:
-        """Restore what `dump` returned."""
+        """Restore the state that `dump` returned."""
         head, letters = unpack_body(state)
         self._rooms, self._failed = {}, dict(head["failed"])
         self._holders.load(((room, to), session) for room, to, session in head["held"])
@@ -260,7 +261,7 @@ class Mailboxes:
         sizes = head.get("letters", [[head.get("to"), len(data)]])
         if not isinstance(sizes, list) or not sizes or sum(size for _, size in sizes) != len(data):
             raise ProtocolError(
-                f"mail of {len(data)} bytes does not match the letter sizes {sizes}"
+                f"mail has {len(data)} bytes, which does not match the letter sizes {sizes}"
             )
         found: dict[int, tuple[_Box, list[bytes]]] = {}
         at = 0
@@ -280,7 +281,7 @@ class Mailboxes:
         return monotonic() + wait_s
 
     def _settle(self, changed: Iterable[_Box]) -> None:
-        """Answer the commands that can be answered now; start the timer for the rest."""
+        """Answer the commands that can be answered now, and start the timer for the rest."""
         boxes = deque(changed)
         are_some_left = False
         while boxes:
@@ -302,7 +303,7 @@ class Mailboxes:
             self._watch()
 
     def _can_store(self, putting: _Waiting) -> bool:
-        """Return whether it is the first in all its boxes, and all have room."""
+        """Return whether the command is first in all its boxes and all have room."""
         return all(
             box.putting[0] is putting
             and (not box.letters or box.num_bytes + sum(map(len, letters)) <= self._capacity_bytes)
@@ -332,7 +333,7 @@ class Mailboxes:
         self._changed.notify()
 
     def _expire(self) -> None:
-        """Answer commands whose time is up; return when none is waiting."""
+        """Answer commands whose time is up, and return when none is waiting."""
         with self._changed:
             while True:
                 now = monotonic()
@@ -356,12 +357,12 @@ class Mailboxes:
     def _expire_box(self, box: _Box, now: float) -> None:
         for waiting in [one for one in box.putting if one.deadline <= now]:
             if waiting not in box.putting:
-                continue  # stored when one before it was removed
+                continue  # already stored, when an earlier one was removed
             others = [other for other, _ in waiting.letters]
             for other in others:
                 other.putting.remove(waiting)
             waiting.answer(stored=False)
-            self._settle(others)  # it may have held up others there
+            self._settle(others)  # it may have been blocking others there
         for waiting in [one for one in box.taking if one.deadline <= now]:
             box.taking.remove(waiting)
             waiting.answer(sizes=[])

@@ -1,4 +1,4 @@
-"""Runs a replica process: it keeps copies of the logs of durable servers on its disk."""
+"""Runs a replica process, which keeps copies of durable servers' logs on its disk."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class ReplicaConfig:
     """HOST:PORT to listen on; port 0 picks a free port."""
 
     log_dir: str
-    """Directory of the copies; server K has server-K in it."""
+    """Directory for the copies; the one for server K is server-K."""
 
     durability: ReplicaDurability = "disk"
-    """"disk": answers wait until records are on disk; "process": until they are written, so they
-    are lost if this machine fails at the same time as the server's."""
+    """"disk": replies wait until records are on disk; "process": until they are written, so they
+    are lost if this machine fails at the same time as the server's.
+    """
 
     transport: TransportName = "auto"
     """One of "auto", "tls" and "plain"; see `ServerConfig.transport`."""
@@ -55,7 +56,7 @@ class ReplicaConfig:
 
 
 def replica_place(environ: Mapping[str, str] | None = None) -> str:
-    """Return the directory that a launcher gave this process, or "".
+    """Return the log directory that a launcher gave this process, or "".
 
     >>> replica_place({"SPARSEFLEET_LOG_DIR": "/tmp/job"})
     '/tmp/job/replica'
@@ -68,7 +69,7 @@ def replica_place(environ: Mapping[str, str] | None = None) -> str:
 def run_replica(config: ReplicaConfig) -> None:
     """Serve until SIGTERM or SIGINT, then return. Prints one line with the port when ready.
 
-    Outside the main thread it leaves signals alone.
+    Signals are left alone outside the main thread.
     """
     with EndingSignals() as ending:
         endpoint = parse_endpoint(config.endpoint)

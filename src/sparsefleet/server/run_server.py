@@ -1,4 +1,4 @@
-"""Runs a server process: listen, announce the port, serve until asked to end, drain."""
+"""Runs a server process: listens, announces the port, serves until asked to stop, and drains."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DurabilityName = Literal["off", "process", "disk", "replica"]
 _MAX_CONNECTIONS = 2**20
 
 SUCCESSOR_FILE = "successor.json"
-"""The file in `ServerConfig.log_dir` with what `sparsefleet server --recover` needs."""
+"""The file in `ServerConfig.log_dir` that tells `sparsefleet server --recover` how to start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +72,11 @@ class ServerConfig:
     """Position of this server in the clients' list of endpoints, from 0."""
 
     num_servers: int = 1
-    """Number of servers in the fleet. Clients with another number are rejected."""
+    """Number of servers in the fleet. Clients that expect a different number are rejected."""
 
     transport: TransportName = "auto"
-    """"auto": TLS 1.3 with the job key over the network, shared memory for clients of the same
-    user on this host; "tls": always TLS; "plain": clients prove the key, nothing is encrypted."""
+    """"auto": TLS 1.3 with the job key over the network, shared memory for clients of the same user
+    on this host; "tls": always TLS; "plain": clients prove the key, but nothing is encrypted."""
 
     num_threads: int = 0
     """Threads that execute requests; 0 means one per core, at most 8."""
@@ -91,10 +91,14 @@ class ServerConfig:
     means a quarter of `max_connections`, at most 512."""
 
     max_unproven_per_address: int = 0
-    """Limit on such connections per IPv4 address or IPv6 /64 network; 0 means half of the above."""
+    """Limit on these connections per IPv4 address or IPv6 /64 network; 0 means half of the
+    above.
+    """
 
     max_frame_bytes: int = 256 << 20
-    """Larger requests and replies are rejected. Costs memory only while they are in progress."""
+    """Larger requests and replies are rejected. A larger limit costs memory only while such
+    messages are in progress.
+    """
 
     peer_timeout_s: float = 10.0
     """A client silent for this long counts as lost. Larger values tolerate longer pauses but
@@ -104,17 +108,17 @@ class ServerConfig:
     """Time within which a new connection must prove the job key."""
 
     frame_timeout_s: float = 30.0
-    """Longest pause within a message."""
+    """Maximum pause within a message."""
 
     drain_timeout_s: float = 30.0
-    """Time that requests in progress get at the end."""
+    """How long requests in progress may take to finish at shutdown."""
 
     save_root: str = ""
     """Directory or fsspec URL to which saves and loads are restricted, including bases of deltas
     and symbolic links; empty means no restriction."""
 
     durability: DurabilityName = "off"
-    """Failures that an acknowledged change survives: "off": none; "process": the death of this
+    """The failures that an acknowledged change survives. "off": none; "process": the death of this
     process (`kill -9`), since records are written before replies are sent; "disk": also power loss,
     since replies wait until records are on disk; "replica": the loss of this machine, since replies
     wait until `replica` has the records on its disk. See docs/running_servers.md."""
@@ -124,9 +128,9 @@ class ServerConfig:
     is "off". Its contents are recovered at the start."""
 
     snapshot_bytes: int = 1 << 30
-    """Log size after which a snapshot is written at the latest; earlier if replaying the log would
-    take more than half a second. The log must also be larger than the last snapshot. Smaller:
-    faster recovery, more writing."""
+    """Log size that triggers a snapshot; it is written earlier if replaying the log would take more
+    than half a second. The log must also be larger than the last snapshot. Smaller: faster
+    recovery, more writing."""
 
     replica: str = ""
     """HOST:PORT of the `sparsefleet replica` that holds a copy of the log; required if `durability`
@@ -134,18 +138,19 @@ class ServerConfig:
 
     replica_wait_s: float = math.inf
     """Seconds that replies wait for a lost replica before the server continues without it, as with
-    "process". Infinite: it waits until the replica is back."""
+    "process". If infinite, they wait until the replica is back."""
 
     take_over: bool = False
     """Whether to kill a process that still holds `log_dir`, such as a stopped predecessor."""
 
     has_successor: bool = True
-    """If this durable server dies, `sparsefleet server --recover` may take over. False: only the
-    same program can, since it does more than serve."""
+    """Whether `sparsefleet server --recover` may take over if this durable server dies. Set it to
+    False if the program does more than serve, so only the same program can take over.
+    """
 
     metrics: str = ""
     """HOST:PORT at which the server's metrics are served for Prometheus; port 0 picks a free port.
-    Empty: SPARSEFLEET_METRICS decides. They are not protected by the job key."""
+    If empty, SPARSEFLEET_METRICS decides. Metrics are not protected by the job key."""
 
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read those of the first server."""
@@ -184,7 +189,7 @@ class ServerConfig:
 
 
 class DurableSettings(TypedDict):
-    """Fields of `ServerConfig`."""
+    """The durability fields of `ServerConfig`."""
 
     durability: DurabilityName
     log_dir: str
@@ -192,7 +197,7 @@ class DurableSettings(TypedDict):
 
 
 def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> DurableSettings:
-    """Return the settings from the environment for server `index`, started by a script.
+    """Return the environment's settings for server `index` when a script starts it.
 
     >>> asked = {"SPARSEFLEET_DURABILITY": "process", "SPARSEFLEET_LOG_DIR": "/tmp/job"}
     >>> durable_settings(1, asked)
@@ -210,7 +215,7 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
 def predecessor_config(log_dir: str) -> ServerConfig:
     """Return the configuration of the last server that used the directory.
 
-    Raises ConfigError if there was none, or if its program did more than serve.
+    Raises ConfigError if there is none, or if its program did more than serve.
     """
     path = os.path.join(log_dir, SUCCESSOR_FILE)
     try:
@@ -219,16 +224,16 @@ def predecessor_config(log_dir: str) -> ServerConfig:
         return ServerConfig(**found)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"no server can be recovered from {log_dir}: {error}; a directory of --log-dir whose "
-            f"server was listening has a {SUCCESSOR_FILE}"
+            f"no server can be recovered from {log_dir}: {error}; expected a --log-dir with a "
+            f"{SUCCESSOR_FILE}, which a server writes once it listens"
         ) from error
 
 
 def await_order() -> str:
-    """Wait as a spare of a launcher, which writes one line to stdin when a server has died.
+    """Wait as a launcher's spare; the launcher writes one line to stdin when a server has died.
 
-    Returns the directory to recover; from then on the output goes to the log of that server. ""
-    if no spare is needed any more.
+    Returns the directory to recover, or "" if the spare is no longer needed. From then on, output
+    goes to the log of the recovered server.
     """
     line = sys.stdin.buffer.readline()
     if not line:
@@ -242,7 +247,7 @@ def await_order() -> str:
 
 
 def _prepare_successor(config: ServerConfig, endpoint: Endpoint) -> None:
-    """Write what a successor needs to know; notes are in the log."""
+    """Write the configuration for a successor; notes are in the log."""
     fields = {name.name: getattr(config, name.name) for name in dataclasses.fields(config)}
     fields |= {"endpoint": str(endpoint), "log_dir": os.path.abspath(config.log_dir)}
     del fields["notes"], fields["has_successor"]
@@ -262,7 +267,7 @@ def run_server(config: ServerConfig) -> None:
     """Serve until SIGTERM, SIGINT or a client's shutdown request, then drain and return.
 
     Prints one line with the port when ready. A second signal ends the process immediately; signal
-    handlers are restored. Outside the main thread it leaves signals alone.
+    handlers are restored. Signals are left alone outside the main thread.
     Raises OSError if the log of a durable server failed; its successor recovers.
     """
     with EndingSignals() as ending:
@@ -347,14 +352,14 @@ def _start(config: ServerConfig, states: CommandStates) -> _core.Server:
 
 
 def write_log(severity: int, message: str) -> None:
-    """Write a line of the native server to the log."""
+    """Log a line from the native server."""
     _log.log(_LEVELS[severity], message)
 
 
 class EndingSignals:
     """Records the first SIGTERM or SIGINT; the next one has its default effect.
 
-    Outside the main thread it records nothing.
+    Records nothing outside the main thread.
     """
 
     def __init__(self) -> None:

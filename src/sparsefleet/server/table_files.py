@@ -1,4 +1,4 @@
-"""The commands with which a server saves and loads its part of the tables."""
+"""The commands that make a server save and load its part of the tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TableFiles:
 
     save_root: if not empty, clients' paths and everything reached from them must be below this
         directory or URL.
-    change_in_bulk: runs a function that changes many rows, so that a durable server keeps them.
+    change_in_bulk: runs a function that changes many rows, and makes them durable.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TableFiles:
         self._tables = tables
         self._change_in_bulk = change_in_bulk or (lambda change: change())
         self._shard = (index, num_servers)
-        reason = f"--save-root of server {index} restricts saves and loads to it"
+        reason = f"server {index} only saves and loads below its --save-root"
         self._within = Confinement(save_root, reason) if save_root else None
         self._saves: dict[str, TableSave] = {}
         self._loads: dict[str, TableLoad] = {}
@@ -97,7 +97,7 @@ class TableFiles:
         """Write `tables` (default: all) in the background."""
         asked = _parse(body)
         token = asked["checkpoint"]
-        if not is_token(token):  # it becomes a part of file names
+        if not is_token(token):  # it becomes part of file names
             raise ProtocolError(f"checkpoint: got the token {token!r:.99}, expected 16 hex digits")
         self._save(asked).write(Destination(self._folder(asked), token, asked.get("tables")))
         return b"{}"
@@ -134,7 +134,7 @@ class TableFiles:
         return save
 
     def _load_begin(self, body: bytes) -> bytes:
-        """Check everything that will be read, without changing anything.
+        """Check all data to be read, without changing anything.
 
         The tables come from one checkpoint, or from several `parts`.
         """
@@ -151,8 +151,8 @@ class TableFiles:
         found, wanted = checkpoint.manifest.token, asked.get("checkpoint")
         if wanted not in (None, found):
             raise CheckpointMissingError(
-                f"server {self._shard[0]} sees another checkpoint in {checkpoint.path}: expected "
-                f"the save {wanted}, found {found}; use a directory that all servers share"
+                f"server {self._shard[0]} sees a different checkpoint in {checkpoint.path}: "
+                f"expected save {wanted}, found {found}; use a directory that all servers share"
             )
         return LoadPart(
             checkpoint=checkpoint,

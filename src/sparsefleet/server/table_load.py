@@ -1,4 +1,4 @@
-"""Loads the tables of one server: all data is checked before the first row changes.
+"""Loads the tables of one server, after checking all data before the first row changes.
 
 Letters: N elements of a dense table on this server, S arrays of optimizer state.
 """
@@ -29,13 +29,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseSource:
-    """The tensors that form a dense table and its state when concatenated."""
+    """The tensors that are concatenated into a dense table and its state."""
 
     table: str
     values: Sequence[str]
     """Names of tensors."""
     state: Sequence[Sequence[str]]
-    """Names of tensors for each of the S arrays of state; empty: the state is reset."""
+    """Names of tensors for each of the S arrays of state; if empty, the state is reset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +44,11 @@ class LoadPart:
 
     checkpoint: Checkpoint
     counters: Mapping[str, Sequence[str]]
-    """Sparse tables, with the counters that each keeps per row."""
+    """Sparse tables, with the per-row counters that each keeps."""
     dense: Sequence[DenseSource] = ()
     without_state: Collection[str] = ()
-    """Sparse tables whose optimizer state is reset, because another optimizer saved them."""
+    """Sparse tables whose optimizer state is reset because it was saved by a different optimizer.
+    """
 
 
 class TableLoad:
@@ -81,16 +82,16 @@ class TableLoad:
         self._job = self._start("load", self._load)
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the number of rows per table, or None if it takes longer; raises its error."""
+        """Return the rows per table, or None if it takes longer. Raises the load's error."""
         return self._job.wait(timeout_s)
 
     def end(self) -> None:
-        """End the load: its client no longer waits for it."""
+        """End the load because its client no longer waits for it."""
         self._job.end(_END_S)
         self._tensors = {}
 
     def _start(self, what: str, work: Any) -> BackgroundJob:
-        name = f"{what} of {', '.join(part.checkpoint.path for part in self._parts)}"
+        name = f"{what} from {', '.join(part.checkpoint.path for part in self._parts)}"
         return BackgroundJob(name, work, lease_s=_LEASE_S, clean_up=lambda: None)
 
     def _check(self, job: BackgroundJob) -> dict[str, Any]:
@@ -110,9 +111,7 @@ class TableLoad:
         names = [*source.values, *(name for array in source.state for name in array)]
         for name in names:
             if name not in tensors:
-                raise CheckpointMismatchError(
-                    f"{path}: expected tensor '{name}', found none of that name"
-                )
+                raise CheckpointMismatchError(f"{path}: no tensor named '{name}'")
         size = int(self._tables.info(source.table, _CALL_S).size)
         found = sum(tensors[name].size for name in source.values)
         if found < size:

@@ -1,4 +1,4 @@
-"""Saves the tables of one server: a snapshot is written while training continues.
+"""Saves the tables of one server by writing a snapshot while training continues.
 
 Letters: N elements of a dense table on this server, S arrays of optimizer state.
 """
@@ -30,16 +30,16 @@ _END_S = 30.0
 
 
 class Destination(NamedTuple):
-    """Where tables are written: a checkpoint that the client has started and will commit."""
+    """The destination of tables: a checkpoint that the client has started and will commit."""
 
     folder: Folder
     token: str
     tables: Sequence[str] | None = None
-    """The tables to write there; None means all tables of the save."""
+    """The tables to write there; None means all tables in the save."""
 
 
 class TableSave:
-    """Takes a snapshot of all tables, and writes them once their destination is known.
+    """Takes a snapshot of all tables, and writes it once the destinations are known.
 
     shard: index of this server and the number of servers.
     layouts: the sparse tables to write.
@@ -83,7 +83,7 @@ class TableSave:
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the files of each table, or None if it takes longer; raises its error."""
+        """Return the files of each table, or None if it takes longer. Raises the save's error."""
         return self._job.wait(timeout_s)
 
     def dense(self, table: str) -> _core.DenseCut:
@@ -95,13 +95,15 @@ class TableSave:
         return cut
 
     def commit(self) -> None:
-        """Mark rows unchanged since the snapshot as saved; the checkpoint is committed."""
+        """Mark rows that have not changed since the snapshot as saved, now that the checkpoint is
+        committed.
+        """
         if self._clear_dirty:
             for cut in self._cuts.values():
                 cut.commit()
 
     def end(self) -> None:
-        """Cancel what is not written yet and release the snapshot."""
+        """Cancel unfinished writes and release the snapshot."""
         self._job.end(_END_S)
 
     def _write(self, job: BackgroundJob) -> dict[str, Any]:
@@ -112,7 +114,9 @@ class TableSave:
             self._require_shared(place)
             for table in list(waiting) if place.tables is None else place.tables:
                 if table not in waiting:
-                    raise UnknownTableError(f"no table '{table}' left to write in this save")
+                    raise UnknownTableError(
+                        f"table '{table}' is not in this save, or was already written"
+                    )
                 written[table] = self._write_table(job, place, waiting.pop(table))
             if not waiting:
                 return written
@@ -143,7 +147,7 @@ class TableSave:
         removed = []
         if self._only_dirty:
             removed = write_removed_keys(folder, token, layout.table, self._shard, [cut.removed()])
-        if not self._clear_dirty:  # otherwise it tracks changes of its rows until the commit
+        if not self._clear_dirty:  # otherwise it tracks changes to its rows until the commit
             cut.close()
         return {
             "files": [entry.to_json() for entry in writer.close()],
@@ -164,7 +168,7 @@ def _chunks(cut: _core.Cut, layout: RowLayout) -> Iterator[RowChunk]:
 
 
 def dense_to_bytes(cut: _core.DenseCut, first: int, last: int) -> bytes:
-    """Encode some of a server's elements of a dense table for the wire.
+    """Encode some of a server's elements of a dense table for sending.
 
     Format, little-endian: uint64 index of the server's first element, its number of elements,
     n and S of this message; float32 values[n], state[S, n].

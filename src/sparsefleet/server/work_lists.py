@@ -1,4 +1,4 @@
-"""Work lists on the first server of a job: files that go to whichever worker is free.
+"""Work lists on the first server of a job, which assign files to whichever worker is free.
 
 Commands, with bodies as in `command_loop`. The worker is the client that sends the command; while
 its session is alive, no other client of the same name may use the same list.
@@ -38,7 +38,7 @@ _Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 def work_list_handlers(
     has_session: HasSession, states: CommandStates | None = None
 ) -> dict[str, Handler]:
-    """Return the handlers by command name; `has_session` says which workers are alive."""
+    """Return the handlers by command name; `has_session` tells which workers are alive."""
     answers = _Answers(has_session)
     if states is not None:
         states.add("work.", answers)
@@ -46,12 +46,12 @@ def work_list_handlers(
 
 
 class _Answers:
-    """Implements the commands. Imports the code of readers lazily: few servers need it."""
+    """Implements the commands. Imports reader code lazily, since few servers need it."""
 
     def __init__(self, has_session: HasSession) -> None:
         self._holders = Holders(has_session)
         self._lock = threading.Lock()
-        self._answering = threading.Lock()  # effects and answers come in one order
+        self._answering = threading.Lock()  # keeps effects and answers in the same order
         self._made: WorkLists | None = None
         self.calls: dict[str, _Answer] = {
             call.__name__: call
@@ -90,7 +90,7 @@ class _Answers:
         return json.dumps({"held": held, "lists": lists}).encode()
 
     def load(self, state: bytes) -> None:
-        """Restore what `dump` returned."""
+        """Restore the lists that `dump` returned."""
         found = json.loads(state)
         self._holders.load(((name, worker), session) for name, worker, session in found["held"])
         if found["lists"] is not None:
@@ -112,7 +112,7 @@ class _Answers:
             return self._made
 
     def claim(self, worker: str, session: int, head: dict[str, Any]) -> None:
-        """Raise NotOwnerError if another session works on the list under this name."""
+        """Raise NotOwnerError if a different session works on the list under this name."""
         name = str(head["list"])
         with self._lock:
             self._holders.claim((name, worker), session, f"list '{name}': worker '{worker}'")

@@ -86,13 +86,13 @@ def test_unexpected_exception_is_logged_once_and_internal_for_the_caller(
         with caplog.at_level(logging.ERROR), pytest.raises(InternalError, match="ZeroDivision"):
             store.command(0, "divide")
         assert [record.message for record in caplog.records] == [
-            "command 'divide' of client failed"
+            "command 'divide' from client failed"
         ]
 
 
 def test_unknown_command_is_not_found_and_names_the_existing_ones() -> None:
     with NativeServers(handlers={"echo": echo}) as servers, servers.connect() as store:
-        with pytest.raises(NotFoundError, match=r"this server has: .*echo.*ping"):
+        with pytest.raises(NotFoundError, match=r"this server supports: .*echo.*ping"):
             store.command(0, "sing")
 
 

@@ -79,7 +79,7 @@ def test_a_letter_that_finds_room_when_the_one_before_is_too_late_is_answered_on
 
 
 def test_mail_without_letters_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"mail of 0 bytes does not match"):
+    with pytest.raises(ProtocolError, match=r"mail has 0 bytes, which does not match"):
         put(Mailboxes(), b"", letters=[])
 
 

@@ -105,7 +105,10 @@ def test_paths_outside_the_save_root_are_refused(
         ("save_write", {"checkpoint": TOKEN}),
         ("load_begin", {"tables": {}, "dense": []}),
     ):
-        with pytest.raises(ConfigError, match="is not below .*root; --save-root of server 0"):
+        with pytest.raises(
+            ConfigError,
+            match="is not below .*root; server 0 only saves and loads below its --save-root",
+        ):
             ask(files, command, **asked, **more)
     ask(files, "save_end")
 
@@ -249,7 +252,7 @@ def test_another_checkpoint_at_the_same_path_is_not_loaded(
     with PendingCheckpoint.begin(str(tmp_path)) as pending:
         pending.commit(step=0)
     part = {"path": str(tmp_path), "storage_options": {}, "tables": {}, "dense": []}
-    with pytest.raises(CheckpointMissingError, match="server 0 sees another checkpoint in"):
+    with pytest.raises(CheckpointMissingError, match="server 0 sees a different checkpoint in"):
         ask(TableFiles(store._native), "load_begin", parts=[{**part, "checkpoint": "0" * 16}])
 
 
@@ -259,6 +262,8 @@ def test_a_table_that_is_not_in_the_save_is_named(store: LocalStore, tmp_path: P
     with PendingCheckpoint.begin(str(tmp_path)) as pending:
         place = {"path": pending.path, "checkpoint": pending.token, "storage_options": {}}
         ask(files, "save_write", **place, tables=["users"])
-        with pytest.raises(UnknownTableError, match="no table 'users' left to write"):
+        with pytest.raises(
+            UnknownTableError, match="table 'users' is not in this save, or was already written"
+        ):
             wait(files, "save_wait")
     ask(files, "save_end")
