@@ -1,6 +1,6 @@
-"""Sums of the rows of bags of ids, computed on the distinct rows of a batch.
+"""Sums the rows of bags of ids, computed on the distinct rows of a batch.
 
-Letters: B bags, N ids of all bags, D row width, U distinct rows.
+Letters: B bags, N ids in all bags, D row width, U distinct rows.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Bags(NamedTuple):
     ids: Tensor
     """int64[N], on the CPU."""
     lengths: Lengths
-    """int64[B], validated: not negative, N in total."""
+    """int64[B], validated: none is negative, and they sum to N."""
 
 
 def sum_rows_by_bag(features: Sequence[Bags]) -> Tensor:
-    """Return the sums of the rows of all bags, the features side by side: float32[B, sum of D].
+    """Return the sums of the rows of all bags, features concatenated: float32[B, sum of D].
 
     Neither rows nor gradients are copied per id. Padding adds nothing. There is no second
     derivative.
@@ -64,14 +64,14 @@ def _sum_eagerly(features: Sequence[Bags]) -> Tensor:
     return _sum(found, lengths)
 
 
-# torch.compile breaks its graph here: rows come from a store, which it cannot trace.
+# torch.compile breaks its graph here because it cannot trace the store that rows come from.
 @_disable_dynamo
 def _sum_outside_graph(features: Sequence[Bags]) -> Tensor:
     return _sum_eagerly(features)
 
 
 class _Sum(torch.autograd.Function):
-    """Sums for autograd; rows and their gradients are not in the graph, see `graph_input`."""
+    """Sums for autograd; rows and their gradients are not in the graph (see `graph_input`)."""
 
     @staticmethod
     def forward(
@@ -86,7 +86,7 @@ class _Sum(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ConfigError(
                 "sums of bags have no second derivative, but backward() was called with "
-                "create_graph=True; look the ids up with SparseEmbedding and sum with torch there"
+                "create_graph=True; look up the ids with SparseEmbedding and sum with torch instead"
             )
         _ = ctx.saved_tensors  # raises if an earlier backward pass freed them
         sums = _zeros(ctx.found)

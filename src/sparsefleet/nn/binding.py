@@ -57,7 +57,7 @@ def bind(
 def _common_spec(
     users: list[tuple[str, SparseModule]], default_optimizer: Optimizer | None
 ) -> TableSpec:
-    """Return the spec that all modules of a table agree on; one without an optimizer accepts
+    """Return the spec that all modules of a table agree on; a module without an optimizer accepts
     any.
     """
     first_path, first = users[0]
@@ -91,7 +91,7 @@ def _difference(one: TableSpec, other: TableSpec) -> str:
 
 
 def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Store) -> None:
-    """Raise if two modules of a table have private stores: each would have its own row for an
+    """Raise if two modules of a table have private stores, since each would have its own row for an
     id.
     """
     sources: dict[int, str] = {}
@@ -111,7 +111,7 @@ def apply_gradients(model: nn.Module) -> PushResult:
     """Push the gradients that backward() left in the sparse modules of ``model``, and clear them.
 
     This is ``optimizer.step()`` for tables in your own training loop without fleet; it sends one
-    request per server. Lookups of several forward passes accumulate, as parameter gradients do.
+    request per server. Lookups from several forward passes accumulate, like parameter gradients.
     Loops with steps (`fleet.step`, `Trainer`) do not need it.
 
     >>> import torch

@@ -1,6 +1,6 @@
 """Dot products between rows of two embeddings.
 
-Letters: N rows on the left, K on the right for each of them, D row width, U distinct rows.
+Letters: N rows on the left, K rows on the right for each of them, D row width, U distinct rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def embedding_dots(
     """Return the dot product of each row of ``left`` with its rows of ``right``.
 
     left_ids: int64 of any shape, such as [N]. right_ids: int64 of the same shape, for one row
-    each, or of that shape with further dimensions, such as [N, K], for K rows each. The result,
+    each, or of that shape with extra dimensions, such as [N, K], for K rows each. The result,
     float32[*right_ids.shape], is
 
         (left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)
 
-    computed on the distinct rows of the batch: neither rows nor gradients are copied per id. Use
+    computed on the distinct rows of the batch, so neither rows nor gradients are copied per id. Use
     it for skip-gram, matrix factorization, BPR, and two-tower models whose towers are tables. Both
     sides may use the same table. Padding gives 0. The order of summation does not depend on the
     processor. There is no second derivative.
@@ -71,9 +71,7 @@ def embedding_dots(
 
 
 class _Dots(torch.autograd.Function):
-    """Dot products for autograd; rows and their gradients are not in the graph, see
-    `graph_input`.
-    """
+    """Dot products for autograd; rows and gradients are not in the graph (see `graph_input`)."""
 
     @staticmethod
     def forward(

@@ -26,7 +26,7 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
 
     keys: the id of each row, int64[N]; None means 0 .. N - 1, as in `nn.Embedding`. Existing rows
     with these ids are overwritten and lose their optimizer state; other rows are untouched. In a
-    job, exactly one worker calls it.
+    job, call it on exactly one worker.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
@@ -48,7 +48,8 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
         ids = as_keys(module.name, keys).reshape(-1)
     if len(ids) != len(values):
         raise ShapeError(
-            f"table '{module.name}': got {len(values)} rows to import but {len(ids)} keys"
+            f"table '{module.name}': got {len(values)} rows to import but {len(ids)} keys; "
+            "expected one key per row"
         )
     module.home.open(module.spec)
     store = module.home.store
@@ -64,7 +65,7 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
 def import_embeddings(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
     """Fill the tables of a model from the `state_dict` of one that uses `nn.Embedding` instead.
 
-    A sparse module at `path` takes the tensor `<path>.weight`. Returns the number of rows by path.
+    A sparse module at `path` takes the tensor `<path>.weight`. Returns the number of rows per path.
     Load the rest of the state with `model.load_state_dict(state, strict=False)`.
     """
     imported = {}

@@ -1,9 +1,9 @@
-"""Ids that are looked up in a table, and objects that hold the ids of several features.
+"""Ids to look up in a table, and objects that hold the ids of several features.
 
 The latter look like TorchRec's KeyedJaggedTensor and are recognized by their methods, so TorchRec
 itself is not needed.
 
-Letters: N ids of all lookups, U distinct ids, D row width, K keys (features), B examples.
+Letters: N ids in all lookups, U distinct ids, D row width, K keys (features), B examples.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEY_MASK = 2**64 - 1
 class Lookup:
     """Ids to look up in one table: int64 or int32 of any shape, on the CPU.
 
-    Ids equal to ``padding_idx`` have no row: they read as zeros and get no gradient. Any other
+    Ids equal to ``padding_idx`` have no row, read as zeros and get no gradient. Any other
     negative id is an ordinary key, reinterpreted as uint64. The caller has validated the ids
     with `check_ids`.
 
@@ -59,16 +59,16 @@ class Lookup:
         self.ids = ids if ids.dtype is torch.int64 else ids.long()
         self.padding_idx = padding_idx
         self.unknown: Unknown = unknown
-        # Inference tensors have no version counter; nothing rewrites ids between pull and lookup
-        # there.
+        # Inference tensors have no version counter, but nothing modifies their ids between pull and
+        # lookup.
         self.version = -1 if ids.is_inference() else ids._version
 
     def address(self) -> Address:
-        """Return what lookups of the same ids in the same memory have in common, to find them."""
+        """Return a key shared by lookups of the same ids in the same memory, used to find them."""
         return self.table, self.given.data_ptr()
 
     def matches(self, other: Lookup) -> bool:
-        """Return whether the other, which has the same address, looks up the same unchanged ids."""
+        """Return whether `other`, which has the same address, looks up the same unchanged ids."""
         mine, theirs = self.given, other.given
         return (
             self.version == other.version
@@ -105,7 +105,7 @@ class TableKeys(NamedTuple):
     keys: Keys
     """uint64[U], each key once."""
     inverse: Inverse
-    """uint32[N], each id's index into ``keys``; ``_core.PADDING_PLACE`` for padding."""
+    """uint32[N], the index of each id in ``keys``; ``_core.PADDING_PLACE`` for padding."""
     sizes: list[int]
     """The number of ids in each lookup."""
 
@@ -129,7 +129,7 @@ def distinct_keys(tables: Sequence[Sequence[Lookup]]) -> list[TableKeys]:
 
 
 def _padding(lookups: Sequence[Lookup], flat: Sequence[NDArray[Any]]) -> list[tuple[int, int, int]]:
-    """Return begin, end and padding key of the lookups that have padding."""
+    """Return the begin, end and padding key of each lookup that has padding."""
     padding = []
     end = 0
     for lookup, ids in zip(lookups, flat, strict=True):
@@ -158,9 +158,9 @@ def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bo
         )
     if offsets.numel() == 0:
         if closed:
-            raise ShapeError(f"{what} are empty; include_last_offset requires at least one")
+            raise ShapeError(f"{what} are empty; expected at least one with include_last_offset")
         if num_ids:
-            raise ShapeError(f"{what} are empty, but there are {num_ids} ids that belong to no bag")
+            raise ShapeError(f"{what} are empty, but {num_ids} ids need a bag")
         return
     steps = offsets.numpy()
     if steps[0] != 0:
@@ -190,7 +190,7 @@ class KeyedJagged(Protocol):
         """Return the ids of all bags: int64[N]."""
 
     def offsets(self) -> torch.Tensor:
-        """Return where each bag starts, and the end: int64[K * B + 1]; feature 0 comes first."""
+        """Return the offset of each bag, then the end: int64[K * B + 1]; feature 0 comes first."""
 
 
 def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:
@@ -205,7 +205,7 @@ def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:
 
 
 def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
-    """Return B; raise ShapeError if the offsets do not describe the same B for every key."""
+    """Return B. Raises ShapeError if the offsets do not give the same B for every key."""
     num_keys, num_offsets = len(ids.keys()), ids.offsets().numel()
     if num_keys == 0 or num_offsets < 1 or (num_offsets - 1) % num_keys:
         raise ShapeError(
@@ -216,13 +216,13 @@ def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
 
 
 def values_by_key(ids: KeyedJagged) -> list[torch.Tensor]:
-    """Return the ids of each key, as views of all values."""
+    """Return the ids of each key as views of the values."""
     views = getattr(ids, "values_per_key", None)
-    if callable(views):  # ours keeps them
+    if callable(views):  # our class caches them
         return views()  # type: ignore[no-any-return]
     num_keys = len(ids.keys())
     starts = getattr(ids, "offset_per_key", None)
-    if callable(starts):  # TorchRec's keeps them as numbers
+    if callable(starts):  # TorchRec's class keeps them as numbers
         ends: list[int] = starts()
     else:
         offsets = ids.offsets()
@@ -232,7 +232,7 @@ def values_by_key(ids: KeyedJagged) -> list[torch.Tensor]:
 
 
 def weights_of(ids: KeyedJagged) -> torch.Tensor | None:
-    """Return the weight of each id, float32[N], if the object has weights."""
+    """Return the weight of each id, float32[N], or None if the object has no weights."""
     read = getattr(ids, "weights_or_none", None)
     weights: torch.Tensor | None = read() if callable(read) else None
     return weights

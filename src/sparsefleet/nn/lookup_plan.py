@@ -17,7 +17,7 @@ _VALUES = object()  # in a path: the values of an object like KeyedJaggedTensor
 
 
 class _Key(NamedTuple):
-    """A path step: the values of one key of a keyed jagged tensor, a part of all its values."""
+    """A path step to the values of one key of a keyed jagged tensor."""
 
     place: int
 
@@ -41,11 +41,11 @@ class _View(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A lookup in the step that the plan was learned from."""
+    """A lookup recorded in the step from which the plan was learned."""
 
     path: Path
     view: _View | None
-    """None: the batch tensor itself, whatever its shape."""
+    """None for the batch tensor itself, whatever its shape."""
     table: str
     dim: int
     padding_idx: int | None
@@ -53,10 +53,11 @@ class _Entry(NamedTuple):
 
 
 class LookupPlan:
-    """Which tensors of a batch, or views of them, feed which lookups; learned from one step.
+    """Maps the tensors of a batch, or views of them, to the lookups they feed; learned from one
+    step.
 
-    With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that
-    the forward pass computes are not in the batch and so not in the plan: each such lookup costs a
+    With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that the
+    forward pass computes are not in the batch and thus not in the plan; each such lookup costs a
     separate request.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
@@ -100,13 +101,14 @@ class LookupPlan:
         return len(self._entries)
 
     def lookups(self, batch: Any) -> list[Lookup] | None:
-        """Return the lookups that ``batch`` will cause; None if its layout differs from the plan's.
+        """Return the lookups that ``batch`` will cause, or None if its layout differs from the
+        plan's.
 
         A tensor that is looked up whole may have any shape. If only slices of it are looked up, its
-        shape and strides must be those it had when the plan was learned.
+        shape and strides must be the same as when the plan was learned.
         """
         found = []
-        keyed: dict[Path, list[torch.Tensor]] = {}  # the values by key, of objects found so far
+        keyed: dict[Path, list[torch.Tensor]] = {}  # values by key of the objects found so far
         for entry in self._entries:
             ids = _at(batch, entry.path, keyed)
             if ids is not None and entry.view is not None:
@@ -150,7 +152,7 @@ def _at(batch: Any, path: Path, keyed: dict[Path, list[torch.Tensor]]) -> torch.
 
 
 def _part_at(batch: Any, path: Path) -> Any:
-    """Return the part of the batch; None if it has no such part."""
+    """Return this part of the batch, or None if it does not exist."""
     part = batch
     try:
         for key in path:
@@ -182,7 +184,7 @@ def _holds_ids(tensor: torch.Tensor) -> bool:
 def _find(
     tensors: list[tuple[Path, torch.Tensor]], ids: torch.Tensor
 ) -> tuple[Path, _View | None] | None:
-    """Find where in the batch ``ids`` come from: a whole tensor, otherwise a view of one."""
+    """Find where in the batch ``ids`` come from: a whole tensor or, failing that, a view of one."""
     for path, tensor in tensors:
         if tensor is ids:
             return path, None
@@ -203,8 +205,7 @@ def _find(
 
 
 def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
-    """Return the layout of ``ids`` within the elements of ``tensor``; None if they are not in
-    it."""
+    """Return the layout of ``ids`` within ``tensor``, or None if they are not part of it."""
     if tensor.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
         return None
     offset = int(ids.storage_offset()) - int(tensor.storage_offset())
@@ -214,7 +215,7 @@ def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Return the number of elements of memory from the tensor's first to its last."""
+    """Return the span in memory from the tensor's first to its last element, in elements."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum(
@@ -232,10 +233,10 @@ class LookupPlans:
 
     def __init__(self) -> None:
         self._plans: tuple[LookupPlan, ...] = ()  # replaced as a whole, never modified
-        self._most_lookups = 0  # the most lookups in any step that a plan was learned from
+        self._most_lookups = 0  # maximum lookups in a step that a plan was learned from
 
     def lookups(self, batch: Any) -> list[Lookup] | None:
-        """Return the lookups that the batch will cause; None if no batch like it was seen
+        """Return the lookups that the batch will cause, or None if no batch like it was seen
         before.
         """
         for plan in self._plans:
@@ -247,12 +248,12 @@ class LookupPlans:
     def learn(self, rows: StepRows, batch: Any, *, planned: bool = False) -> None:
         """Learn from a step whose input was `batch`.
 
-        planned: `lookups` already knew the batch. Such a step is only learned from if it made more
-        lookups than any before: the plan may come from evaluation, which makes fewer lookups.
+        planned: whether `lookups` already knew the batch. The step is then used only if it made
+        more lookups than any before, since the plan may come from evaluation, which makes fewer.
         """
         if planned and len(rows.lookups) <= self._most_lookups:
             return
-        made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # others cannot be found
+        made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # no plan can find others
         if planned and made <= self._most_lookups:
             return
         # Newest first; constantly changing shapes evict the oldest.

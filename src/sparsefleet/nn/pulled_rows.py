@@ -1,6 +1,6 @@
-"""The rows of one batch: every key once, in one request.
+"""The rows of one batch, with every key pulled once in a single request.
 
-Letters: N ids of all lookups of a table, U distinct ids, D row width.
+Letters: N ids in all lookups of a table, U distinct ids, D row width.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TableRows:
         """float32[U, D] after the pull; None if every id is padding."""
 
     def hottest(self) -> float:
-        """Return the share of the lookups that go to the most frequent id."""
+        """Return the share of lookups that go to the most frequent id."""
         places = self.inverse[self.inverse != _core.PADDING_PLACE]
         return float(np.bincount(places).max() / len(places)) if len(places) else 0.0
 
@@ -73,7 +73,7 @@ class PulledRows:
         return {
             table: rows.keys
             for table, rows in self.tables.items()
-            if rows.rows is None and len(rows.keys)  # all padding: nothing to ask for
+            if rows.rows is None and len(rows.keys)  # all padding, so there is nothing to request
         }
 
 
@@ -87,9 +87,7 @@ def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
 
 
 def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
-    """Return the distinct keys of all lookups, by table, without their rows; the caller fetches
-    them.
-    """
+    """Return the distinct keys of all lookups by table, without rows, which the caller fetches."""
     by_table: dict[str, list[Lookup]] = {}
     for lookup in lookups:
         by_table.setdefault(lookup.table, []).append(lookup)
@@ -105,9 +103,9 @@ def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
 
 
 def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> PulledRows:
-    """Fetch the rows of all lookups with one call of ``pull``, every key of a table once.
+    """Fetch the rows of all lookups with one call to ``pull``, every key of a table once.
 
-    ``train=False`` creates no rows; tables whose modules disagree on unknown keys then need a
+    ``train=False`` creates no rows; tables whose modules differ in `unknown` then need a separate
     call each. May run ahead of the step, on another thread.
 
     >>> from sparsefleet.store import LocalStore, TableSpec
@@ -138,7 +136,7 @@ class DistinctRows(NamedTuple):
     places: Inverse
     """uint32[N], the row index of each id; ``_core.PADDING_PLACE`` for padding."""
     leaf: DistinctLeaf | None
-    """What the operator gives the gradients to; None if the lookup does not train."""
+    """Receives the gradients from the operator; None if the lookup does not train."""
 
 
 def distinct_rows(rows: TableRows, index: int) -> DistinctRows:
@@ -163,21 +161,19 @@ class DistinctLeaf:
         return self._sums is not None
 
     def take(self, indexes: Sequence[int]) -> DistinctRows:
-        """Return the rows of a lookup, given its indexes in the table; several lookups may have
-        equal ids.
-        """
+        """Return the rows of a lookup by its indices in the table; lookups may share ids."""
         self._made.update(indexes)
         return DistinctRows(self._array, self._rows.places_of(indexes[0]), self)
 
     def add(self, sums: Floats) -> None:
-        """Add gradients of the rows, float32[U, D]; the leaf keeps the first array."""
+        """Add gradients for the rows, float32[U, D]; the leaf keeps the first array."""
         if self._sums is None:
             self._sums = sums
         else:
             self._sums += sums
 
     def gradient(self) -> tuple[Keys, Floats] | None:
-        """Return the distinct keys and summed gradients of the lookups that were made."""
+        """Return the distinct keys and summed gradients of the completed lookups."""
         sums = self._sums
         if sums is None:
             return None
@@ -190,7 +186,7 @@ class DistinctLeaf:
 
 def graph_input() -> torch.Tensor:
     """Return an empty tensor that makes autograd call the backward pass of an operator on
-    `DistinctRows`, which gives its gradients to their leaves.
+    `DistinctRows`, which passes its gradients to the leaves.
     """
     return torch.empty(0, requires_grad=True)
 

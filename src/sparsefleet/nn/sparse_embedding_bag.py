@@ -41,7 +41,7 @@ from sparsefleet.store.optimizers import Optimizer
 from sparsefleet.store.store import Unknown
 
 SumBags = Callable[[Tensor, int], Tensor]
-"""Sums the values of all ids by bag, given the dimension of the ids: N becomes B."""
+"""Sums values of ids by bag along the given dimension, which shrinks from N to B."""
 
 
 class BagsOfLengths:
@@ -64,7 +64,7 @@ BagMode = Literal["sum", "mean", "sqrtn"]
 
 
 def traced_bags(ids: Tensor, starts: Tensor) -> SumBags:
-    """Return a sum over bags that begin at ``starts`` (int64[B]), built from traceable operators.
+    """Return a sum over bags that start at ``starts`` (int64[B]), built from traceable operators.
 
     Offsets beyond the ids fail in ``index_add``; nothing is read out of bounds.
 
@@ -85,28 +85,28 @@ def traced_bags(ids: Tensor, starts: Tensor) -> SumBags:
 class SparseEmbeddingBag(SparseModule):
     """`nn.EmbeddingBag` over a growing table: the sum or mean of the rows of each bag.
 
-        ``forward(ids, offsets=None, weights=None)``:
+    ``forward(ids, offsets=None, weights=None)``:
 
-        * ids int64[..., L] without offsets: bags of L ids along the last dimension -> [..., D];
-        * ids int64[N] with offsets int64[B], the start of each bag -> float32[B, D]. With
-          ``include_last_offset``, offsets is int64[B + 1] and ends with N. The pair (ids, offsets)
-          may also be passed as one argument;
+    * ids int64[..., L] without offsets: bags of L ids along the last dimension -> [..., D];
+    * ids int64[N] with offsets int64[B], the start of each bag -> float32[B, D]. With
+      ``include_last_offset``, offsets is int64[B + 1] and ends with N. The pair (ids, offsets)
+      may also be passed as one argument;
     * an object with the methods ``keys()``, ``values()`` and ``offsets()`` of TorchRec's
-      KeyedJaggedTensor, with K keys of B bags each -> float32[B, K * D], the keys side by side. Its
+      KeyedJaggedTensor, with K keys of B bags each -> float32[B, K * D], the keys concatenated. Its
       ``weights_or_none()``, if it has one, gives the weights.
 
-        With weights w (float32, one per id; 1 if omitted) and the rows x of a bag, ``mode`` is
-        "sum": sum(w x); "mean": sum(w x) / sum(w); "sqrtn": sum(w x) / sqrt(sum(w w)). Padding ids
-        are ignored. An empty bag, or one whose divisor is 0, gives zeros. Weights that require
-        gradients receive them. Everything else works as in `SparseEmbedding`.
+    With weights w (float32, one per id; 1 if omitted) and the rows x of a bag, ``mode`` is
+    "sum": sum(w x); "mean": sum(w x) / sum(w); "sqrtn": sum(w x) / sqrt(sum(w w)). Padding ids
+    are ignored. An empty bag, or one whose divisor is 0, gives zeros. Weights that require
+    gradients receive them. Everything else works as in `SparseEmbedding`.
 
-        >>> import torch
-        >>> from sparsefleet.nn import SparseEmbeddingBag
-        >>> from sparsefleet.store import Constant
-        >>> tags = SparseEmbeddingBag("tags", 2, mode="sum", initializer=Constant(1.0))
-        >>> tags(torch.tensor([5, 6, 7]), torch.tensor([0, 2])).detach()
-        tensor([[2., 2.],
-                [1., 1.]])
+    >>> import torch
+    >>> from sparsefleet.nn import SparseEmbeddingBag
+    >>> from sparsefleet.store import Constant
+    >>> tags = SparseEmbeddingBag("tags", 2, mode="sum", initializer=Constant(1.0))
+    >>> tags(torch.tensor([5, 6, 7]), torch.tensor([0, 2])).detach()
+    tensor([[2., 2.],
+            [1., 1.]])
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class SparseEmbeddingBag(SparseModule):
     def _reduce(
         self, ids: torch.Tensor, sum_bags: SumBags, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return one row per bag, by the mode of the module."""
+        """Reduce each bag to one row, as the module's mode says."""
         if weights is not None:
             self._check_weights(ids, weights)
         if weights is None and isinstance(sum_bags, BagsOfLengths):
@@ -207,7 +207,8 @@ class SparseEmbeddingBag(SparseModule):
         if self.mode == "sqrtn" and weights is not None:
             shares = shares * shares
         divisor = sum_bags(shares, -1).unsqueeze(-1)
-        # Dividing by infinity gives zeros where the divisor is 0, in the value and in the gradient.
+        # Dividing by infinity gives zeros where the divisor is 0, for both the value and the
+        # gradient.
         divisor = divisor.masked_fill(divisor == 0, math.inf)
         return total / (divisor.sqrt() if self.mode == "sqrtn" else divisor)
 

@@ -1,4 +1,4 @@
-"""The base of all modules whose rows live in a sparse table."""
+"""The base class of all modules whose rows live in a sparse table."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SparseModule(nn.Module):
         self.own_optimizer = optimizer
         """The optimizer as given; None uses the trainer's."""
         self.carries_rows = True
-        """False if another module of the same table puts the rows into the state_dict."""
+        """False if a different module of the same table puts the rows into the state_dict."""
         self._spec = spec
         self.home = TableHome(spec.name, store)
         """Where the rows live; shared with copies of this module."""
@@ -79,7 +79,9 @@ class SparseModule(nn.Module):
         return self.home.store
 
     def spec(self, default: Optimizer | None = None) -> TableSpec:
-        """Return this module's table; ``default`` is the optimizer if the module has none."""
+        """Return the spec of this module's table; ``default`` is the optimizer if the module has
+        none.
+        """
         return replace(self._spec, optimizer=self.own_optimizer or default or Adagrad())
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -94,15 +96,16 @@ class SparseModule(nn.Module):
         return to_state(saved or no_rows(self.spec()))
 
     def set_extra_state(self, state: Any) -> None:
-        """Replace the table's rows with those of `load_state_dict`."""
+        """Replace the table's rows with the ones passed to `load_state_dict`."""
         saved = from_state(self.name, self.dim, state)
         if saved is not None:
             self.home.load(saved)
 
     def take_gradients(self) -> dict[str, Gradient]:
-        """Return distinct keys and summed gradients, by table, of lookups outside any step.
+        """Return the distinct keys and summed gradients, by table, of lookups made outside any
+        step.
 
-        The module forgets them: the caller pushes them (see `apply_gradients`).
+        The module forgets them, so the caller must push them (see `apply_gradients`).
         """
         step, self._pending.step = self._pending.step, None
         return step.gradients() if step else {}
@@ -132,12 +135,12 @@ class SparseModule(nn.Module):
         return self.look_up_distinct_eagerly(ids)
 
     def look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
-        """Return what `look_up_distinct` does; for code that torch.compile has already excluded."""
+        """Do the same as `look_up_distinct`, for code that torch.compile has already excluded."""
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up_distinct(lookup, train=train)
 
     def _begin_lookup(self, ids: torch.Tensor) -> tuple[StepRows, Lookup, bool]:
-        """Return the step to look up in, the lookup, and whether its rows are trained."""
+        """Return the step for the lookup, the lookup itself, and whether its rows are trained."""
         check_ids(self.name, ids)
         lookup = Lookup(
             self.name, self.dim, ids, padding_idx=self.padding_idx, unknown=self.unknown
@@ -155,17 +158,19 @@ class SparseModule(nn.Module):
             step = self._pending.step = StepRows(self.home.pull)
         if len(step.lookups) == _MANY_PENDING:
             _log.warning(
-                "table '%s': %d training lookups without apply_gradients(model): rows are "
-                "not trained, and gradients pile up in memory. Call sparsefleet.nn.apply_gradients("
-                "model) next to optimizer.step(); predict under eval() or torch.no_grad()",
+                "table '%s': %d training lookups without apply_gradients(model); rows are not "
+                "trained, and gradients pile up in memory. Call "
+                "sparsefleet.nn.apply_gradients(model) next to optimizer.step(); predict under "
+                "eval() or torch.no_grad()",
                 self.name,
                 _MANY_PENDING,
             )
         return step
 
 
-# torch.compile breaks its graph at these: rows come from a store, which it cannot trace. This is
-# torch.compiler.disable, except that dynamo, which is large, is only loaded on first use.
+# torch.compile breaks its graph at these functions because it cannot trace the store that rows come
+# from. This is torch.compiler.disable, except that dynamo, which is large, is loaded only on first
+# use.
 @_disable_dynamo
 def _look_up_outside_graph(module: SparseModule, ids: torch.Tensor) -> torch.Tensor:
     return module._look_up_eagerly(ids)

@@ -51,22 +51,20 @@ def active_step() -> StepRows | None:
 
 
 def is_traced() -> bool:
-    """Return whether this thread is tracing a model into a graph, where values are not
-    available.
-    """
+    """Return whether this thread is tracing a model into a graph, where tensors have no values."""
     step = active_step()
     return step is not None and step.traced
 
 
 class StepRows:
-    """One step: while it is active, all lookups of this thread go through it.
+    """One step. While it is active, all lookups on this thread go through it.
 
-    ``pull`` fetches rows (`modes.Mode.pull`, or a store's). It is called with keys alone in
-    training, and with ``train=False, unknown=...`` where no row may be created. ``pulled`` holds
+    ``pull`` fetches rows (`modes.Mode.pull`, or a store's). It is called with only keys in
+    training, and with ``train=False, unknown=...`` when no row may be created. ``pulled`` holds
     rows that were prefetched for this batch; a lookup that is not among them does its own pull.
 
-    After ``backward()``, `gradients` returns what to push. Not thread-safe: a step belongs to the
-    thread that entered it.
+    After ``backward()``, `gradients` returns the gradients to push. Not thread-safe: a step belongs
+    to the thread that entered it.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
     >>> from sparsefleet.store import Constant, LocalStore
@@ -80,7 +78,7 @@ class StepRows:
     """
 
     traced = False
-    """True while a model is traced into a graph: tensors then have shapes but no values."""
+    """True while a model is traced into a graph; tensors then have shapes but no values."""
 
     def __init__(self, pull: Pull, *, train: bool = True, pulled: PulledRows | None = None) -> None:
         self.lookups: list[Lookup] = []
@@ -127,9 +125,7 @@ class StepRows:
         return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
 
     def look_up_distinct(self, lookup: Lookup, *, train: bool) -> DistinctRows:
-        """Return the same rows, each distinct row once, for an operator that reads them in
-        place.
-        """
+        """Return the rows, each distinct one once, for an operator that reads them in place."""
         train = train and self._train
         places = self._places_of(lookup)
         if not places:
@@ -163,7 +159,7 @@ class StepRows:
         return any(leaf.has_gradient for leaf in self._leaves)
 
     def _places_of(self, lookup: Lookup) -> list[tuple[TableRows, int]]:
-        """Count the lookup, and return where the planned ones of the same ids are."""
+        """Count the lookup, and return the positions of planned lookups of the same ids."""
         self.lookups.append(lookup)
         planned = self._planned.get(lookup.address()) if self._planned else None
         if planned is None:
@@ -203,8 +199,8 @@ class _Leaf:
         self._values = (rows.gather() if values is None else values).requires_grad_()
         # Autograd does not treat the pieces as views, so callers may modify them in place like the
         # output of nn.Embedding; each piece is handed out once and the whole is never exposed.
-        # Splitting also gives the leaf a gradient buffer of its own: through a plain view it would
-        # share the buffer with every other consumer of that gradient.
+        # Splitting also gives the leaf its own gradient buffer; through a plain view it would share
+        # the buffer with every other consumer of that gradient.
         self._pieces: list[torch.Tensor | None] = list(
             torch.unsafe_split_with_sizes(self._values, rows.sizes)
         )
@@ -224,7 +220,7 @@ class _Leaf:
         return piece
 
     def gradient(self) -> Gradient | None:
-        """Return the distinct keys and summed gradients of the lookups that were made."""
+        """Return the distinct keys and summed gradients of the completed lookups."""
         grad = self._values.grad
         if grad is None:
             return None
@@ -243,7 +239,7 @@ class _Leaf:
 
 def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:
     """Sum ``rows`` (float32[N, D]) for each of the U keys, in order of occurrence."""
-    if len(keys) == len(inverse):  # no repeats and no padding: every row is already its key's sum
+    if len(keys) == len(inverse):  # no repeats or padding, so each row is its key's sum
         return keys, rows
     sums = np.empty((len(keys), rows.shape[1]), np.float32)
     _core.sum_rows(rows, inverse, sums)
@@ -251,7 +247,7 @@ def sum_by_key(keys: Keys, inverse: Inverse, rows: Floats) -> Gradient:
 
 
 def merge_gradients(parts: Sequence[Gradient]) -> Gradient:
-    """Merge gradients of one table from several lookups, so that every key occurs once."""
+    """Merge gradients of one table from several lookups into one per key."""
     if len(parts) == 1:
         return parts[0]
     keys, inverse = _core.unique(np.concatenate([keys for keys, _ in parts]))

@@ -24,7 +24,7 @@ _CHUNK_ROWS = 65536
 
 
 class TableHome:
-    """The store of a module's table: none yet, a private one, or the one it was bound to.
+    """The store of a module's table: none yet, a private one, or the one the module was bound to.
 
     Copies of a module share it, so they look up the same rows. Thread-safe.
     """
@@ -53,9 +53,7 @@ class TableHome:
                 self._settle(self.store, describe())
 
     def bind(self, store: Store, spec: TableSpec) -> None:
-        """Make ``spec`` in ``store`` the table from now on. Rows held in this process move
-        there.
-        """
+        """Use the table ``spec`` in ``store`` from now on. Rows held in this process move there."""
         with self._lock:
             moving = self._waiting
             if moving is None and store is not self.store and self.holds_rows:
@@ -64,19 +62,17 @@ class TableHome:
             self._settle(store, spec)
 
     def save(self) -> SavedRows | None:
-        """Return the current rows; None if they are not in this process or none exist."""
+        """Return the current rows, or None if there are none or they are not in this process."""
         with self._lock:
             return self._waiting or (self._saved_rows() if self.holds_rows else None)
 
     def load(self, saved: SavedRows) -> None:
-        """Make the table hold these rows: now, or as soon as it is defined."""
+        """Make the table hold these rows, now or as soon as it is defined."""
         with self._lock:
             if self.store is None or self.spec is None:
                 self._waiting = saved if len(saved.rows.keys) else None
                 return
-            if isinstance(
-                self.store, LocalStore
-            ):  # on servers, other workers may have added rows since
+            if isinstance(self.store, LocalStore):  # on servers, others may have added rows
                 for chunk in self.store.rows(self.table):
                     self.store.erase(self.table, chunk.keys)
             put_rows(self.store, self.spec, saved)
@@ -84,7 +80,7 @@ class TableHome:
     def pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> Mapping[str, Floats]:
-        """Fetch rows from the store, as `nn.Pull` does. REQUIRES: `open` was called."""
+        """Fetch rows from the store, like `nn.Pull`. REQUIRES: `open` was called."""
         assert self.store is not None
         return self.store.pull_many(keys, train=train, unknown=unknown)[0]
 
@@ -116,7 +112,7 @@ class TableHome:
 class PendingStep:
     """The lookups of a module since gradients were last applied, in a loop without steps.
 
-    A copy of the module starts with none.
+    A copy of the module starts without any.
     """
 
     def __init__(self) -> None:
@@ -130,7 +126,7 @@ class PendingStep:
 
 
 class SavedRows(NamedTuple):
-    """Rows, and the kind of optimizer that their state belongs to."""
+    """Rows, and the kind of optimizer that wrote their state."""
 
     rows: Rows
     optimizer: str
@@ -191,18 +187,21 @@ def state_without_rows(where: str) -> dict[str, Any]:
 
 
 def from_state(table: str, dim: int, state: Any) -> SavedRows | None:
-    """Return the rows in a state; None if it says that they are kept elsewhere."""
+    """Return the rows in a state, or None if the state says that they are kept elsewhere."""
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
         found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
         raise ConfigError(
-            f"table '{table}': the state to load has format {found!r}, expected {_FORMAT}; "
-            "it was not written by this version of sparsefleet"
+            f"table '{table}': the state to load has format {found!r}, expected {_FORMAT}; it was "
+            "written by a different version of sparsefleet"
         )
     if state["rows"] != "here":
         return None
     width = state["values"].shape[1]
     if width != dim:
-        raise ShapeError(f"table '{table}': rows to load have width {width}, expected {dim}")
+        raise ShapeError(
+            f"table '{table}': rows to load have width {width}, expected {dim}; create the module "
+            f"with dim={width}"
+        )
     rows = Rows(
         state["keys"].numpy().view(np.uint64),
         state["values"].numpy(),

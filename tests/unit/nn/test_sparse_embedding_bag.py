@@ -85,7 +85,7 @@ def test_evaluation_creates_no_rows() -> None:
             "must be an int64 or int32 tensor, got torch.int16",
         ),
         (torch.tensor([[0, 1]]), r"must be one-dimensional and on the CPU, got shape \(1, 2\)"),
-        (torch.empty(0, dtype=torch.int64), "are empty, but there are 4 ids"),
+        (torch.empty(0, dtype=torch.int64), "are empty, but 4 ids"),
         ([0, 1], "must be an int64 or int32 tensor, got list"),
     ],
 )
