@@ -1,4 +1,4 @@
-"""Training data: reads files and generators into batches, in background threads."""
+"""Training data: reads files and generators into batches, on background threads."""
 
 from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream
 from sparsefleet.data.csv_format import Csv

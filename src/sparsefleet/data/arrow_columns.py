@@ -1,7 +1,7 @@
-"""Columns of Arrow record batches as columns of a slot.
+"""Converts columns of Arrow record batches to columns of a slot.
 
 No value is handled individually in Python. Arrays are copied only if their memory belongs to Arrow,
-or if their type is not that of the slot.
+or if their type differs from the slot's.
 
 Letters: B rows, N values, W width.
 """
@@ -20,7 +20,7 @@ from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.errors import SchemaError
 
 BadRows = dict[int, tuple[str, str]]
-"""By row number from 0: the column, and what is wrong with its value."""
+"""By row number from 0: the column, and the problem with its value."""
 
 _FILL = "; give a Field(missing=...) to replace missing values"
 Mask = NDArray[np.bool_]
@@ -43,7 +43,7 @@ class SlotColumns:
         kinds = [_storage_type(_find(schema, name, field, path)) for name in self._names]
         self._is_list = len(kinds) == 1 and is_list(kinds[0])
         for name, kind in zip(self._names, kinds, strict=True):
-            self._check_type(kind, f"{path}: column '{name}' has the type {kind}")
+            self._check_type(kind, f"{path}: column '{name}' has type {kind}")
 
     def convert(self, batch: pa.RecordBatch) -> Converted:
         arrays = [_storage(batch.column(name)) for name in self._names]
@@ -93,7 +93,7 @@ class SlotColumns:
     def _fixed(
         self, values: NDArray[Any], offsets: NDArray[np.int64], null: Mask | None, bad: BadRows
     ) -> NDArray[Any]:
-        """Return [B, W] from lists that should have W values each."""
+        """Return [B, W] from lists that must have W values each."""
         width = self._field.width
         lengths = np.diff(offsets)
         good = lengths == width
@@ -116,7 +116,7 @@ class SlotColumns:
         bad: BadRows,
         offsets: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the values of an array, with missing ones filled; add unusable rows to `bad`.
+        """Return the values of an array with missing ones filled in; add unusable rows to `bad`.
 
         offsets: where each row starts, if the array holds the values of lists.
         """
@@ -168,7 +168,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
-    """Return where the lists start in `array.flatten()`, int64[B + 1]; nulls are empty there."""
+    """Return where lists start in `array.flatten()`, int64[B + 1]; nulls count as empty."""
     kind, num_rows = array.type, len(array)
     if pa.types.is_fixed_size_list(kind):
         lengths = np.full(num_rows, kind.list_size, np.int64)
@@ -217,7 +217,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def fits(field: Field, kind: pa.DataType) -> bool:
-    """Return whether the slot can take values of this type."""
+    """Return whether the slot accepts values of this type."""
     if pa.types.is_dictionary(kind):
         return fits(field, kind.value_type)
     if pa.types.is_null(kind):
@@ -240,7 +240,7 @@ class ValueReader:
         self._hashes = np.empty(0, np.int64)
 
     def read(self, array: pa.Array, seed: int) -> Values:
-        """Return the values, which are writable. REQUIRES: fits(field, array.type)."""
+        """Return the values as a writable array. REQUIRES: fits(field, array.type)."""
         if pa.types.is_null(array.type):
             array = array.cast(pa.int8())
         if pa.types.is_dictionary(array.type) and (
@@ -295,7 +295,7 @@ def _as_floats(values: NDArray[Any], missing: Mask | None) -> Values:
     if values.dtype.kind != "f":
         return Values(floats, missing, None)
     if missing is not None:
-        floats[missing] = 0.0  # the memory under a null is undefined
+        floats[missing] = 0.0  # the memory of a null is undefined
     if np.isfinite(floats).all():
         return Values(floats, missing, None)
     nan, infinite = np.isnan(floats), np.isinf(floats)
@@ -304,7 +304,7 @@ def _as_floats(values: NDArray[Any], missing: Mask | None) -> Values:
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the values as stored in memory; values of nulls are undefined."""
+    """Return the values as stored in memory; the values of nulls are undefined."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     dtype = np.dtype(array.type.to_pandas_dtype())

@@ -1,4 +1,6 @@
-"""Columnar data: the base of Arrow formats, Arrow IPC and Feather files, and tables in Python."""
+"""Columnar data: the base class of Arrow formats, Arrow IPC and Feather files, and tables in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrowStream"]
 
-_MAX_KEPT_BYTES = 64 * 1024  # of a bad row
+_MAX_KEPT_BYTES = 64 * 1024  # characters of a bad row
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
 _NOUN = "Arrow IPC"
@@ -42,13 +44,13 @@ class RowBatches(NamedTuple):
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     begin: int
-    """The row of the file that comes first in `batches`; the source skips rows before the part."""
+    """The first row of the file in `batches`; the source skips rows before the part."""
     total: int | None
-    """Rows in the file, if known."""
+    """Number of rows in the file, if known."""
 
 
 class ArrowFormat(RecordFormat):
-    """A columnar format that Arrow reads; only the columns of the slots are read."""
+    """A columnar format read by Arrow; only the columns of the slots are read."""
 
     def __init__(self, *slots: Slot) -> None:
         name = type(self).__name__
@@ -57,7 +59,7 @@ class ArrowFormat(RecordFormat):
             if field.separator or not all(isinstance(column, str) for column in field.source):
                 raise ConfigError(
                     f"{name}: field '{field.name}' has a separator or a column number, which only "
-                    "CSV supports; use column names"
+                    "CSV supports; use a column name"
                 )
 
     @property
@@ -66,7 +68,7 @@ class ArrowFormat(RecordFormat):
 
     @property
     def column_names(self) -> list[str]:
-        """The file columns that are read."""
+        """The file columns to read."""
         return list(dict.fromkeys(str(name) for field in self.fields for name in field.source))
 
     @abstractmethod
@@ -82,7 +84,7 @@ class ArrowFormat(RecordFormat):
         name = type(self).__name__
         if config.command is not None:
             raise ConfigError(
-                f"{name} files cannot be read through a pipe command, which is only for text"
+                f"{name} files cannot be read through a pipe command, which supports only text"
             )
         if config.compression not in ("infer", "none"):
             raise ConfigError(
@@ -99,7 +101,7 @@ class ArrowSource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield pieces of record batches, without a copy where types match those of the slots."""
+        """Yield pieces of record batches, without copying if types match those of the slots."""
         from sparsefleet.data.arrow_columns import SlotColumns  # loads pyarrow, 40 MB
 
         with self._format.open_batches(part, self._context.config) as rows:
@@ -131,7 +133,7 @@ class ArrowSource:
         room: Callable[[], int],
         total: int | None,
     ) -> Generator[ColumnPart, None, None]:
-        """Yield the good rows of a record batch, in pieces as large as there is room for."""
+        """Yield the good rows of a record batch, in pieces no larger than the room."""
         counts, share = self._context.counts, self._context.share
         rows = np.arange((share.rank - first) % share.num, batch.num_rows, share.num)
         if share.num > 1:
@@ -139,7 +141,7 @@ class ArrowSource:
         counts.add(lines=batch.num_rows, bytes=batch.nbytes)
         converted = [slot.convert(batch) for slot in slots]
         bad: dict[int, tuple[str, str]] = {}
-        for one in reversed(converted):  # a row with several problems reports its first slot's
+        for one in reversed(converted):  # a row with several problems reports the first slot's
             bad.update(one.bad)
         at = 0
         for stop in (*sorted(bad), batch.num_rows):
@@ -179,7 +181,7 @@ def file_errors(path: str, noun: str) -> Iterator[None]:
 class ArrowIpc(ArrowFormat):
     """Arrow IPC files of either layout (file or stream), and Feather files of version 2.
 
-    slots: as for `Parquet`. A file is read by one thread, a record batch at a time.
+    slots: as for `Parquet`. A file is read by one thread, one record batch at a time.
 
     >>> import pathlib, tempfile
     >>> import pyarrow, pyarrow.feather
@@ -192,7 +194,7 @@ class ArrowIpc(ArrowFormat):
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:
-        import pyarrow as pa  # 40 MB, loaded only to read such files
+        import pyarrow as pa  # 40 MB, so loaded only to read such files
 
         path = part.path
         with open_file(path, config.storage_options) as file:
@@ -237,7 +239,7 @@ class ArrowStream(ArrowFormat):
     """The rows of Arrow tables or record batches that a function yields.
 
     function: called without arguments on the reading thread; returns an iterable. To resume, it is
-        run again and its first rows are skipped, so it should yield the same ones each time. The
+        called again and its first rows are skipped, so it should yield the same rows each time. The
         reader's files are None, and each of several workers needs a function for its own part.
     slots: as for `Parquet`.
 
@@ -269,11 +271,14 @@ class ArrowStream(ArrowFormat):
         batches = self._batches(part.path)
         first = next(batches, None)
         if first is None:
-            raise DataError(f"{part.path}: the function of ArrowStream yielded no table")
+            raise DataError(
+                f"{part.path}: the function of ArrowStream yielded no tables; it must yield at "
+                "least one"
+            )
         yield RowBatches(first.schema, _chained(first, batches), 0, None)
 
     def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; add the number of the table to the function's errors."""
+        """Yield record batches; add the table number to the function's errors."""
         import pyarrow as pa
 
         number = 0

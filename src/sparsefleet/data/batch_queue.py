@@ -11,13 +11,15 @@ from sparsefleet.errors import DataError
 
 T = TypeVar("T")
 
-_FILES_STUCK = "(ReaderConfig.wait_s): a file system or pipe command hangs, or reading is too slow"
+_FILES_STUCK = (
+    "(ReaderConfig.wait_s): a file system or pipe command may hang, or reading is too slow"
+)
 
 
 class BatchQueue(Generic[T]):
     """A queue of up to `capacity` batches. Thread-safe, with any number of threads on each side.
 
-    It ends when all producers are done or one has failed; batches still in it are handed out.
+    It ends when all producers are done or one has failed; remaining batches are still handed out.
 
     advice: the end of the error message when no batch arrives in time.
 
@@ -42,12 +44,12 @@ class BatchQueue(Generic[T]):
         self.consumers_blocked_s = 0.0
 
     def size(self) -> int:
-        """Return the number of batches that wait to be taken."""
+        """Return the number of batches waiting to be taken."""
         return len(self._batches)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether producers can stop, because nobody will take more batches."""
+        """Whether producers can stop because nobody will take more batches."""
         return self._closed or self._error is not None
 
     def put(self, batch: T) -> bool:
@@ -64,7 +66,7 @@ class BatchQueue(Generic[T]):
             return True
 
     def take(self, wait_s: float) -> T | None:
-        """Return the next batch, or None at the end; raise the error of a failed producer."""
+        """Return the next batch, or None at the end. Raises the error of a failed producer."""
         with self._lock:
             begun = monotonic()
             deadline = begun + wait_s
@@ -99,7 +101,7 @@ class BatchQueue(Generic[T]):
             self._has_room.notify_all()
 
     def close(self) -> None:
-        """Drop all batches and wake all threads that wait."""
+        """Drop all batches and wake all waiting threads."""
         with self._lock:
             self._closed = True
             self._batches.clear()

@@ -51,10 +51,10 @@ def fill_empty(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
 class BlockWalk:
     """Takes spans of up to `batch_size` records from contiguous blocks, round robin.
 
-    This is what training threads with one queue each do: no batch has records from two blocks, and
-    each block may end with a short batch. Thread-safe.
+    This is what training threads with one queue each would do: no batch has records from two
+    blocks, and each block may end with a short batch. Thread-safe.
 
-    given: the number of records of each block that an earlier walk has handed out.
+    given: the number of records that an earlier walk has handed out from each block.
 
     >>> walk = BlockWalk(7, 3, num_blocks=2)
     >>> [walk.take() for _ in range(4)]
@@ -91,7 +91,8 @@ class BlockWalk:
         for (begin, end), count in zip(pairwise(begins), self._given, strict=True):
             if not isinstance(count, int) or not 0 <= count <= end - begin:
                 raise ConfigError(
-                    f"the state says that {count!r} records of a block of {end - begin} were read"
+                    f"the state says that {count!r} of {end - begin} records in a block were read; "
+                    "load the same data"
                 )
 
     def __len__(self) -> int:
@@ -100,7 +101,7 @@ class BlockWalk:
         return sum(-(-(end - begin) // self._batch_size) for begin, end in spans)
 
     def take(self) -> tuple[int, int] | None:
-        """Return the next span as (first record, one past the last); None at the end."""
+        """Return the next span as (first record, one past the last), or None at the end."""
         with self._lock:
             block = self._next_block()
             if block is None:
@@ -118,12 +119,12 @@ class BlockWalk:
 
     @property
     def given(self) -> list[int]:
-        """Records handed out from each block."""
+        """Number of records handed out from each block."""
         with self._lock:
             return list(self._given)
 
     def _next_block(self) -> int | None:
-        """Return the block with the fewest spans taken, among those that have any left."""
+        """Return the block with the fewest spans taken, among blocks that have any left."""
         found: int | None = None
         fewest = 0
         for block, given in enumerate(self._given):

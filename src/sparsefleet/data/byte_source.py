@@ -1,8 +1,8 @@
 """Opens files and decompresses them block by block, in bounded memory.
 
 zstd needs care: the decompressor of the zstandard package returns the whole output of its input at
-once, and four bytes of zstd can expand to 128 KiB. So frames are walked by their block headers, and
-only a few blocks are decompressed at a time. Layout: RFC 8878, section 3.
+once, and four bytes of zstd can expand to 128 KiB. The code therefore walks frames by their block
+headers and decompresses only a few blocks at a time. Layout: RFC 8878, section 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CutOffError", "FormatError", "Piece", "WindowError", "zstd_pieces"]
 Compression = Literal["infer", "none", "gzip", "zstd"]
 COMPRESSIONS = get_args(Compression)
 DEFAULT_WINDOW_BYTES = 8 << 20
-"""The window size that RFC 8878 recommends every zstd decoder to support."""
+"""The window size that RFC 8878 recommends every zstd decoder support."""
 
 _GZIP_WITH_HEADER = 31  # zlib: window of 32 KiB, and gzip's header and checksum
 MAX_BLOCK_BYTES = 128 << 10
@@ -62,7 +62,7 @@ def open_file(path: str, storage_options: Mapping[str, Any]) -> IO[bytes]:
         opened: IO[bytes] = fsspec.open(path, "rb", **storage_options).open()
         return opened
     except FileNotFoundError as error:
-        raise InputMissingError(f"{path}: no such file") from error
+        raise InputMissingError(f"{path}: no such file; check the path") from error
     except (OSError, ImportError, ValueError) as error:
         raise InputFileError(f"{path}: cannot open the file: {error}") from error
 
@@ -74,9 +74,9 @@ def read_blocks(
     block_bytes: int,
     max_window_bytes: int = DEFAULT_WINDOW_BYTES,
 ) -> Iterator[bytes]:
-    """Yield blocks of 1 to `block_bytes` bytes, however well the file compresses.
+    """Yield blocks of 1 to `block_bytes` bytes, no matter how well the file compresses.
 
-    path: named in errors.
+    path: named in error messages.
     max_window_bytes: a zstd file that needs a larger window is refused.
     """
     try:
@@ -94,7 +94,7 @@ def read_blocks(
 
 
 def _gunzip(file: IO[bytes], path: str, block_bytes: int) -> Iterator[bytes]:
-    """Yield all members of a gzip file in turn; zlib releases the GIL."""
+    """Yield all members of a gzip file in sequence; zlib releases the GIL."""
     member = zlib.decompressobj(_GZIP_WITH_HEADER)
     packed = b""
     while packed or (packed := file.read(block_bytes)):
@@ -146,7 +146,7 @@ def _unzstd(file: IO[bytes], path: str, block_bytes: int, max_window_bytes: int)
 
 
 class CutOffError(Exception):
-    """The input ends within a frame."""
+    """The input ends in the middle of a frame."""
 
 
 class FormatError(Exception):
@@ -154,7 +154,7 @@ class FormatError(Exception):
 
 
 class WindowError(Exception):
-    """A frame needs a larger window, and so more memory, than is allowed."""
+    """A frame needs a larger window, and thus more memory, than allowed."""
 
     def __init__(self, window_bytes: int) -> None:
         super().__init__(f"needs a zstd window of {window_bytes:,} bytes")
@@ -187,7 +187,7 @@ def zstd_pieces(
         elif number == _MAGIC:
             yield from _frame(source, magic, num_blocks, max_window_bytes)
         else:
-            raise FormatError(f"a frame begins with {magic.hex()}")
+            raise FormatError(f"a frame starts with {magic.hex()}")
         is_first = False
     if is_first:
         raise CutOffError

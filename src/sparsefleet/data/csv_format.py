@@ -1,4 +1,4 @@
-"""CSV and other separated text, with a schema. Letters: B records, N values."""
+"""CSV and other delimited text, with a schema. Letters: B records, N values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ENDS = ("\r", "\n", "\0")
 class Csv(TextFormat):
     """Text with a separator between fields; columns without a slot are ignored.
 
-    slots: `Slot`, or `Field` if the column has another name, values may be missing, strings are
+    slots: `Slot`, or `Field` if the column has a different name, values may be missing, strings are
         hashed, or a field has several values. A slot without a shape has all values of its field,
         possibly none.
-    header: True: the first line of each file names its columns, in any order. A list of names:
-        the columns of files without such a line. False: columns are given by number.
+    header: True means that the first line of each file names its columns, in any order. A list
+        names the columns of files without such a line. With False, columns are given by number.
     separator, quote: one character each; quote="" turns quoting off. A quoted field may contain
         separators and doubled quotes, but no line breaks: a line is a record. Spaces around a
         field are ignored, those inside its quotes are not.
@@ -79,7 +79,7 @@ class Csv(TextFormat):
         return self._native_of(row if self.header_lines else [None] * len(row), path)
 
     def _native_of(self, names: Sequence[str | None], path: str) -> _core.RecordFormat:
-        """Return the parser for a file with these column names; None: the column has no name."""
+        """Return the parser for a file with these column names; None marks an unnamed column."""
         fields: list[tuple[str, int | None, int]] = [
             ("" if name is None else f"'{name}'", None, 0) for name in names
         ]

@@ -1,4 +1,4 @@
-"""The inputs of a model, described once: for reading, training, export and the online check.
+"""The inputs of a model, described once for reading, training, export and the online check.
 
 Letters: B examples, W columns of a feature, N values of all examples.
 """
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
 
 _MAX_DIM = 2**16
-_CHUNK = 8192  # examples handed over at once by columns in memory
+_CHUNK = 8192  # examples that columns in memory hand over at once
 Kind = TypeVar("Kind", bound="Feature")
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One input of a model. Base of all kinds of features."""
+    """One input of a model. Base class of all kinds of features."""
 
     name: str
     """The name of the input, and of its column unless `columns` says otherwise."""
 
     @property
     def field(self) -> Field:
-        """Return how it is read from a file with columns."""
+        """Return the field for reading it from a file with columns."""
         raise NotImplementedError(f"{type(self).__name__} is not a kind of feature")
 
     def _require(self, holds: bool, wanted: str, found: object) -> None:
@@ -52,8 +52,8 @@ class Feature:
 class Numeric(Feature):
     """Numbers, one per column: float32[B], or float32[B, W] from W columns.
 
-    The model computes ``(transform(x) - mean) / std``, so that an exported model takes the numbers
-    as they are in the file.
+    The model computes ``(transform(x) - mean) / std``, so an exported model accepts the numbers as
+    they are in the file.
 
     >>> Numeric("price", transform="log", missing=0.0).width
     1
@@ -62,10 +62,10 @@ class Numeric(Feature):
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The columns of the file; None: the one with the name of the feature."""
+    """The columns of the file; None means the one with the feature's name."""
 
     missing: float | None = None
-    """Replaces a missing number. None: a missing number is an error."""
+    """Replaces a missing number. With None, a missing number is an error."""
 
     transform: Literal["none", "log"] = "none"
     """"log": sign(x) log(1 + |x|), for counts and prices."""
@@ -94,27 +94,29 @@ class Numeric(Feature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdFeature(Feature):
-    """Ids that are looked up in a table. Base of the kinds that differ in ids per example."""
+    """Ids to look up in a table. Base class of the kinds that differ in ids per example."""
 
     table: str = ""
-    """The table of the rows; features may share one. "": the name of the feature."""
+    """The table that holds the rows; features may share one. "" means the feature's name."""
 
     dim: int = 8
     """The width of a row; features that share a table must have the same width."""
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The column of the file; None: the one with the name of the feature."""
+    """The column of the file; None means the one with the feature's name."""
 
     hash_seed: int | None = None
     """Hash strings to ids with this seed; features that share a table but not their strings need
-    different seeds. None: ids are numbers, or positions in the `vocabulary`."""
+    different seeds. With None, ids are numbers, or positions in the `vocabulary`.
+    """
 
     vocabulary: tuple[str, ...] | None = None
-    """All known strings; any other gets the id 0, and string i, from 0, the id i + 1."""
+    """All known strings. String i, counted from 0, gets the id i + 1, and any other the id 0."""
 
     missing: int | None = None
-    """The id of a missing value. None: it is an error in a column of numbers, a string like any
-    other if hashed, and 0 with a vocabulary."""
+    """The id for a missing value. With None, a missing value is an error in a column of numbers, an
+    ordinary string if hashed, and 0 with a vocabulary.
+    """
 
     def __post_init__(self) -> None:
         holds = isinstance(self.dim, int) and 1 <= self.dim <= _MAX_DIM
@@ -134,7 +136,7 @@ class IdFeature(Feature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Categorical(IdFeature):
-    """One id per example, int64[B]; from a tuple of W columns int64[B, W], W fields of the model.
+    """One id per example, int64[B], or int64[B, W] from a tuple of W columns, which are W fields.
 
     >>> city = Categorical("city", hash_seed=3, dim=16)
     >>> city.field.hash_seed, city.table_name
@@ -165,10 +167,12 @@ class Categorical(IdFeature):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ManyIds(IdFeature):
     separator: str = ""
-    """For CSV: separates the values in a field, as "|" does; list columns of Parquet need none."""
+    """For CSV, the separator between values in a field, such as "|"; Parquet's list columns need
+    none.
+    """
 
     max_length: int = 100
-    """Only the last ids of an example are used, at most this many."""
+    """Maximum number of ids used per example; the last ones are kept."""
 
     @property
     def field(self) -> Field:
@@ -186,7 +190,7 @@ class _ManyIds(IdFeature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiValued(_ManyIds):
-    """Any number of ids without order, such as tags; the model pools their rows into one.
+    """Any number of unordered ids, such as tags; the model pools their rows into one.
 
     A column is a pair (values int64[N], offsets int64[B]).
 
@@ -205,7 +209,7 @@ class MultiValued(_ManyIds):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence(_ManyIds):
-    """Ids in order, oldest first, such as items that a user has seen; used by sequence models.
+    """Ids in order, oldest first, such as items seen by a user; used by sequence models.
 
     A column is a pair (values int64[N], offsets int64[B]).
 
@@ -223,11 +227,10 @@ class Label(Feature):
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The columns of the file, several for several tasks; None: the column with the name of the
-    label."""
+    """The columns of the file, one per task; None means the column with the label's name."""
 
     positive: str | None = None
-    """The string that is 1.0 while all others are 0.0. None: the column holds numbers."""
+    """The string that maps to 1.0; all others map to 0.0. With None, the column holds numbers."""
 
     def __post_init__(self) -> None:
         self.field  # noqa: B018  checks the settings
@@ -281,7 +284,7 @@ class Features:
     def __getitem__(self, name: str) -> Feature:
         if name not in self._features:
             raise ConfigError(
-                f"there is no feature named {name!r}; the names are {', '.join(self._features)}"
+                f"no feature is named {name!r}; the names are {', '.join(self._features)}"
             )
         return self._features[name]
 
@@ -302,7 +305,7 @@ class Features:
         return [feature for feature in self if isinstance(feature, kind)]
 
     def only(self, *names: str) -> Features:
-        """Return a description with these features, in this order, and the same label."""
+        """Return a description with only these features, in this order, and the same label."""
         return Features(*(self[name] for name in names), label=self.label)
 
     def without(self, *names: str) -> Features:
@@ -352,9 +355,9 @@ class Features:
     ) -> Reader:
         """Return a reader of files, with labels if there is a label.
 
-        format: as `csv()` and the others return it; None: chosen by the suffix of the first file:
-            .csv, .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
-        settings: those of `Reader`.
+        format: the result of `csv()` or a similar method. None chooses it by the suffix of the
+            first file: .csv, .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
+        settings: the settings of `Reader`.
         """
         chosen = self._format_of(files) if format is None else format
         label = None if self.label is None else self.label.name
@@ -368,11 +371,11 @@ class Features:
         worker_index: int = 0,
         worker_num: int = 1,
     ) -> MemoryData:
-        """Return batches of columns that are in memory, which can be shuffled; see `MemoryData`.
+        """Return batches from columns in memory, which can be shuffled; see `MemoryData`.
 
-        columns: by name, for all features and the label: an array or list with one item per
-            example; features with any number of ids also take (values [N], offsets [B + 1]).
-            Columns that no feature has are ignored. Strings become ids as in a file.
+        columns: by name, for all features and the label, an array or list with one item per
+            example; features with any number of ids also accept (values [N], offsets [B + 1]).
+            Columns that no feature uses are ignored. Strings become ids, as in a file.
         worker_index, worker_num: which contiguous part of the examples this worker gets.
         """
         fields = [replace(field, columns=None, separator="") for field in self.fields]
@@ -382,7 +385,8 @@ class Features:
         for name, found in sizes.items():
             if found != size:
                 raise ConfigError(
-                    f"column '{name}' has {found} examples, but '{next(iter(sizes))}' has {size}"
+                    f"column '{name}' has {found} examples, but '{next(iter(sizes))}' has {size}; "
+                    "all columns must have the same number"
                 )
         begin, end = (size * (worker_index + i) // worker_num for i in (0, 1))
         if begin == end:
@@ -431,7 +435,7 @@ class Features:
 
 
 class _MemoryColumn:
-    """A column in memory that returns batches in the form `Records` takes."""
+    """A column in memory that returns batches in the form that `Records` accepts."""
 
     def __init__(self, values: Any, offsets: Any = None) -> None:
         self._values = np.asarray(values)
@@ -450,7 +454,7 @@ class _MemoryColumn:
 def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
     if field.name not in columns:
         raise ConfigError(
-            f"there is no column '{field.name}'; found {', '.join(map(str, columns)) or 'none'}"
+            f"no column '{field.name}'; found {', '.join(map(str, columns)) or 'none'}"
         )
     column = columns[field.name]
     if field.shape is not None:
@@ -471,7 +475,7 @@ def _numbers(column: Any, field: Field) -> Any:
     try:
         values = values.astype(np.float32)
     except (TypeError, ValueError):
-        return values  # the reader names what is wrong
+        return values  # the reader reports the problem
     return np.where(np.isnan(values), np.float32(field.missing), values)
 
 

@@ -1,4 +1,4 @@
-"""Slots, and where their values are in a file with columns."""
+"""Slots, and the location of their values in a file with columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_WIDTH = 2**31 - 1
 class Slot:
     """One input of a model: ids or floats, any number per record or a fixed shape.
 
-    Letters: B records, N values of all records.
+    Letters: B records, N values in all records.
 
     >>> Slot("ads")                         # values int64[N], offsets
     Slot(name='ads', dtype='uint64', shape=None)
@@ -30,13 +30,15 @@ class Slot:
     """The name of the column in a batch."""
 
     dtype: Literal["uint64", "float", "text"] = "uint64"
-    """"uint64": ids, held as int64 with the same bits, since torch lacks a full uint64. "float":
+    """"uint64": ids, held as int64 with the same bits, since torch has no full uint64. "float":
     float32. "text": one string without blanks per record, as bytes uint8[N] and offsets; only for
-    `MultiSlot`."""
+    `MultiSlot`.
+    """
 
     shape: tuple[int, ...] | None = None
-    """The shape of each record's values; () is a single value, so that the column is [B]. None: the
-    number of values varies between records."""
+    """The shape of each record's values; () is a single value, which makes the column [B]. With
+    None, the number of values varies between records.
+    """
 
     def __post_init__(self) -> None:
         require(isinstance(self.name, str) and self.name != "", self, "name", "a non-empty string")
@@ -63,7 +65,7 @@ class Slot:
 
     @property
     def width(self) -> int:
-        """Values per record; 0 if the number varies."""
+        """Number of values per record; 0 if it varies."""
         return 0 if self.shape is None else math.prod(self.shape)
 
 
@@ -82,28 +84,32 @@ class Field(Slot):
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
     """The column of the file, by name or, in CSV, also by number from 0. Several columns together
-    fill one slot with one value each. None: the column with the name of the slot."""
+    fill one slot with one value each. None means the column with the slot's name."""
 
     missing: int | float | None = None
-    """The value that replaces a missing one: null, NaN in a float column, one of `missing_texts` in
-    CSV.
-    None: missing values are errors."""
+    """The value that replaces a missing one, which is null, NaN in a float column, or one of
+    `missing_texts` in CSV. With None, missing values are errors.
+    """
 
     hash_seed: int | None = None
-    """Hash strings to ids by `hash64(text, hash_seed + i)`, i being the index of the column within
-    the slot. None: the column's type decides, and strings are hashed with seed 0; ids in CSV must
-    then be numbers."""
+    """Hash strings to ids with `hash64(text, hash_seed + i)`, where i is the index of the column
+    within the slot. With None, the column's type decides: strings are hashed with seed 0, and ids
+    in CSV must be numbers.
+    """
 
     separator: str = ""
-    """For CSV: separates several values in one field. "": a field is one value."""
+    """For CSV, the separator between several values in one field; "" if a field is one value."""
 
     vocabulary: tuple[str, ...] | None = None
-    """All known strings: string i, from 0, has the id i + 1, and any other, or a missing one, the
-    id 0. Requires `hash_seed`. As the label of a reader it becomes float32. None: any string."""
+    """All known strings: string i, counted from 0, has the id i + 1; any other, or a missing one,
+    has the id 0. Requires `hash_seed`. As the label of a reader it becomes float32. None accepts
+    any string.
+    """
 
     max_values: int | None = None
-    """For a slot without a shape: only the last values of a record are kept, at most this many.
-    None: all."""
+    """For a slot without a shape, the maximum number of values per record, of which the last are
+    kept. None keeps all.
+    """
 
     def __post_init__(self) -> None:
         Slot.__post_init__(self)

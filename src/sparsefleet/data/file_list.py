@@ -1,4 +1,4 @@
-"""Lists input files and splits them between workers."""
+"""Lists input files and divides them among workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 PathLike = str | os.PathLike[str]
 
 Download = Callable[[str], "Sequence[str] | str | None"]
-"""Maps a path to the command that prints the file: a list of words, or a shell command line. None:
-the file is opened directly."""
+"""Maps a path to the command that prints the file, as a list of words or a shell command line. None
+means that the file is opened directly.
+"""
 
 _PATTERN_CHARACTERS = frozenset("*?[")
 
@@ -27,12 +28,12 @@ def list_files(
     *,
     download: Download | None = None,
 ) -> list[str]:
-    """Return the files that `paths` name, with patterns expanded in sorted order. All must exist.
+    """Return the files that `paths` names, with patterns expanded in sorted order. All must exist.
 
     paths: one or several paths, local or with an fsspec protocol (``s3://``, ``memory://``). A path
         with ``*``, ``?`` or ``[`` is a pattern, unless a file of that name exists.
     storage_options: for fsspec.
-    download: see ReaderConfig; files that are downloaded are not checked for existence.
+    download: see ReaderConfig; downloaded files are not checked for existence.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -44,9 +45,9 @@ def list_files(
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given and not isinstance(paths, WorkerFiles):
         raise ConfigError(
-            "the list of files is empty: pass at least one path or pattern. A worker may have no "
-            "files if it passes what fleet.split_files returned, or all files together with "
-            "worker_index and worker_num"
+            "the list of files is empty: pass at least one path or pattern. To allow a worker "
+            "without files, pass the result of fleet.split_files, or all files with worker_index "
+            "and worker_num"
         )
     found: list[str] = []
     for path in given:
@@ -62,13 +63,13 @@ def list_files(
     )
     if twice:
         raise ConfigError(
-            f"{min(twice)} is listed twice: its records would be read twice; list each file once"
+            f"{min(twice)} is listed twice, so its records would be read twice; list each file once"
         )
     return found
 
 
 def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerFiles:
-    """Return a worker's contiguous part of the files; the first workers may get one more.
+    """Return a worker's contiguous part of the files; the first workers may get one more each.
 
     >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
     ['d', 'e']

@@ -21,7 +21,7 @@ _SKIPPED_AT_ONCE = 4096
 
 
 class MultiSlot(TextFormat):
-    """MultiSlot text: each line has all slots in order, each as a count followed by its values.
+    """MultiSlot text, where each line has all slots in order, each as a count followed by values.
 
     A line for the slots of the example: ``2 0.5 0.25 3 17 18 99 1 1``.
 
@@ -62,9 +62,10 @@ class CriteoTsv(TextFormat):
     """
 
     categories: Literal["hash", "hex"] = "hash"
-    """"hash": any string t in category c (from 0) becomes ``hash64(t, seed=c)``; a missing one is
-    the empty string. "hex": the string is a number of up to 8 hexadecimal digits, a missing one is
-    -1; equal strings in two categories then share an id."""
+    """"hash": any string t in category c (from 0) becomes ``hash64(t, seed=c)``; a missing one
+    counts as the empty string. "hex": the string is a number of up to 8 hexadecimal digits, and a
+    missing one is -1; equal strings in two categories then share an id.
+    """
 
     counts: Literal["log", "plain"] = "log"
     """"log": a count x becomes log(1 + x), or 0 if negative. "plain": unchanged."""
@@ -73,7 +74,7 @@ class CriteoTsv(TextFormat):
     """The value for a missing count, which is not transformed. May be NaN."""
 
     has_label: bool = True
-    """False: lines start with the first count."""
+    """If False, lines start with the first count."""
 
     def __post_init__(self) -> None:
         require(self.categories in ("hash", "hex"), self, "categories", "'hash' or 'hex'")
@@ -95,7 +96,7 @@ class CriteoTsv(TextFormat):
 
 
 class MultiSlotBinary(RecordFormat):
-    """Binary records without separators: for each slot a uint16 count and its values.
+    """Binary records without separators, with a uint16 count and values for each slot.
 
     Little-endian; values are uint64 or float32. Fluid's FileInstantDataset reads the same files.
 
@@ -123,7 +124,7 @@ class MultiSlotBinary(RecordFormat):
     def check_config(self, config: ReaderConfig, files: list[str]) -> None:
         if config.command is not None:
             raise ConfigError(
-                "MultiSlotBinary cannot use a pipe or shell command, which is only for text"
+                "MultiSlotBinary cannot use a pipe or shell command, which supports only text"
             )
         if any(compression_of(path, config.compression) == "zstd" for path in files):
             check_zstd()
@@ -132,8 +133,8 @@ class MultiSlotBinary(RecordFormat):
 class BinarySource:
     """Converts bytes into columns. Not thread-safe.
 
-    A malformed record is an error whatever `max_bad_lines` says: the start of the next one is
-    unknown.
+    A malformed record is always an error, regardless of `max_bad_lines`, since the start of the
+    next one is unknown.
     """
 
     def __init__(self, native: _core.RecordFormat, context: SourceContext) -> None:
@@ -141,8 +142,8 @@ class BinarySource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield the records from `part.begin` on; the total is known at the end of the file."""
-        self._batch.take()  # drops what an abandoned pass has left
+        """Yield the records starting at `part.begin`; the total is known at the end of the file."""
+        self._batch.take()  # drops leftovers of an abandoned pass
         number, rest = 0, b""
         with contextlib.closing(file_blocks(part.path, self._context)) as blocks:
             for block in blocks:
@@ -176,8 +177,8 @@ class BinarySource:
         total = number + count
         if rest:
             raise InputFileError(
-                f"{part.path}: the file ends within record {total + 1}, after {len(rest)} bytes "
-                "of it"
+                f"{part.path}: the file is truncated: it ends after {len(rest)} bytes of record "
+                f"{total + 1}"
             )
         if number < part.begin:
             raise InputFileError(

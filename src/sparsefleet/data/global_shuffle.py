@@ -1,4 +1,4 @@
-"""Distributes records over all workers: each record ends up at exactly one worker.
+"""Distributes records over all workers; each record ends up on exactly one of them.
 
 Workers exchange records as blocks of bytes. Format, little-endian, arrays start at multiples of
 8 bytes:
@@ -46,7 +46,7 @@ _CODES = {"uint64": 0, "float": 1, "text": 2}
 
 
 class Exchange(Protocol):
-    """An exchange of bytes in which every worker sends to every other one.
+    """An exchange of bytes in which every worker sends to every other worker.
 
     One thread calls `send` and another `receive`. If any worker fails, the exchange ends for all,
     with an error that names the worker.
@@ -61,19 +61,21 @@ class Exchange(Protocol):
         """The number of workers."""
 
     def send(self, to: int, data: bytes) -> None:
-        """Send the data; waits while the receiver has too much unread data."""
+        """Send the data, and wait while the receiver has too much unread data."""
 
     def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
-        """Send data to several workers; costs fewer requests than sending it to each."""
+        """Send data to several workers with fewer requests than sending it to each."""
 
     def receive(self) -> list[bytes]:
-        """Wait for data and return what has arrived, at least one message."""
+        """Wait for data and return everything that has arrived, at least one message."""
 
     def fail(self, error: BaseException) -> None:
-        """Report that this worker failed; the others raise, now or at their next call."""
+        """Report that this worker failed; the others raise an error now or on their next call."""
 
     def close(self) -> None:
-        """Wait until all workers have received everything; raise if one was lost before."""
+        """Wait until all workers have received everything. Raises an error if one was lost before
+        that.
+        """
 
 
 class Workers(Protocol):
@@ -97,7 +99,7 @@ class Dealer(Protocol):
 
 
 class RandomDealer:
-    """Deals records at random, with a seed; the counts of workers differ by at most one.
+    """Deals records at random, with a seed; the workers' counts differ by at most one.
 
     >>> dealer = RandomDealer(7, 3, seed=(1, 0))
     >>> sorted(np.bincount(dealer.ranks(0, 7)).tolist())
@@ -106,8 +108,7 @@ class RandomDealer:
 
     def __init__(self, num_records: int, num_workers: int, seed: tuple[int, ...]) -> None:
         rng = np.random.default_rng(seed)
-        # Which workers get one more is also random, so that many workers with few records stay
-        # balanced.
+        # Which workers get one more is also random, so many workers with few records stay balanced.
         turn = np.roll(np.arange(num_workers, dtype=np.uint16), rng.integers(num_workers))
         self._ranks: Ranks = np.resize(turn, num_records)
         rng.shuffle(self._ranks)
@@ -134,14 +135,14 @@ class TextDealer:
 
 
 class GlobalShuffle:
-    """One worker's part in a shuffle: sends its records away and receives those dealt to it.
+    """One worker's part in a shuffle, which sends its records and receives the ones dealt to it.
 
-    records: freed from the end as they are sent, so that only a few blocks are in memory besides
-        the data itself.
+    records: freed from the end as they are sent, so memory holds only a few blocks on top of the
+        data.
     block_records: the approximate number of records in a block.
     pause_s: pause after each block that is sent.
 
-    Sending and receiving run at the same time, so that workers cannot deadlock.
+    Sending and receiving run concurrently, so workers cannot deadlock.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class GlobalShuffle:
         self._error: BaseException | None = None
 
     def run(self) -> MemoryRecords:
-        """Return this worker's new records, in an order that depends on the dealing alone."""
+        """Return this worker's new records, in an order that depends only on the dealing."""
         receiver = threading.Thread(target=self._receive, name="sparsefleet-shuffle", daemon=True)
         receiver.start()
         try:
@@ -217,7 +218,7 @@ class GlobalShuffle:
     def _blocks_of(
         self, rank: int, chosen: np.ndarray[tuple[int], np.dtype[np.intp]]
     ) -> Iterator[bytes]:
-        """Yield the blocks for another worker; keep those for this one."""
+        """Yield the blocks for another worker; keep this worker's own."""
         for begin in range(0, len(chosen), self._block_records):
             some = chosen[begin : begin + self._block_records].astype(np.uint32)
             columns = [compact(column) for column in self._records.take(some)]
@@ -251,7 +252,7 @@ class GlobalShuffle:
         self._keep(came)
 
     def _keep(self, block: RecordBlock) -> None:
-        """Copy column by column, so that each can be freed once its records are joined."""
+        """Copy column by column, which allows each to be freed once its records are joined."""
         arenas = self._arenas[block.sender]
         columns = [copy_column(*one) for one in zip(block.columns, arenas, strict=True)]
         self._came[block.sender][block.number] = columns
@@ -310,17 +311,19 @@ def pack_end(end: EndOfRecords) -> bytes:
 
 
 def unpack(data: bytes, slots: Sequence[Slot]) -> RecordBlock | EndOfRecords:
-    """Decode a packed message. Raises ProtocolError unless it is complete and has the slots'
-    columns.
+    """Decode a packed message. Raises ProtocolError if it is incomplete or its columns do not match
+    the slots.
 
     Values are views of `data`.
     """
     if len(data) < _HEAD.size:
-        raise ProtocolError(f"a block of records has at least {_HEAD.size} bytes, got {len(data)}")
+        raise ProtocolError(
+            f"a block of records must have at least {_HEAD.size} bytes, got {len(data)}"
+        )
     magic, version, num_columns, sender, number, count = _HEAD.unpack_from(data)
     if magic not in (_BLOCK_MAGIC, _END_MAGIC) or version != _VERSION:
         raise ProtocolError(
-            f"a block of records begins with {_BLOCK_MAGIC!r} and version {_VERSION}, got "
+            f"a block of records must start with {_BLOCK_MAGIC!r} and version {_VERSION}, got "
             f"{magic!r} and {version}: all workers must run the same version"
         )
     if magic == _END_MAGIC:
@@ -332,7 +335,7 @@ def unpack(data: bytes, slots: Sequence[Slot]) -> RecordBlock | EndOfRecords:
     begin = _HEAD.size + num_columns * _COLUMN.size
     if len(data) < begin:
         raise ProtocolError(
-            f"worker {sender} sent {len(data)} bytes, less than the {begin} bytes of a header"
+            f"worker {sender} sent {len(data)} bytes, fewer than the {begin} bytes of a header"
         )
     reader = _ArrayReader(data, begin, sender)
     columns = []
@@ -397,6 +400,6 @@ def _check_column(
     of_kind = code == _CODES[slot.dtype] and length_bytes in ((1, 2, 4) if is_ragged else (0,))
     if not (fits and of_kind):
         raise ProtocolError(
-            f"worker {sender} sent values for slot '{slot.name}' of a different type than "
-            "declared here: all workers must declare the same slots"
+            f"worker {sender} sent values for slot '{slot.name}' with a type that differs from the "
+            "one declared here: all workers must declare the same slots"
         )

@@ -1,4 +1,4 @@
-"""User-item interactions: splits by time, histories and negatives for recommendation models.
+"""User-item interactions: time splits, histories and negatives for recommendation models.
 
 Letters: N interactions, U users, I items, K negatives.
 """
@@ -17,7 +17,7 @@ __all__ = ["Interactions"]
 
 Ids = NDArray[np.int64]
 Ragged = tuple[Ids, Ids]
-_MOST_ROUNDS = 100  # of redrawing negatives that turned out to be positives
+_MOST_ROUNDS = 100  # rounds of redrawing negatives that turned out to be positives
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class Interactions:
     times: NDArray[Any]
     """Numbers [N], in any unit."""
     rows: Ids
-    """int64[N], where each interaction was in the arrays given to `of`: for other columns."""
+    """int64[N], the position of each interaction in the arrays passed to `of`, for use with other
+    columns.
+    """
 
     @staticmethod
     def of(users: Any, items: Any, times: Any) -> Interactions:
@@ -64,12 +66,16 @@ class Interactions:
         return len(self.users)
 
     def take(self, chosen: Any) -> Interactions:
-        """Return the interactions of a mask bool[N] or of positions int[M] in ascending order."""
+        """Return the interactions selected by a mask bool[N] or by positions int[M] in ascending
+        order.
+        """
         columns = (self.users, self.items, self.times, self.rows)
         return Interactions(*(column[chosen] for column in columns))
 
     def with_enough(self, *, per_user: int = 1, per_item: int = 1) -> Interactions:
-        """Drop users and items with fewer interactions than required, until none are left."""
+        """Drop users and items with fewer interactions than required, repeatedly until none are
+        left.
+        """
         kept = self
         while True:
             enough = _counts(kept.users) >= per_user
@@ -93,7 +99,7 @@ class Interactions:
 
     def leave_last_out(self, count: int = 1) -> tuple[Interactions, Interactions]:
         """Return all but the last `count` interactions of each user, and those last ones; users
-        with fewer are left out of both.
+        with fewer interactions are left out of both.
         """
         _, sizes, place = self._by_user()
         size_of = np.repeat(sizes, sizes)
@@ -104,7 +110,8 @@ class Interactions:
     def histories(self, max_length: int) -> Ragged:
         """Return the items of the same user before each interaction, oldest first.
 
-        Ragged: values int64[M], offsets int64[N + 1]; at most the last `max_length` per history.
+        The result is ragged: values int64[M], offsets int64[N + 1]; each history has at most the
+        last `max_length` items.
 
         >>> seen = Interactions.of([7, 7, 7], items=[1, 2, 3], times=[1, 2, 3])
         >>> seen.histories(max_length=1)
@@ -120,11 +127,11 @@ class Interactions:
     def negatives(
         self, count: int, *, seed: int, known: Interactions | None = None, power: float = 0.0
     ) -> Ids:
-        """Draw `count` items for each interaction that its user has not interacted with.
+        """For each interaction, draw `count` items that its user has not interacted with.
 
-        known: all items, and those of each user; None: these interactions.
-        power: an item is drawn in proportion to its frequency to this power: 0 is uniform, 1 is by
-            popularity.
+        known: interactions that define all items and each user's items; None uses these.
+        power: items are drawn in proportion to their frequency raised to this power; 0 is uniform,
+            1 is by popularity.
         Returns int64[N, K], the same for the same seed.
 
         >>> seen = Interactions.of([7, 7, 8], items=[1, 2, 3], times=[1, 2, 3])
@@ -154,13 +161,13 @@ class Interactions:
                 return drawn
         user = int(self.users[open_rows[0]])
         raise ConfigError(
-            f"user {user}: no negative item was found among {len(items)} in {_MOST_ROUNDS} draws; "
-            "the user has nearly all of them"
+            f"user {user}: found no negative item among {len(items)} items in {_MOST_ROUNDS} "
+            "draws, because the user has interacted with nearly all of them; drop this user"
         )
 
     def _by_user(self) -> tuple[Ids, Ids, Ids]:
-        """Return the first place of each user, its number of interactions, and each interaction's
-        number among those of its user, from 0.
+        """Return each user's first position and number of interactions, and the number of each
+        interaction among its user's, from 0.
         """
         if not len(self):
             empty = np.empty(0, np.int64)
@@ -171,7 +178,7 @@ class Interactions:
 
 
 def _counts(ids: Ids) -> Ids:
-    """Return how often each id of the array occurs, int64[N]."""
+    """Return how often each id in the array occurs, int64[N]."""
     _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse])
 

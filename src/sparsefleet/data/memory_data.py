@@ -1,4 +1,4 @@
-"""Holds all records of a reader in memory, for shuffling. Letters: B records of a batch."""
+"""Holds all records of a reader in memory, for shuffling. Letters: B records in a batch."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _VERSION = 2
 
 
 def load_records(reader: Reader, *, without_zeros: bool) -> MemoryRecords:
-    """Read `reader` once; records keep the order of its files, whatever the number of threads.
+    """Read `reader` once; records keep the order of its files, regardless of the number of threads.
 
-    without_zeros: drop the zeros of slots without a shape.
+    without_zeros: whether to drop zeros in slots without a shape.
     """
     return MemoryRecords(reader.columns, _gather(reader, without_zeros))
 
@@ -48,7 +48,7 @@ def _gather(reader: Reader, without_zeros: bool) -> list[list[CompactColumn]]:
     num_records = 0
     with reader.begin_columns() as blocks:
         while (block := blocks.take()) is not None:
-            last = block.marks[-1]  # a block has records of one file only
+            last = block.marks[-1]  # a block has records from only one file
             lane = arenas.of_file(last.path)
             columns = [
                 copy_column(_compact(slot, column, without_zeros), arena)
@@ -64,7 +64,7 @@ def _gather(reader: Reader, without_zeros: bool) -> list[list[CompactColumn]]:
 class _Arenas:
     """One arena per column for each file that is being read.
 
-    Adjacent memory is then used together when files are put in order. A new file takes
+    Adjacent memory is then used together when files are sorted. A new file takes
     over the arenas of the least recently used file, which has most likely been read to its end.
     """
 
@@ -89,11 +89,11 @@ def _compact(slot: Slot, column: TakenColumn, without_zeros: bool) -> CompactCol
 
 
 class MemoryPass:
-    """An iterator over batches, created by `MemoryData.begin`. Thread-safe: copies run in parallel.
+    """An iterator over batches, created by `MemoryData.begin`. Thread-safe; copies run in parallel.
 
-    order: the permutation of records; None: the stored order.
+    order: the permutation of records; None means the stored order.
     slot_orders: for shuffled columns, the record whose values each record gets.
-    fills_empty: give one 0 to each record that has no value in a slot without a shape.
+    fills_empty: whether to give one 0 to each record without values in a slot without a shape.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class MemoryPass:
 
 
 def checked_seed(seed: int | None) -> int:
-    """Return the seed, or a random one for None.
+    """Check and return the seed; None returns a random one.
 
     >>> checked_seed(7)
     7
@@ -156,7 +156,7 @@ def checked_seed(seed: int | None) -> int:
 
 
 def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_given: bool) -> int:
-    """Return the first worker's seed; raise if slots, or seeds that were given, differ."""
+    """Return the first worker's seed. Raises an error if slots, or explicit seeds, differ."""
     mine = {
         "drawn": seed,
         "seed": seed if was_given else None,
@@ -168,13 +168,13 @@ def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_giv
             if theirs[what] != reported[0][what]:
                 raise ConfigError(
                     f"global_shuffle: {what} is {theirs[what]} on worker {rank}, but "
-                    f"{reported[0][what]} on worker 0; use the same on all workers"
+                    f"{reported[0][what]} on worker 0; use the same value on all workers"
                 )
     return int(reported[0]["drawn"])
 
 
 class MemoryData:
-    """All records of `reader` in memory, as columns; batches look like those of the reader.
+    """All records of `reader` in memory, as columns; batches look like the reader's.
 
     drop_zeros: drop the zeros in slots without a shape, as Fluid's InMemoryDataset does; a record
         with none left gets one 0 in batches.
@@ -183,7 +183,7 @@ class MemoryData:
 
     Memory: the ids and floats, about one byte per record for each slot of varying length, and four
     bytes per record once shuffled; a few blocks more while loading. Records keep the order of the
-    files, whatever the number of threads; shuffling permutes an index and moves no records.
+    files, regardless of the number of threads; shuffling permutes an index and moves no records.
 
     >>> import pathlib, tempfile
     >>> from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
@@ -199,11 +199,11 @@ class MemoryData:
 
     def __init__(self, reader: Reader, *, drop_zeros: bool = False, num_blocks: int = 1) -> None:
         self.batch_size = reader.batch_size
-        """Records per batch."""
+        """Number of records per batch."""
         self.num_blocks = num_blocks
-        """Blocks that batches are taken from, round robin."""
+        """Number of blocks that batches are taken from, round robin."""
         self.arrangement = reader.arrangement
-        """How columns become a batch."""
+        """Converts columns to a batch."""
         self._drop_last = reader.config.drop_last
         self._drops_zeros = drop_zeros
         self.columns = reader.columns
@@ -220,12 +220,12 @@ class MemoryData:
         self._resumed: BlockWalk | None = None
 
     def __len__(self) -> int:
-        """Batches per pass."""
+        """Number of batches per pass."""
         return len(self._new_walk())
 
     @property
     def num_records(self) -> int:
-        """Records in memory."""
+        """Number of records in memory."""
         return self._records.num_records
 
     @property
@@ -238,22 +238,24 @@ class MemoryData:
     # -- order --------------------------------------------------------------------------------
 
     def stats(self) -> ReaderStats:
-        """Return files, lines, bytes and bad lines of loading, and records and batches since."""
+        """Return the counts of files, lines, bytes and bad lines from loading, and of records and
+        batches since.
+        """
         given = self._given
         return replace(self._loading, records=given["records"], batches=given["batches"], threads=0)
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle the passes that start from now on; the same seed gives the same order.
+        """Shuffle passes that start from now on; the same seed gives the same order.
 
         seed: None draws a random one.
         """
         self._set_order([checked_seed(seed)])
 
     def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
-        """Permute the values of these slots among records, all slots in the same way.
+        """Permute the values of these slots across records, in the same way for all slots.
 
-        The loss of accuracy shows how much a model relies on these slots. Slots that are not named
-        get their own values back; `[]` undoes the shuffle.
+        The loss of accuracy shows how much a model relies on these slots. Other slots get their own
+        values back; `[]` undoes the shuffle.
         """
         names = [slot.name for slot in self.columns]
         unknown = sorted(set(slots) - set(names))
@@ -271,15 +273,15 @@ class MemoryData:
         block_records: int = 1024,
         pause_s: float = 0.0,
     ) -> None:
-        """Redistribute the records over all workers at random, each to exactly one, and shuffle.
+        """Redistribute the records randomly over all workers, each to exactly one, and shuffle.
 
-        All workers call it, between passes and with the same arguments; the result depends only on
-        seed, data and number of workers. Afterwards the record counts of workers differ by at most
-        one per worker. If a worker or server is lost meanwhile, all workers raise and have no
-        records left.
+        Must be called by all workers, between passes and with the same arguments; the result
+        depends only on the seed, the data and the number of workers. Afterwards, the workers'
+        record counts differ by at most one per worker. If a worker or server is lost in the
+        meantime, all workers raise an error and have no records left.
 
         workers: `sparsefleet.fleet`, or any `Fleet` whose worker has started.
-        seed: None: the first worker draws one.
+        seed: with None, the first worker draws one.
         by: a slot of dtype "text"; records with equal text go to the same worker.
         block_records: the approximate number of records sent at once.
         pause_s: pause after each block that is sent, to limit network load.
@@ -307,10 +309,10 @@ class MemoryData:
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
         """Merge records with equal text in `slot` into one; return how many were dropped.
 
-        Slots without a shape get the values of the one record that has any, others those of the
-        last record that is not all zeros. Dropped, with a warning: groups whose size is not
-        `merge_size`, if that is > 0, and groups in which two records have values for a slot
-        without a shape.
+        Slots without a shape get the values of the one record that has any; other slots get those
+        of the last record that is not all zeros. Two kinds of groups are dropped with a warning:
+        groups whose size is not `merge_size`, if that is > 0, and groups in which two records have
+        values for a slot without a shape.
         """
         self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
         self._slot_orders = {}
@@ -330,7 +332,7 @@ class MemoryData:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> MemoryPass:
-        """Start a pass like `iter()`, with another arrangement of batches."""
+        """Start a pass like `iter()`, with a different arrangement of batches."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
         return MemoryPass(
             self._records,
@@ -345,7 +347,7 @@ class MemoryData:
     # -- state --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the order and the position of the last pass that was started.
+        """Return the order and the position of the pass that was started last.
 
         At the end of a pass this is the start of the next one.
         """
@@ -353,16 +355,17 @@ class MemoryData:
         return self._state([0] * len(walk.given) if walk.is_over else walk.given)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict()`, but at the end of a pass a state that resumes to no batches."""
+        """Return `state_dict()`, except that the end of a pass resumes without any batches."""
         return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the next pass where `state` was taken, in the same order.
 
-        The same files must be loaded and, if they were shuffled globally, with the same seeds.
+        The same files must be loaded and, if they were shuffled globally, shuffled with the same
+        seeds.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"not a state of MemoryData: {state!r:.200}")
+            raise ConfigError(f"expected a state of MemoryData, got {state!r:.200}")
         if state.get("dealt") != self._dealt:
             raise ConfigError(
                 f"the state was saved after the global shuffles {state.get('dealt')} (seed, "
@@ -379,7 +382,7 @@ class MemoryData:
             walk = self._new_walk(given if any(given) else ())
             self._set_order(None if seed is None else [checked_seed(part) for part in seed])
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"not a state of MemoryData: {state!r:.200}") from error
+            raise ConfigError(f"expected a state of MemoryData, got {state!r:.200}") from error
         self._resumed = walk
 
     # -- inside -------------------------------------------------------------------------------
@@ -403,7 +406,7 @@ class MemoryData:
         }
 
     def _set_order(self, seed: list[int] | None) -> None:
-        """Set the order; the next pass is complete, as positions depend on the order."""
+        """Set the order. The next pass starts over, since positions depend on the order."""
         self._order = None if seed is None else _order_of(self.num_records, seed)
         self._seed = seed
         self._walk, self._resumed = self._new_walk(), None
@@ -412,7 +415,7 @@ class MemoryData:
         for index, slot in enumerate(self.columns):
             if slot.name == name and slot.dtype == "text":
                 return index
-        raise ConfigError(f"no slot '{name}' with dtype 'text' exists: declare it in the format")
+        raise ConfigError(f"no slot '{name}' with dtype 'text': declare it in the format")
 
 
 def _order_of(num_records: int, seed: list[int]) -> Records:

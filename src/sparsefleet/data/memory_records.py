@@ -1,4 +1,4 @@
-"""Records in memory, stored as columns, and merging those with equal text.
+"""Records in memory, stored as columns, and merging of records with equal text.
 
 Letters: B records taken, R records, G groups of records with equal text.
 """
@@ -25,8 +25,9 @@ _ALIGNMENT = 8
 Records = NDArray[np.uint32]
 """Record numbers."""
 CompactColumn = tuple[NDArray[Any], NDArray[Any] | None]
-"""A column of B records: (values [B, W], None), or for a slot without a shape (values [N], lengths
-unsigned[B] in the narrowest type)."""
+"""A column of B records: (values [B, W], None) or, for a slot without a shape, (values [N], lengths
+unsigned[B] in the narrowest type).
+"""
 MAX_RECORDS = 2**32 - 1
 _log = logging.getLogger("sparsefleet.data")
 
@@ -34,8 +35,8 @@ _log = logging.getLogger("sparsefleet.data")
 class CopyArena:
     """Copies arrays into pieces of memory of up to a few megabytes.
 
-    A piece is returned to the system with the last copy in it. Arrays that are allocated one by
-    one would fragment the heap, and stay with the process long after they were freed.
+    A piece is returned to the system along with the last copy in it. Individually allocated arrays
+    would fragment the heap and stay with the process long after they were freed.
 
     >>> arena = CopyArena()
     >>> first, second = arena.copy(np.arange(3)), arena.copy(np.ones((2, 2), np.float32))
@@ -73,11 +74,11 @@ class MemoryColumn(Protocol):
         """Return copies of these records."""
 
     def truncate(self, num_records: int) -> None:
-        """Keep only the first `num_records` records, and free the memory of the others."""
+        """Keep only the first `num_records` records, and free the memory of the rest."""
 
 
 class FixedColumn:
-    """A slot whose records all have W values: [R, W] and nothing else.
+    """A slot whose records all have W values, stored as just [R, W].
 
     >>> column = FixedColumn([np.array([[1], [2]]), np.array([[3]])])
     >>> column.take(np.array([2, 0], np.uint32))[0].tolist()
@@ -99,7 +100,7 @@ class FixedColumn:
 
 
 class EvenColumn:
-    """A slot without a shape whose records all have `length` values: no offsets are stored."""
+    """A slot without a shape whose records all have `length` values, so no offsets are stored."""
 
     def __init__(self, parts: list[NDArray[Any]], length: int) -> None:
         self._values = join_arrays(parts)
@@ -155,7 +156,7 @@ def compact(column: TakenColumn) -> CompactColumn:
 
 
 def shared_if_even(lengths: NDArray[Any]) -> NDArray[Any]:
-    """Return the lengths as a zero-stride view if all are equal, so that they need no memory.
+    """Return the lengths as a zero-stride view, which needs no memory, if all are equal.
 
     >>> shared_if_even(np.array([3, 3, 3], np.uint8)).strides
     (0,)
@@ -187,7 +188,7 @@ def split_texts(column: TakenColumn) -> list[bytes]:
 
 
 def join_arrays(parts: list[NDArray[Any]], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
-    """Concatenate the parts, which are removed from the list and freed one by one."""
+    """Concatenate the parts, which are removed from the list and freed as they are used."""
     num_rows = sum(map(len, parts))
     joined = np.empty((num_rows, *parts[0].shape[1:]), dtype or parts[0].dtype)
     parts.reverse()
@@ -215,7 +216,7 @@ def memory_column(slot: Slot, parts: list[CompactColumn]) -> MemoryColumn:
 
 
 def _shrink(array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    # In place: the end of the memory is returned to the system, and nothing is copied. No batch
+    # In place, so the end of the memory is returned to the system and nothing is copied. No batch
     # shares it, since batches are copies.
     array.resize(shape, refcheck=False)
 
@@ -230,8 +231,8 @@ def _narrow(lengths: NDArray[Any]) -> NDArray[Any]:
 class MemoryRecords:
     """Records joined from parts. Not thread-safe while it is constructed or truncated.
 
-    parts: the columns of each batch, in the order of `slots`; they are removed and freed one by
-        one, so that no column is in memory twice.
+    parts: the columns of each batch, in the order of `slots`; they are removed and freed one at a
+        time, so no column is in memory twice.
 
     >>> import numpy as np
     >>> slot = Slot("ad", "uint64", ())
@@ -260,7 +261,7 @@ class MemoryRecords:
         return [column.take(records) for column in self.columns]
 
     def truncate(self, num_records: int) -> None:
-        """Keep only the first `num_records` records, and free the memory of the others."""
+        """Keep only the first `num_records` records, and free the memory of the rest."""
         for column in self.columns:
             column.truncate(num_records)
         self.num_records = num_records
@@ -321,11 +322,11 @@ class _Groups:
         self.sizes: NDArray[np.int64] = np.diff([*begins, num_records])
 
     def keep(self, kept: NDArray[np.bool_], why_others: str) -> None:
-        """Drop the groups that are not `kept`."""
+        """Drop all groups except `kept`."""
         if kept.all():
             return
         _log.warning(
-            "dropping %d records: their %d %s",
+            "dropping %d records, since their %d %s",
             int(self.sizes[~kept].sum()),
             int((~kept).sum()),
             why_others,

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-_PART_BYTES = 1 << 22  # smaller row groups are read together by one thread
-_CHUNK_BYTES = 1 << 23  # part of a row group, with all its columns, that is decoded at once
+_PART_BYTES = 1 << 22  # one thread reads several row groups smaller than this
+_CHUNK_BYTES = 1 << 23  # bytes of a row group, over all its columns, that are decoded at once
 _CHUNK_ROWS = 1 << 16
 _CHUNK_ROWS_OF_LISTS = 1 << 13
 _NOUN = "Parquet"
 
 
 class Parquet(ArrowFormat):
-    """Parquet files, read by pyarrow: flat and list columns; threads share row groups.
+    """Parquet files with flat and list columns, read by pyarrow; threads share row groups.
 
     slots: `Slot` for a column of the same name, or `Field`. A slot without a shape takes a single
         value or lists of any length, including empty ones; a slot with a shape takes lists of that
@@ -46,7 +46,7 @@ class Parquet(ArrowFormat):
     splits_files = True
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:
-        """Return one part per row group, or per several small ones, without rows already read."""
+        """Return one part per row group, or per several small ones, excluding rows already read."""
         with _open(file.path, config, None) as parquet:
             metadata = parquet.metadata
         if file.done and file.done[-1][1] > metadata.num_rows:
@@ -85,7 +85,7 @@ class Parquet(ArrowFormat):
 
 @contextlib.contextmanager
 def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
-    """Open a file. metadata: from an earlier opening, to avoid reading it again; or None."""
+    """Open a file. metadata: kept from an earlier opening to avoid reading it again, or None."""
     import pyarrow.parquet as pq  # 40 MB, loaded only to read such files
 
     remote = "://" in path
@@ -94,7 +94,7 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
             parquet = pq.ParquetFile(
                 file if remote else path,
                 metadata=metadata,
-                # Remote: few large reads. Local: little memory, whatever the row group size.
+                # Remote: few large reads. Local: little memory, regardless of the row group size.
                 pre_buffer=remote,
                 buffer_size=0 if remote else config.block_bytes,
                 page_checksum_verification=True,
@@ -131,7 +131,7 @@ def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]
 
 
 def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
-    """Return how many rows to decode at once for a few MB; lists may expand a lot when decoded.
+    """Return how many rows to decode at once to get a few MB; lists may expand a lot when decoded.
 
     Column metadata would be more precise, but pyarrow aborts the process if it is damaged.
     """
@@ -144,7 +144,7 @@ def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
 def _first_rows(
     batches: Iterator[pa.RecordBatch], num_rows: int, path: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the first `num_rows` rows without reading further; fewer rows are an error."""
+    """Yield the first `num_rows` rows without reading further. Fewer rows are an error."""
     with file_errors(path, _NOUN):
         while num_rows > 0:
             batch = next(batches, None)

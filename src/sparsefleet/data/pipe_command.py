@@ -14,10 +14,10 @@ from typing import IO
 
 from sparsefleet.errors import DataError, PipeCommandError
 
-_POLL_S = 0.2  # the longest time until the end of a pass is noticed
+_POLL_S = 0.2  # maximum time until the end of a pass is noticed
 _SHOWN_STDERR_BYTES = 2000
-_END_S = 5.0  # for a killed child to end
-_FAILURE_S = 2.0  # for a child that printed malformed output to end by itself
+_END_S = 5.0  # time for a killed child to exit
+_FAILURE_S = 2.0  # time for a child that printed malformed output to exit on its own
 
 
 class PipeCommand:
@@ -26,7 +26,7 @@ class PipeCommand:
     command: a list of words, run without a shell; or a string, run by the shell.
     path: names the input in errors.
     timeout_s: how long the child may neither read input nor write output.
-    stopped: polled; returns True when the output is no longer needed.
+    stopped: polled; returns True once the output is no longer needed.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class PipeCommand:
             _end(child, kill=not is_well)
 
     def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
-        """Return the error of a command that failed after malformed output, if it ends soon.
+        """Return the error of a command that failed after malformed output, if it exits soon.
 
-        blocks: the iterator that `blocks` returned, not yet exhausted.
+        blocks: the iterator returned by `blocks`, not yet exhausted.
         """
         self._deadline = monotonic() + _FAILURE_S
         try:
@@ -70,7 +70,7 @@ class PipeCommand:
         return None
 
     def account(self) -> str:
-        """Describe the state of the child, for an error message."""
+        """Describe the state of the child for an error message."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             state = "still running"
@@ -93,7 +93,7 @@ class PipeCommand:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # so that children of a shell end with it
+                start_new_session=True,  # makes the children of a shell end with it
             )
         except (OSError, ValueError) as error:
             raise PipeCommandError(
@@ -145,7 +145,7 @@ class PipeCommand:
         source: Iterator[bytes],
         selector: selectors.BaseSelector,
     ) -> memoryview:
-        """Write what the child accepts now; return the rest of the block."""
+        """Write as much as the child accepts now; return the rest of the block."""
         if not pending:
             pending = memoryview(next(source, b""))
         try:
@@ -153,7 +153,7 @@ class PipeCommand:
                 return pending[os.write(stdin.fileno(), pending) :]
         except BlockingIOError:
             return pending
-        except BrokenPipeError:  # fine for commands like `head`: the exit code decides
+        except BrokenPipeError:  # fine for commands like `head`; the exit code decides
             pass
         selector.unregister(stdin)
         stdin.close()

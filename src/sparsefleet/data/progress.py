@@ -1,4 +1,4 @@
-"""Tracks which records of each file a pass has read, so that reading can resume."""
+"""Tracks which records of each file a pass has read, which allows reading to resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
-_SHARED_VERSION = 3  # with records of one file read by several workers
+_SHARED_VERSION = 3  # version with records of one file read by several workers
 _MOST_SHARES = 1 << 16
 _ALL = ((0, 2**63 - 1),)  # a file that was read to the end
 
@@ -25,7 +25,7 @@ END_OF_FILE = 2**62
 
 
 class FileMark(NamedTuple):
-    """Records [begin, end) of a file that are in a batch, or were skipped as bad.
+    """Records [begin, end) of a file that are in a batch or were skipped as malformed.
 
     A record is a line of a text file, a row of a columnar file, or an item of a generator.
     """
@@ -34,7 +34,7 @@ class FileMark(NamedTuple):
     begin: int
     end: int
     total: int | None = None
-    """Records in the whole file, once known."""
+    """Number of records in the whole file, once known."""
 
 
 class FileToRead(NamedTuple):
@@ -45,7 +45,7 @@ class FileToRead(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The records of a file that one of several readers takes: every `num`-th.
+    """The records of a file that one of several readers takes, which is every `num`-th.
 
     >>> Share(1, 3).positions(end=9, num_records=2)
     array([4, 7])
@@ -55,7 +55,9 @@ class Share(NamedTuple):
     num: int = 1
 
     def positions(self, end: int, num_records: int) -> NDArray[np.int64]:
-        """Return where the last `num_records` of its records before `end` are in the file."""
+        """Return the positions in the file of the last `num_records` records of this share before
+        `end`.
+        """
         last = end - 1 - (end - 1 - self.rank) % self.num
         return last - self.num * np.arange(num_records - 1, -1, -1, dtype=np.int64)
 
@@ -68,8 +70,8 @@ class Progress:
     """Which records of the files were handed out. Thread-safe.
 
     share: the records of each file that this reader takes.
-    earlier: for files whose records were divided among another number of workers, and for each such
-        number: the progress of each of them.
+    earlier: for files whose records were divided among a different number of workers, the progress
+        of each worker, for each such number.
 
     >>> progress = Progress()
     >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])
@@ -100,7 +102,7 @@ class Progress:
                     self._take(mark)
 
     def end(self, files: Iterable[str]) -> None:
-        """Mark the pass over these files as finished: the next one starts from the beginning."""
+        """Mark the pass over these files as finished; the next one starts from the beginning."""
         with self._lock:
             self._done.update(files)
             self._spans.clear()
@@ -108,7 +110,7 @@ class Progress:
             self._is_over = True
 
     def remaining(self, files: list[str]) -> list[FileToRead]:
-        """Return what is left to read of `files`, in their order."""
+        """Return the files, in the order of `files`, with records left to read."""
         with self._lock:
             return [
                 FileToRead(path, self._spans.get(path, ()))
@@ -117,7 +119,7 @@ class Progress:
             ]
 
     def set_back(self, path: str, done: Spans) -> None:
-        """Forget what was handed out of a file, except for `done`."""
+        """Forget the records that were handed out from a file, except for `done`."""
         with self._lock:
             self._done.discard(path)
             self._totals.pop(path, None)
@@ -126,7 +128,7 @@ class Progress:
                 del self._spans[path]
 
     def gaps(self, files: Iterable[str]) -> dict[str, Spans]:
-        """Return what was read of each file after a record that was not read."""
+        """Return the records of each file that were read after an unread record."""
         with self._lock:
             later = {path: [s for s in self._spans.get(path, ()) if s[0] > 0] for path in files}
         return {path: tuple(spans) for path, spans in later.items() if spans}
@@ -137,7 +139,7 @@ class Progress:
             return _ALL if path in self._done else self._spans.get(path, ())
 
     def have_read(self, path: str, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which records of the file workers of `earlier` have read, bool[B]."""
+        """Return which records of the file the workers of `earlier` have read, bool[B]."""
         found = np.zeros(len(positions), np.bool_)
         for workers in self.earlier:
             owners = positions % len(workers)
@@ -171,7 +173,7 @@ class Progress:
     ) -> Progress:
         """Return the progress saved in `state` for a reader that takes this share of each file.
 
-        After a finished pass nothing counts as read. Raises ConfigError if the state names files
+        After a finished pass, nothing counts as read. Raises ConfigError if the state names files
         that are not in `files`. Also reads version 1.
         """
         saved = Progress._parse(state)
@@ -179,13 +181,14 @@ class Progress:
         unknown = set() if known is None else saved._files() - known
         if unknown:
             raise ConfigError(
-                f"the state names {min(unknown)}, which is not one of this Reader's files"
+                f"the state names {min(unknown)}, which is not one of this Reader's files: list "
+                "the same files"
             )
         if state.get("is_over"):
             return Progress(share)
         if saved.share in (share, WHOLE):
             progress, earlier = saved, list(saved.earlier)
-        else:  # the records of another worker
+        else:  # the records of a different worker
             progress = Progress()
             earlier = [*saved.earlier, _with_one(saved)]
         progress.share = share
@@ -203,7 +206,8 @@ class Progress:
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION, _SHARED_VERSION):
             raise ConfigError(
-                f"not a state of a Reader of version {_SHARED_VERSION} or earlier: {state!r:.200}"
+                f"expected a state of a Reader of version {_SHARED_VERSION} or earlier, got "
+                f"{state!r:.200}"
             )
         try:
             progress = Progress(
@@ -218,7 +222,7 @@ class Progress:
             for path, pairs in spans.items():
                 progress._spans[str(path)] = _checked_spans(pairs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"not a state of a Reader: {state!r:.200}") from error
+            raise ConfigError(f"expected a state of a Reader, got {state!r:.200}") from error
         return progress
 
     def _files(self) -> set[str]:
@@ -226,7 +230,7 @@ class Progress:
         return self._done.union(self._spans, *named)
 
     def _add(self, other: Progress) -> None:
-        """Also count what `other` has handed out."""
+        """Add the records that `other` has handed out."""
         self._done |= other._done
         for path, spans in other._spans.items():
             for span in spans:
@@ -235,7 +239,7 @@ class Progress:
             del self._spans[path]
 
     def _add_common(self, workers: Sequence[Progress]) -> None:
-        """Count the beginning of each file that all of these workers have handed out."""
+        """Add the beginning of each file that all of these workers have handed out."""
         for path in set().union(*(worker._files() for worker in workers)) - self._done:
             begun = [worker.spans_of(path)[:1] for worker in workers]
             ends = [spans[0][1] if spans and spans[0][0] == 0 else 0 for spans in begun]
@@ -261,8 +265,8 @@ class Progress:
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of several workers' readers of the same list of files.
 
-    A reader of that list can load it whatever its `worker_num`, and reads the rest of its part.
-    What a worker has read counts even if its pass was finished, unless all passes were.
+    A reader of that list can load the result with any `worker_num`, and then reads the rest of its
+    part. Records read by a worker count even if its pass was finished, unless all passes were.
 
     >>> merge_states(
     ...     [
@@ -284,7 +288,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             workers = shares.setdefault(one.share.num, list(_with_one(Progress(one.share))))
             workers[one.share.rank]._add(one)
-        for known in one.earlier:  # all workers that resumed from one state carry the same
+        for known in one.earlier:  # the same in all workers that resumed from one state
             if not any(_are_equal(known, other) for other in earlier):
                 earlier.append(known)
     merged.earlier = tuple(tuple(workers) for workers in (*earlier, *shares.values()))
@@ -292,7 +296,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _with_one(saved: Progress) -> tuple[Progress, ...]:
-    """Return the progress of all workers that shared files, given that of one of them."""
+    """Return the progress of all workers that shared files, given the progress of one of them."""
     index, num = saved.share
     workers = [Progress() for _ in range(num)]
     workers[index]._add(saved)
@@ -304,7 +308,7 @@ def _are_equal(some: Sequence[Progress], others: Sequence[Progress]) -> bool:
 
 
 def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
-    """Return `spans` with one more, merging those that touch.
+    """Return `spans` with one more added, merging spans that touch.
 
     >>> add_span(((0, 3), (7, 9)), (3, 5))
     ((0, 5), (7, 9))
@@ -338,7 +342,7 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
     spans: Spans = ()
     for begin, end in pairs:
         if not 0 <= int(begin) < int(end):
-            raise ValueError(f"[{begin}, {end}) is not a range of records")
+            raise ValueError(f"expected a range of records, got [{begin}, {end})")
         spans = add_span(spans, (int(begin), int(end)))
     return spans
 

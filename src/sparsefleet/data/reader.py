@@ -1,4 +1,4 @@
-"""Reads files into batches in background threads. Letters: B records of a batch, N values."""
+"""Reads files into batches on background threads. Letters: B records in a batch, N values."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ _COLUMN_RECORDS = 8192  # records per part in `begin_columns`
 class Reader:
     """Reads batches from files; each iteration over it reads the files again.
 
-    files: a path, a pattern or a list of them, see `list_files`; they must exist already. None:
+    files: a path, a pattern or a list of them; see `list_files`. They must already exist. None is
         for `Records`, whose function then takes no file.
     format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
     batch_size: records per batch. The last batch of each reading thread may have fewer.
-    label: the column that holds the labels: a batch is then (inputs, label).
+    label: the column that holds the labels; a batch is then (inputs, label).
     threads: reading threads, at most one per file, or per few row groups of a Parquet file. With
         one thread, batches come in the order of the files; with several, in any order. The
         records of a batch come from one thread.
-    worker_index, worker_num: which worker's part of the files to read, or with
-        `ReaderConfig(share="records")` of the records of each file.
-    sharding: instead of these two: each file goes to the next worker that is free, see
+    worker_index, worker_num: which worker's part of the files to read or, with
+        `ReaderConfig(share="records")`, of the records in each file.
+    sharding: replaces these two; each file goes to the next free worker. See
         `fleet.sharding("train")`.
 
     A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
-    without is a pair (values [N], offsets int64[B]), as `SparseEmbeddingBag` takes it. All are
+    without is a pair (values [N], offsets int64[B]), as accepted by `SparseEmbeddingBag`. All are
     NumPy arrays over the memory that the parser filled; nothing is copied.
 
     >>> import pathlib, tempfile
@@ -95,35 +95,35 @@ class Reader:
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
-        """Records per batch."""
+        """Number of records per batch."""
         self.threads = threads
         """The maximum number of reading threads."""
         self.columns = format.columns
         """The columns of a batch, in order."""
         self.arrangement: BatchMaker = Arrangement(format.columns, label, self.config)
-        """How columns become a batch."""
+        """Converts columns to a batch."""
         self._selections: tuple[Selection, ...] = ()
         self._all_files = self._inputs(files)
         mine = split_files(self._all_files, worker_index, worker_num)
         shares_records = files is None or self.config.share == "records"
         self.files = self._all_files if shares_records else mine
-        """The files of this worker; none if there are more workers than files."""
+        """This worker's files; empty if there are more workers than files."""
         self._share = Share(worker_index, worker_num) if shares_records else WHOLE
         self._num_workers = worker_num
         format.check_config(self.config, self.files)
         if sharding is not None and worker_num != 1:
             raise ConfigError(
-                "Reader takes worker_index and worker_num, or sharding, but both were given"
+                "Reader accepts either worker_index and worker_num, or sharding, but got both"
             )
         if sharding is not None and self.config.share == "records":
             raise ConfigError(
                 "ReaderConfig(share='records') divides the records of each file by worker_index "
-                "and worker_num, and sharding hands out whole files: use one of them"
+                "and worker_num, but sharding hands out whole files: use only one of them"
             )
         self._sharding = sharding
         self._is_rest = False
         self.read_before: dict[str, list[list[int]]] = {}
-        """Records to skip, by file: another reader has read them, and this one reads the rest."""
+        """Records to skip, by file, because a different reader has read them."""
         self._reset()
 
     def _reset(self) -> None:
@@ -151,17 +151,17 @@ class Reader:
 
     @property
     def has_all_files(self) -> bool:
-        """Whether this worker reads all files alone."""
+        """Whether this worker alone reads all files."""
         return len(self.files) == len(self._all_files) and self._share.num == 1
 
     @property
     def is_selective(self) -> bool:
-        """Whether records are left out, by `filter` or `split`."""
+        """Whether `filter` or `split` leaves out records."""
         return bool(self._selections)
 
     @property
     def own_files(self) -> list[str] | None:
-        """The files that no other worker should read; None if they are shared or unnamed."""
+        """The files that no other worker should read, or None if they are shared or unnamed."""
         has_names = self.files != [self._format.unnamed_input]
         is_own = self._sharding is None and self._share.num == 1 and not self._is_rest
         return self.files if has_names and is_own else None
@@ -180,9 +180,9 @@ class Reader:
         return self._all_files if has_names and is_known else None
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> Reader | None:
-        """Return a reader of what another worker reads; None if that is not known.
+        """Return a reader for a different worker's records, or None if they are not known.
 
-        files: its files, where each worker names its own.
+        files: that worker's files, if each worker lists its own.
         """
         new = self._derive()
         if self._sharding is not None:
@@ -202,10 +202,10 @@ class Reader:
     def rest_of_epoch(
         self, state: Mapping[str, Any] | None
     ) -> tuple[Reader, Callable[[], ReaderPass] | None]:
-        """Return a reader of what this worker's previous process took from the shared list, and a
-        function that starts reading the rest of the list.
+        """Return a reader of the files that this worker's previous process took from the shared
+        list, and a function that starts reading the rest of the list.
 
-        state: of its reader, when the epoch began.
+        state: the state of its reader when the epoch started.
         """
         sharding, epoch = self._sharding, int((state or {}).get("shared_epoch", 0))
         assert sharding is not None
@@ -236,8 +236,8 @@ class Reader:
     def filter(self, function: Callable[[dict[str, Any]], Any]) -> Reader:
         """Return a reader of the records for which `function` is True; batches stay full.
 
-        function: takes a dict of columns, as in a batch and with the label, of some records;
-            returns one bool per record, bool[B]. It runs in the reading threads.
+        function: takes a dict with the columns of some records, as in a batch and including the
+            label; returns one bool per record, bool[B]. It runs on the reading threads.
 
         >>> from sparsefleet.data import Reader, Records, Slot
         >>> numbers = Records(lambda: ({"id": i} for i in range(6)), Slot("id", "uint64", ()))
@@ -255,11 +255,11 @@ class Reader:
         """Return a reader of the training records and one of about `validation` of all records.
 
         A hash of its values decides where a record goes, so it is in the same part in every pass,
-        on every worker and after a resume, and equal records stay together.
+        on every worker and after resuming, and equal records stay together.
 
         validation: between 0 and 1.
-        seed: another seed gives another split.
-        by: a column, such as the user: records with the same values in it stay together.
+        seed: a different seed gives a different split.
+        by: a column, such as the user; records with the same values in it stay together.
         """
         if not isinstance(validation, (int, float)) or not 0 < validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, got {validation!r}")
@@ -272,14 +272,14 @@ class Reader:
         hashed = None if by is None else [names.index(by)]
         train = self._derive(HashRange(validation, 1.0, seed, hashed))
         held_out = self._derive(HashRange(0.0, validation, seed, hashed))
-        if self._sharding is not None:  # both may be read at the same time
+        if self._sharding is not None:  # both may be read concurrently
             held_out._sharding = self._sharding.beside("validation")
         return train, held_out
 
     def map(self, function: Callable[[Any], Any]) -> Reader:
-        """Return a reader whose batches have passed through `function`, in the reading threads.
+        """Return a reader that passes its batches through `function`, on the reading threads.
 
-        Apply `filter` and `split` before it: they look at the columns of the format.
+        Apply `filter` and `split` first, since they look at the columns of the format.
         """
         check_function("map", function)
         new = self._derive()
@@ -306,11 +306,11 @@ class Reader:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> ReaderPass:
-        """Start a pass like `iter()`, with another arrangement of batches."""
+        """Start a pass like `iter()`, with a different arrangement of batches."""
         return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
-        """Start a pass whose batches are the parser's columns: a (values, offsets) for each.
+        """Start a pass whose batches are the parser's columns, each as (values, offsets).
 
         Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
         records from one part of a file, which `ReaderPass.take` returns; short ones are not
@@ -328,7 +328,7 @@ class Reader:
             num_threads = min(num_threads, len(files))
         self._num_threads = num_threads
         room = self.config.queue_batches
-        if arrangement is None:  # batches are large, and are taken as fast as they come
+        if arrangement is None:  # batches are large and are taken as fast as they arrive
             room = min(room, 2 * max(1, num_threads))
         queue: BatchQueue[MarkedBatch] = BatchQueue(room, num_threads)
         context = SourceContext(
@@ -384,29 +384,30 @@ class Reader:
         return SelectingSource(source, chosen, self._share, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass that was started: which records it has handed out.
+        """Return the position of the last pass that was started, that is, the records it has handed
+        out.
 
         It consists of lists, dicts, strings and numbers. At the end of a pass it is the start of
         the next one.
         """
         state = (self._resumed or self._progress).state()
-        epoch = int(getattr(self._sharding, "epoch", 0))  # a Sharding of the user may lack it
+        epoch = int(getattr(self._sharding, "epoch", 0))  # a user's own Sharding may lack it
         return {**state, "shared_epoch": epoch} if epoch else state
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict()`, but at the end of a pass a state that resumes to no batches.
+        """Return `state_dict()`, except that the end of a pass resumes without any batches.
 
-        With `sharding`, it resumes with what other workers had not read by then.
+        With `sharding`, it resumes with the records that other workers had not read by then.
         """
         return {**self.state_dict(), "is_over": False}
 
     @property
     def is_shared(self) -> bool:
-        """Whether all workers share one list: each resumes from the states of all of them."""
+        """Whether all workers share one list, in which case each resumes from the states of all."""
         return self._sharding is not None
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers of an earlier run, whatever their number.
+        """Resume from the states of all workers of an earlier run, regardless of their number.
 
         All of them must have read the same list of files.
         """
@@ -415,18 +416,18 @@ class Reader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the next pass at the record where `state` was taken; later passes are complete.
 
-        With one thread it gives the batches that the first pass would have given. Bad lines are
-        counted from zero. The number of threads may change, the files may not. For another number
-        of workers use `merge_states`.
+        With one thread, it returns the batches that the first pass would have returned. Bad lines
+        are counted from zero. The number of threads may change, but the files may not. For a
+        different number of workers, use `merge_states`.
         """
         self._resumed = Progress.from_state(state, self._all_files, self._share)
 
     def stats(self) -> ReaderStats:
-        """Return counts over all passes so far, including unfinished ones."""
+        """Return the counts over all passes so far, including unfinished ones."""
         return self._tally.total(self._num_threads)
 
     def close(self) -> None:
-        """Stop all running passes; a thread that waits for a batch sees the end of the data."""
+        """Stop all running passes; a thread waiting for a batch sees the end of the data."""
         for one in list(self._passes):
             one.close()
 

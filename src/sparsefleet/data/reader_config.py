@@ -1,4 +1,4 @@
-"""Settings of a Reader."""
+"""Settings for a Reader."""
 
 from __future__ import annotations
 
@@ -17,42 +17,49 @@ _MANY = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReaderConfig:
-    """How a Reader reads files, and what happens to bad lines."""
+    """How a Reader reads files, and what it does with bad lines."""
 
     layout: Literal["dict", "tuple"] = "dict"
-    """Whether a batch has columns by name, for a model with named arguments, or in order."""
+    """Whether a batch has its columns by name, for a model with named arguments, or in order."""
 
     share: Literal["files", "records"] = "files"
-    """What `worker_index` and `worker_num` of a Reader divide. "records": every worker reads all
-    files and takes every n-th record; use it for one large compressed file, or fewer files than
+    """What a Reader's `worker_index` and `worker_num` divide. With "records", every worker reads
+    all files and takes every n-th record; use it for one large compressed file, or fewer files than
     workers. Each worker then decompresses everything, but parses only its own lines."""
 
     include_last_offset: bool = False
-    """Offsets of a slot without a shape are int64[B], where each record's values start. True:
-    int64[B + 1], ending with N, for `SparseEmbeddingBag(include_last_offset=True)`."""
+    """Offsets of a slot without a shape are int64[B], the start of each record's values. With True,
+    they are int64[B + 1] and end with N, for `SparseEmbeddingBag(include_last_offset=True)`.
+    """
 
     drop_last: bool = False
     """Drop the last batch of each reading thread if it is short."""
 
     queue_batches: int = 8
-    """Batches read ahead; reading pauses when the queue is full. Larger: more memory."""
+    """Number of batches to read ahead; reading pauses when the queue is full. Larger values need
+    more memory.
+    """
 
     max_bad_lines: int = 0
-    """How many malformed lines, rows or records a pass skips; one more raises BadLineError."""
+    """Number of malformed lines, rows or records that a pass may skip; one more raises
+    BadLineError.
+    """
 
     quarantine: str | os.PathLike[str] | None = None
-    """A file that collects bad lines, with their position and problem; one per worker."""
+    """A file that collects bad lines with their position and problem, one file per worker."""
 
     pipe_command: Sequence[str] | None = None
-    """A program and its arguments, run once per file without a shell: it gets the decompressed
-    file on its standard input, and its output is parsed."""
+    """A program and its arguments, run once per file without a shell. It gets the decompressed file
+    on its standard input, and its output is parsed.
+    """
 
     shell_command: str | None = None
     """The pipe command as a shell command line; quoting and safety are up to you."""
 
     download: Download | None = None
     """A function that maps a path to the command whose output is the decompressed file, as a list
-    of words or a shell command line; or to None if the file should be opened instead."""
+    of words or a shell command line, or to None if the file should be opened instead.
+    """
 
     pipe_timeout_s: float = 600.0
     """How long a pipe command or download may neither read input nor write output."""
@@ -61,18 +68,19 @@ class ReaderConfig:
     """How long to wait for a batch before raising an error."""
 
     compression: Compression = "infer"
-    """The compression of all files: "none", "gzip" or "zstd". "infer": by suffix, .gz, .zst or
-    .zstd."""
+    """The compression of all files: "none", "gzip" or "zstd". "infer" uses the suffix: .gz, .zst or
+    .zstd.
+    """
 
     block_bytes: int = 1 << 20
-    """Bytes read and parsed at once."""
+    """Number of bytes to read and parse at once."""
 
     max_window_bytes: int = DEFAULT_WINDOW_BYTES
     """Memory for the window of a zstd file; a file that needs more is refused. Files from
     `zstd --long` and from levels above 19 can need up to 1 << 27."""
 
     max_line_bytes: int = 1 << 24
-    """Longer lines are bad lines."""
+    """Maximum length of a line; longer lines count as bad."""
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Options for fsspec, used for paths with a protocol."""
@@ -112,5 +120,5 @@ class ReaderConfig:
             require(holds, self, "shell_command", "a non-empty string")
             if words is not None:
                 raise ConfigError(
-                    "ReaderConfig takes pipe_command or shell_command, but both were given"
+                    "ReaderConfig accepts either pipe_command or shell_command, but got both"
                 )

@@ -1,4 +1,6 @@
-"""One pass over the files of a Reader: the cursor that hands out files, and the reading threads."""
+"""One pass over the files of a Reader, with the cursor that hands out files and the reading
+threads.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
 
     from sparsefleet.data.reader import Reader
 
-_END_S = 5.0  # for reading threads to end
+_END_S = 5.0  # time for reading threads to end
 _log = logging.getLogger("sparsefleet.data")
-_POLL_S = 0.2  # the longest time until the end of a pass is noticed
+_POLL_S = 0.2  # maximum time until the end of a pass is noticed
 
 
 class MarkedBatch(NamedTuple):
-    """A batch, and which records of the files it holds."""
+    """A batch, and the records of files that it holds."""
 
     batch: Any
     marks: list[FileMark]
@@ -61,12 +63,12 @@ class Producer:
         self._context = context
         self._cursor = cursor
         self._queue = queue
-        self._parts: list[ColumnPart] = []  # for the batch being filled
+        self._parts: list[ColumnPart] = []  # parts of the batch being filled
         self._num_records = 0
         self._marks: list[FileMark] = []
 
     def run(self) -> None:
-        """Read until everything is read, the queue is closed or something fails."""
+        """Read until all parts are read, the queue is closed, or an error occurs."""
         try:
             while not self._queue.is_stopped and (part := self._cursor.take()) is not None:
                 self._read(part)
@@ -95,7 +97,7 @@ class Producer:
         if begin == total:
             self._context.counts.add(files=1)
         if self._arrangement is None and self._num_records > 0:
-            self._hand_over()  # parser columns have records of one part, so that they can be sorted
+            self._hand_over()  # parser columns have records of one part, so they can be sorted
 
     def _hand_over(self) -> bool:
         batch: Any = join_parts(self._parts)
@@ -109,7 +111,7 @@ class Producer:
 
 
 class ReaderPass:
-    """One pass over the files of a reader: an iterator of batches. Thread-safe.
+    """One pass over the files of a reader, as an iterator of batches. Thread-safe.
 
     Its threads end at the end of the data, on `close()`, or when it is garbage-collected.
     """
@@ -138,7 +140,7 @@ class ReaderPass:
             threading.Thread(target=producer.run, name=f"sparsefleet-read-{index}", daemon=True)
             for index, producer in enumerate(producers)
         ]
-        # Also runs at the end of the process: a thread in native code must not outlive Python.
+        # Also runs at process exit, since a thread in native code must not outlive Python.
         self._end = weakref.finalize(self, _end_pass, threads, queue, context, tally)
         tally.begin(context.counts, queue)
         for thread in threads:
@@ -165,7 +167,7 @@ class ReaderPass:
         return taken.batch
 
     def take(self) -> MarkedBatch | None:
-        """Return the next batch and where its records come from; None at the end."""
+        """Return the next batch and the origin of its records, or None at the end."""
         wait_s = self._reader.config.wait_s
         with self._changed:
             self._taking += 1
@@ -186,7 +188,7 @@ class ReaderPass:
         with self._changed:
             is_first = self._end.alive and not self._is_over
             self._is_over = True
-            if is_first:  # another consumer may have a last batch that is not yet reported
+            if is_first:  # a different consumer may have a last batch that is not yet reported
                 self._changed.wait_for(lambda: self._taking == 0, wait_s)
         if is_first:
             self._finish()
@@ -199,7 +201,7 @@ class ReaderPass:
             self._shard.keep_account()
 
     def close(self) -> None:
-        """Stop the reading threads; no more batches come."""
+        """Stop the reading threads; no more batches will be returned."""
         self._end()
         with self._changed:
             is_first, self._is_over = not self._is_over, True
@@ -207,7 +209,7 @@ class ReaderPass:
             self._shard.release()
 
     def _finish(self) -> None:
-        """Mark the pass as finished; raise if the files had no records."""
+        """Mark the pass as finished. Raises an error if the files had no records."""
         if self._shard is not None:
             self._progress.end(self._shard.finish())
             return
@@ -230,7 +232,7 @@ class ReaderPass:
             )
             return
         message = (
-            f"no records in {len(files)} file(s), the first is {files[0]}: "
+            f"no records in {len(files)} file(s), the first of which is {files[0]}: "
             f"{self._counts['lines']} lines, {self._counts['bad_lines']} of them bad"
         )
         if not self._reader.has_all_files:  # other workers may have records
@@ -257,7 +259,7 @@ class Cursor(Protocol):
     """Hands out files. Thread-safe."""
 
     def take(self) -> FileToRead | None:
-        """Return the next file; None once there are no more."""
+        """Return the next file, or None once there are no more."""
 
 
 class FileCursor:
@@ -273,7 +275,7 @@ class FileCursor:
 
 
 class PartCursor:
-    """Hands out the parts of a cursor's files, file by file. Thread-safe.
+    """Hands out the parts of a cursor's files, one file after another. Thread-safe.
 
     split: returns the parts of a file, in order; may read the file.
     """
@@ -308,7 +310,9 @@ class PartCursor:
         return None
 
     def _split_next(self) -> None:
-        """Take and split a file without holding the lock, as both may wait for disk or network."""
+        """Take and split a file without holding the lock, since both may wait for the disk or
+        network.
+        """
         file: FileToRead | None = None
         parts: list[FilePart] = []
         try:

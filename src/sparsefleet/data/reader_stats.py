@@ -1,4 +1,4 @@
-"""Counters of a Reader."""
+"""Counters for a Reader."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class ReaderStats:
     """Counts over all passes of a reader so far.
 
     If producers are blocked, training is slower than reading, as it should be. If consumers are
-    blocked, training waits for data: use more threads, fewer bytes or a faster disk.
+    blocked, training waits for data: use more threads, smaller data or a faster disk.
 
     >>> ReaderStats(lines=5, threads=2).since(ReaderStats(lines=3, threads=1))
     ReaderStats(lines=2, threads=2)
     """
 
     files: int = 0
-    """Files read to the end."""
+    """Number of files read to the end."""
     lines: int = 0
-    """Lines read, good and bad; rows or records for formats without lines."""
+    """Number of lines read, good and bad; rows or records for formats without lines."""
     bytes: int = 0
-    """Bytes of text after decompression and pipe commands, or of decoded columns."""
+    """Number of bytes of text after decompression and pipe commands, or of decoded columns."""
     records: int = 0
-    """Records put into batches."""
+    """Number of records put into batches."""
     batches: int = 0
     bad_lines: int = 0
     """How many of `lines` were malformed."""
@@ -36,10 +36,10 @@ class ReaderStats:
     consumers_blocked_s: float = 0.0
     """Total time that consumers waited for a batch."""
     threads: int = 0
-    """Reading threads of the last pass; 0 if batches come from memory."""
+    """Number of reading threads in the last pass; 0 if batches come from memory."""
 
     def since(self, before: ReaderStats) -> ReaderStats:
-        """Return what was counted after `before`."""
+        """Return the counts since `before`."""
         return self._plus(before, -1, self.threads)
 
     def __add__(self, other: ReaderStats) -> ReaderStats:
@@ -95,12 +95,12 @@ class ReaderTally:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # garbage collection may end a pass while it is held
+        self._lock = threading.RLock()  # garbage collection may end a pass while the lock is held
         self._ended = ReaderStats()
         self._running: list[tuple[ReaderCounts, BatchQueue[Any]]] = []
 
     def begin(self, counts: ReaderCounts, queue: BatchQueue[Any]) -> None:
-        """Register a pass that starts."""
+        """Register a pass that is starting."""
         with self._lock:
             self._running.append((counts, queue))
 
@@ -111,7 +111,7 @@ class ReaderTally:
             self._ended += _stats_of(counts, queue)
 
     def total(self, threads: int) -> ReaderStats:
-        """Return the sum over all passes. threads: those of the last pass."""
+        """Return the sum over all passes. threads: the number of threads in the last pass."""
         with self._lock:
             stats = sum((_stats_of(*one) for one in list(self._running)), self._ended)
         return replace(stats, threads=threads)

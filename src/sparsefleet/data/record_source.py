@@ -1,6 +1,6 @@
 """The interface between formats and reading threads: records as column parts, and batches.
 
-Letters: B records, N values, W values of each record of a slot with a shape.
+Letters: B records, N values, W values per record in a slot with a shape.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TakenColumn = tuple[NDArray[Any], NDArray[np.int64] | None]
 
 
 class BadLine(NamedTuple):
-    """The position of a bad line or other record, and what is wrong with it."""
+    """The position of a malformed line or other record, and what is wrong with it."""
 
     path: str
     line: int
@@ -43,8 +43,8 @@ class BadLine(NamedTuple):
 class BadLines:
     """Counts bad lines up to a limit. Thread-safe.
 
-    quarantine: a file with one line for each: path, line, column, problem and the bad line
-        itself, tab-separated. The first bad line of a pass overwrites the file.
+    quarantine: a file with one line for each bad line, with tab-separated path, line, column,
+        problem and the bad line itself. The first bad line of a pass overwrites the file.
     """
 
     def __init__(self, limit: int, quarantine: str | os.PathLike[str] | None) -> None:
@@ -55,7 +55,7 @@ class BadLines:
         self.count = 0
 
     def take(self, bad: BadLine) -> None:
-        """Count the line; raise BadLineError if it exceeds the limit."""
+        """Count the line. Raises BadLineError if it exceeds the limit."""
         with self._lock:
             self.count += 1
             if self._quarantine is not None:
@@ -97,20 +97,20 @@ class FilePart(NamedTuple):
     path: str
     begin: int = 0
     end: int | None = None
-    """None: up to the end of the file."""
+    """None means the end of the file."""
     detail: Any = None
-    """What the format found out about the file when splitting it."""
+    """Data about the file that the format collected when splitting it."""
 
 
 class ColumnPart(NamedTuple):
-    """Consecutive records of a file, among those of the reader's share."""
+    """Consecutive records of a file, within the reader's share."""
 
     columns: list[TakenColumn]
     num_records: int
     end: int
     """The record up to which the file has been read, including bad records."""
     total: int | None = None
-    """Records in the whole file, if known."""
+    """Number of records in the whole file, if known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,8 +133,8 @@ class RecordSource(Protocol):
         """Yield the records of `part` in order, at most `room()` of them in each piece.
 
         The last piece, which may be empty, ends where `part` does; if that is the end of the file,
-        it has a `total`. Bad records are counted and skipped; positions include them, and a bad
-        record ends a piece, so that `Share.positions` gives the position of each record of a piece.
+        it has a `total`. Bad records are counted and skipped; positions include them. A bad record
+        ends a piece, so `Share.positions` gives the position of each record in a piece.
         """
 
 
@@ -193,7 +193,7 @@ class RecordFormat(ABC):
     """Whether several threads can read one file."""
 
     unnamed_input: str | None = None
-    """The name of the input of a reader without files; None: files are required."""
+    """The name of the input of a reader without files; None if files are required."""
 
     @property
     @abstractmethod
@@ -212,21 +212,21 @@ class RecordFormat(ABC):
         """Return the unread rest of the file, in parts for one thread each.
 
         A format that does not split files returns everything from the first unread record on; the
-        reader skips what was already read.
+        reader skips the records it has already read.
         """
         begun = bool(file.done) and file.done[0][0] == 0
         return [FilePart(file.path, file.done[0][1] if begun else 0)]
 
 
 class BatchMaker(Protocol):
-    """Makes batches from columns: an `Arrangement`, with or without functions on top."""
+    """Makes batches from columns; an `Arrangement`, possibly with functions applied on top."""
 
     def arrange(self, taken: list[TakenColumn], num_records: int) -> Any:
         """Return a batch of `num_records` records."""
 
 
 class HashedVocabulary:
-    """Ids of known strings, found by their hashes: i + 1 for string i, 0 for any other.
+    """Maps the hashes of known strings to ids: i + 1 for string i, 0 for any other.
 
     >>> from sparsefleet.data import hash_ids
     >>> HashedVocabulary(("red", "blue"), seed=3).ids(hash_ids(["blue", "green", "red"], 3))
@@ -251,7 +251,7 @@ class HashedVocabulary:
 def last_values(
     values: NDArray[Any], offsets: NDArray[np.int64], most: int
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return a ragged column with at most the last `most` values of each record.
+    """Return a ragged column that keeps at most the last `most` values of each record.
 
     >>> last_values(np.array([1, 2, 3, 4]), np.array([0, 3, 4]), 2)
     (array([2, 3, 4]), array([0, 2, 3]))
@@ -267,7 +267,7 @@ def last_values(
 
 
 class Arrangement:
-    """Makes batches from columns: the columns, or (columns, label) if there is a label; all views.
+    """Makes batches of columns, or of (columns, label) if there is a label; all are views.
 
     left_out: columns that are not part of batches.
     """

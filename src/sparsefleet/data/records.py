@@ -1,4 +1,4 @@
-"""Records from a Python function, for anything that no other format reads.
+"""Records from a Python function, for data that no other format can read.
 
 Letters: B records, N values, W width.
 """
@@ -27,7 +27,7 @@ from sparsefleet.data.record_source import (
 )
 from sparsefleet.errors import ConfigError, DataError, InputFileError
 
-_MAX_KEPT_CHARACTERS = 64 * 1024  # the part of a bad record that is kept
+_MAX_KEPT_CHARACTERS = 64 * 1024  # number of characters of a bad record that are kept
 _TEXTS = (str, bytes)
 
 
@@ -35,13 +35,13 @@ class Records(RecordFormat):
     """Records that a function yields: dicts by slot name, or tuples in the order of the slots.
 
     function: called on the reading thread with the path of each file, or once without arguments if
-        the reader's files are None; returns an iterator. To resume, it is run again and its first
-        records are skipped, so it should yield the same ones each time.
+        the reader's files are None; returns an iterator. To resume, it is called again and its
+        first records are skipped, so it should yield the same records each time.
     slots: a value is a number (or, in a slot of ids, a string, which is hashed), or a list, tuple
-        or array of them; for a slot with a shape, the number that the shape has. `Field` can
+        or array of them; a slot with a shape needs as many values as its shape has. `Field` can
         replace None.
-    batches: the function yields whole batches instead: a dict or tuple with an array [B, *shape]
-        for a slot with a shape, (values [N], offsets [B + 1]) for one without.
+    batches: whether the function yields whole batches instead, each a dict or tuple with an array
+        [B, *shape] for a slot with a shape, and (values [N], offsets [B + 1]) for one without.
 
     Without files, each of n workers runs the function and keeps every n-th record.
 
@@ -59,7 +59,7 @@ class Records(RecordFormat):
     ) -> None:
         if not callable(function):
             raise ConfigError(
-                "Records takes a function that returns an iterator, got a "
+                "Records needs a function that returns an iterator, got a "
                 f"{type(function).__name__}"
             )
         self.function = function
@@ -89,7 +89,7 @@ class Records(RecordFormat):
 
 
 class RecordsSource:
-    """Runs the function and packs what it yields. Not thread-safe."""
+    """Calls the function and packs the records it yields. Not thread-safe."""
 
     def __init__(self, format: Records, context: SourceContext) -> None:  # noqa: A002
         self._format = format
@@ -155,7 +155,7 @@ class RecordsSource:
     def _pack_chunk(
         self, path: str, chunk: list[tuple[int, Any]]
     ) -> Generator[ColumnPart, None, None]:
-        """Pack numbered records, from 1, all at once, or one by one if one of them is bad."""
+        """Pack numbered records, from 1, all at once, or individually if one of them is bad."""
         if not chunk:
             return
         try:
@@ -263,7 +263,7 @@ class RecordPacker:
     def pack_batch(self, batch: Any) -> tuple[list[TakenColumn], int]:
         """Return the columns of a batch that consists of columns, and its number of records B.
 
-        A slot with a shape is an array [B, *shape], one without (values [N], offsets [B + 1]).
+        A slot with a shape is an array [B, *shape]; one without is (values [N], offsets [B + 1]).
         """
         columns = [
             _check_column(field, column)
@@ -337,7 +337,7 @@ def _numbers(field: Field, values: list[Any]) -> NDArray[Any]:
     if array.ndim != 1:
         raise _mismatch(field, "numbers, not nested lists", values[0])
     if field.dtype != "float":
-        # NumPy turns ids that fit none of its integer types into floats.
+        # NumPy converts ids that do not fit its integer types to floats.
         return _ids(field, values) if array.dtype.kind not in "iub" else _check_ids(field, array)
     if array.dtype.kind not in "fiub":
         odd = (value for value in values if not isinstance(value, (int, float, np.number)))
@@ -346,7 +346,7 @@ def _numbers(field: Field, values: list[Any]) -> NDArray[Any]:
 
 
 def _ids(field: Field, values: list[Any]) -> NDArray[np.int64]:
-    """Convert strings and numbers, some of which may need all 64 bits."""
+    """Convert strings and numbers, some of which may need the full 64 bits."""
     seed = field.hash_seed or 0
     ids = np.empty(len(values), np.uint64)
     for place, value in enumerate(values):
@@ -405,7 +405,7 @@ def _check_column(field: Field, column: Any) -> TakenColumn:
 
 
 def _array(field: Field, values: Any) -> NDArray[Any]:
-    """Return a copy, since the function may reuse the memory of the batch."""
+    """Return a copy, since the function may reuse the batch's memory."""
     array = np.array(values)
     if array.ndim != 1:
         raise _mismatch(field, "an array with one dimension", f"shape {array.shape}")

@@ -1,4 +1,4 @@
-"""Sharing the files of an epoch between readers: each file goes to the next reader that is free."""
+"""Shares the files of an epoch between readers; each file goes to the next free reader."""
 
 from __future__ import annotations
 
@@ -18,47 +18,49 @@ class Shard(Protocol):
     """One worker's share of the files of an epoch. Thread-safe."""
 
     def take(self) -> FileToRead | None:
-        """Return the next file for this worker; None once there are no more."""
+        """Return the next file for this worker, or None once there are no more."""
 
     def report(self, marks: Sequence[FileMark]) -> None:
         """Report that these records were handed to training."""
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and do not give away what is left."""
+        """Record that applied records are tracked, and do not give away the rest."""
 
     def finish(self) -> list[str]:
-        """Report that all files taken were read; return them."""
+        """Report that all files taken have been read, and return them."""
 
     def release(self) -> None:
         """Return the unread rest of this worker's files to the other workers."""
 
 
 class Sharding(Protocol):
-    """Where a Reader gets its files from: `LocalSharding`, or `fleet.sharding(name)`.
+    """The source of a Reader's files: `LocalSharding`, or `fleet.sharding(name)`.
 
-    It counts the epochs: every worker begins the same number of them.
+    It counts the epochs; every worker must start the same number of them.
     """
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that this worker began last, if another process can continue it;
+        """Return the epoch that this worker started last if another process can continue it,
         otherwise 0.
         """
 
     def resume(self, epoch: int) -> Shard:
-        """Return this worker's shard of an epoch that its previous process began."""
+        """Return this worker's shard of an epoch that its previous process started."""
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        """Return the files that a worker has taken in an epoch, each with what was read before.
+        """Return the files that a worker has taken in an epoch, each with the records read before.
 
-        rank: None: this worker.
+        rank: None means this worker.
         """
 
     def begin(self, files: Sequence[FileToRead]) -> Shard:
-        """Return this worker's shard of the next epoch; all workers pass the same files."""
+        """Return this worker's shard of the next epoch; all workers must pass the same files."""
 
     def beside(self, name: str) -> Sharding:
-        """Return the sharding of another reader of the same files; the same one for each call."""
+        """Return the sharding of another reader of the same files; repeated calls return the same
+        one.
+        """
 
 
 class LocalSharding:
@@ -112,10 +114,10 @@ class _LocalMember:
         return 0
 
     def resume(self, epoch: int) -> Shard:
-        raise ConfigError(f"no other process has begun epoch {epoch} of '{self._name}'")
+        raise ConfigError(f"no other process has started epoch {epoch} of '{self._name}'")
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        raise ConfigError(f"no other process has begun epoch {epoch} of '{self._name}', {rank}")
+        raise ConfigError(f"no other process has started epoch {epoch} of '{self._name}', {rank}")
 
     def beside(self, name: str) -> Sharding:
         if name not in self._beside:
@@ -141,7 +143,7 @@ class _LocalShard:
         self._lists.report(*self._place, marks)
 
     def keep_account(self) -> None:
-        """Do nothing: there is no other process."""
+        """Do nothing, since there is no other process."""
 
     def finish(self) -> list[str]:
         self._lists.finish(*self._place)
@@ -170,13 +172,15 @@ class WorkList:
         self._given: dict[str, dict[str, Spans]] = {}
         self._finished: set[str] = set()
         self.is_accounted = False
-        """Whether workers know which records were applied, and read what a lost one has left."""
+        """Whether workers know which records were applied, and read the rest of a lost worker's
+        files.
+        """
         self._progress = Progress()
         for file in files:
             self._progress.advance(FileMark(file.path, begin, end) for begin, end in file.done)
 
     def take(self, worker: str) -> FileToRead | None:
-        """Assign the next unassigned file to this worker; None if there is none."""
+        """Assign the next unassigned file to this worker, or return None if there is none."""
         while self._waiting:
             path = self._waiting.popleft()
             left = self._progress.remaining([path])
@@ -191,10 +195,10 @@ class WorkList:
         """Record which records were handed to the worker's training."""
         for mark in marks:
             if mark.begin == mark.end and mark.path not in self._owners:
-                continue  # the end of a file of which all records were reported
+                continue  # the end of a file whose records were all reported
             if self._owners.get(mark.path) != worker:
                 raise ConfigError(
-                    f"{worker} reported records of {mark.path}, which is being read by "
+                    f"{worker} reported records from {mark.path}, which is being read by "
                     f"{self._owners.get(mark.path, 'nobody')}"
                 )
             self._progress.advance([mark])
@@ -214,7 +218,9 @@ class WorkList:
             self._waiting.appendleft(path)
 
     def given_to(self, worker: str) -> list[FileToRead]:
-        """Return the files that the worker has taken, each with what was read of it before."""
+        """Return the files that the worker has taken, each with the records of it that were read
+        before.
+        """
         return [FileToRead(path, done) for path, done in self._given.get(worker, {}).items()]
 
     def is_finished(self, worker: str) -> bool:
@@ -222,7 +228,7 @@ class WorkList:
         return worker in self._finished
 
     def start_again(self, worker: str) -> None:
-        """Take back what the worker was given, as if it had read nothing."""
+        """Take back the worker's files, as if it had read nothing."""
         self.release(worker)
         for path, done in self._given.pop(worker, {}).items():
             self._progress.set_back(path, done)
@@ -282,8 +288,8 @@ class WorkLists:
     """The work lists of a job, by name and epoch. Thread-safe.
 
     is_present: returns whether a worker, given the names of list and worker, is still alive. The
-        rest of a lost worker's files, from its last report on, goes to others if the list keeps
-        going; otherwise the next `take` raises PeerLostError.
+        rest of a lost worker's files, from its last report on, goes to others if the list continues
+        without it; otherwise the next `take` raises PeerLostError.
     """
 
     def __init__(
@@ -301,7 +307,7 @@ class WorkLists:
             return {"lists": lists, "epochs": self._epochs}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the lists that `state` returned."""
         with self._lock:
             self._lists = {
                 (name, int(epoch)): WorkList.from_state(work)
@@ -321,7 +327,7 @@ class WorkLists:
     ) -> None:
         """Start an epoch for the worker, which ends its earlier ones.
 
-        again: a previous process may have started it; its files are read again.
+        again: whether a previous process may have started it; its files are then read again.
         """
         with self._lock:
             epochs = self._epochs.setdefault(name, {})
@@ -331,7 +337,7 @@ class WorkLists:
             if epochs.get(worker, 0) >= epoch:
                 raise ConfigError(
                     f"{worker} starts epoch {epoch} of '{name}' after epoch {epochs[worker]}: two "
-                    "readers share a name; give each its own"
+                    "readers share a name; give each a different one"
                 )
             work = self._lists.get((name, epoch))
             if work is None:
@@ -352,18 +358,18 @@ class WorkLists:
     def take(
         self, name: str, epoch: int, worker: str, keep_going: bool = False
     ) -> FileToRead | None:
-        """Return the next file for the worker; None if all are read or being read."""
+        """Return the next file for the worker, or None if all are read or being read."""
         with self._lock:
             work = self._find(name, epoch)
             for other in work.workers - {worker}:
                 if work.is_accounted and keep_going:
-                    break  # after the pass, others read what a lost worker has left
+                    break  # after the pass, others read the rest of a lost worker's files
                 if not self._is_present(name, other):
                     self._lose(name, epoch, work, other, keep_going)
             return work.take(worker)
 
     def report(self, name: str, epoch: int, worker: str, marks: Sequence[FileMark]) -> None:
-        """See `WorkList.report`."""
+        """Record handed-out records; see `WorkList.report`."""
         with self._lock:
             self._find(name, epoch).report(worker, marks)
 
@@ -373,24 +379,25 @@ class WorkLists:
             self._find(name, epoch).is_accounted = True
 
     def given_to(self, name: str, epoch: int, worker: str) -> tuple[int, bool, list[FileToRead]]:
-        """Return what the worker has taken in an epoch (0: its last one), that epoch, and whether
-        the worker has read all it has taken.
+        """Return the files that the worker has taken in an epoch (0 means its last one), that
+        epoch, and whether the worker has read all of them.
         """
         with self._lock:
             epoch = epoch or self._epochs.get(name, {}).get(worker, 0)
             work = self._lists.get((name, epoch))
-            if work is None:  # it has ended, or never started
+            if work is None:  # the epoch has ended, or never started
                 return epoch, True, []
             return epoch, work.is_finished(worker), work.given_to(worker)
 
     def finish(self, name: str, epoch: int, worker: str) -> None:
-        """See `WorkList.finish`."""
+        """Mark the worker's files as read; see `WorkList.finish`."""
         with self._lock:
             self._find(name, epoch).finish(worker)
 
     def release(self, name: str, epoch: int, worker: str) -> None:
-        """See `WorkList.release`; if applied records are tracked, the worker's next process reads
-        them."""
+        """Return the rest of the worker's files; see `WorkList.release`. If applied records are
+        tracked, the worker's next process reads them.
+        """
         with self._lock:
             work = self._lists.get((name, epoch))
             if work is None or not work.is_accounted:
@@ -420,7 +427,7 @@ class WorkLists:
         work.release(worker)
 
     def _forget(self, name: str, num_workers: int) -> None:
-        """Drop epochs that all workers have left or been lost in."""
+        """Drop epochs that every worker has left or been lost in."""
         epochs = self._epochs[name]
         if len(epochs) < num_workers:
             return

@@ -1,4 +1,4 @@
-"""Text files with one record per line: read, decompressed, piped, and parsed natively."""
+"""Text files with one record per line, which are read, decompressed, piped, and parsed natively."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparsefleet.errors import BadLineError, InputFileError, PipeCommandError, S
 
 
 def file_blocks(path: str, context: SourceContext) -> Generator[bytes, None, None]:
-    """Yield the decompressed file in blocks: opened, or printed by its download command."""
+    """Yield the decompressed file in blocks, either opened or printed by its download command."""
     config = context.config
     command = None if config.download is None else config.download(path)
     if command is not None:
@@ -51,7 +51,7 @@ class TextFormat(RecordFormat):
         """Return the format for the native parser."""
 
     def native_for(self, first_line: bytes, path: str) -> _core.RecordFormat:  # noqa: ARG002
-        """Return the format for a file by its first line; raise SchemaError if that is wrong."""
+        """Return the format for a file with this first line. Raises SchemaError if it is wrong."""
         return self.make_native()
 
     def open_source(self, context: SourceContext) -> TextSource:
@@ -126,7 +126,7 @@ class TextSource:
     def _drain(
         self, path: str, begin: int, num_bytes: int, room: Callable[[], int]
     ) -> Generator[ColumnPart, None, None]:
-        """Parse the whole block that was fed."""
+        """Parse the whole block passed to `feed`."""
         parser, context = self._parser, self._context
         before = max(parser.line, begin)
         while outcome := parser.parse(self._batch, room()):

@@ -1,4 +1,4 @@
-"""Transforms on the way from records to batches: selecting records and changing batches.
+"""Transforms between records and batches: selecting records and changing batches.
 
 Letters: B records.
 """
@@ -30,11 +30,11 @@ from sparsefleet.data.record_source import (
 from sparsefleet.errors import ConfigError, DataError
 
 Chosen = NDArray[np.bool_]
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bits are lost
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so no bits are lost
 
 
 class Selection(Protocol):
-    """Chooses records. Thread-safe."""
+    """Selects records. Thread-safe."""
 
     def choose(self, path: str, positions: NDArray[np.int64], columns: list[TakenColumn]) -> Chosen:
         """Return which of these B records of a file to keep, bool[B]."""
@@ -65,9 +65,9 @@ class UserFilter:
             ) from error
         if found.dtype != np.bool_ or found.shape != positions.shape:
             raise DataError(
-                f"{where}: the function {name} of Reader.filter returned {found.dtype}"
-                f"{list(found.shape)}, expected bool[{len(positions)}]: one value per record of "
-                "the columns it was given"
+                f"{where}: the function {name} of Reader.filter returned "
+                f"{found.dtype}{list(found.shape)}, expected bool[{len(positions)}]: one value per "
+                "record"
             )
         return found
 
@@ -75,7 +75,7 @@ class UserFilter:
 class HashRange:
     """Keeps the records whose hash, scaled to [0, 1), lies in [begin, end).
 
-    columns: the columns that are hashed; None: all, so that equal records stay together.
+    columns: the columns to hash; None means all, which keeps equal records together.
     """
 
     def __init__(self, begin: float, end: float, seed: int, columns: Sequence[int] | None) -> None:
@@ -104,7 +104,7 @@ class NotRead:
 
 
 class OutsideSpans:
-    """Keeps the records that are in none of the spans of their file."""
+    """Keeps the records that are outside all spans of their file."""
 
     def __init__(self, spans: Mapping[str, Spans]) -> None:
         self._spans = spans
@@ -118,7 +118,7 @@ class OutsideSpans:
 
 
 def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64]:
-    """Return a hash of each of B records, which depends on their values and the seed alone.
+    """Return a hash of each of B records, which depends only on their values and the seed.
 
     >>> twice = [(np.array([[7], [8], [7]]), None), (np.array([1, 1]), np.array([0, 1, 1, 2]))]
     >>> first, second, third = hash_records(twice, seed=0)
@@ -141,7 +141,7 @@ def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64
 
 
 class SelectingSource:
-    """Yields only the chosen records of a source; positions include the others.
+    """Yields only the chosen records of a source; positions still count the others.
 
     share: the reader's share of each file. batch_size: records requested from the source at once.
     """
@@ -160,8 +160,8 @@ class SelectingSource:
         self._batch_size = batch_size
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Implement `RecordSource`: each piece covers the records that were left out before it."""
-        # Not room(): the last places in a batch would be filled with single records.
+        """Implement `RecordSource`; each piece covers the records that were left out before it."""
+        # Not room(), which would fill the last places in a batch with single records.
         with contextlib.closing(self._source.read(part, lambda: self._batch_size)) as pieces:
             for piece in pieces:
                 if piece.num_records == 0:
@@ -190,7 +190,7 @@ class SelectingSource:
 
 
 class MappedArrangement:
-    """Passes each batch of another arrangement through a function; see `Reader.map`."""
+    """Passes each batch of a different arrangement through a function; see `Reader.map`."""
 
     def __init__(self, inner: BatchMaker, function: Callable[[Any], Any]) -> None:
         self._inner = inner

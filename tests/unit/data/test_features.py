@@ -114,7 +114,7 @@ def test_a_bad_value_names_file_row_column_and_wanted_form(tmp_path: Path) -> No
         (lambda: Sequence("a", max_length=0), "max_values must be an int >= 1"),
         (lambda: Categorical("a", vocabulary=("x", "y", "x")), "vocabulary has 'x' twice"),
         (lambda: Field("a", vocabulary=("x",)), "vocabulary requires hash_seed"),
-        (lambda: ALL["town"], "no feature named 'town'; the names are age, city"),
+        (lambda: ALL["town"], "no feature is named 'town'; the names are age, city"),
         (lambda: ALL.reader("day.json", batch_size=1), "suffix of 'day.json'"),
         (lambda: ALL.memory({"age": [1.0]}, 8), "no column 'city'; found age"),
     ],

@@ -242,9 +242,9 @@ def test_blocks_that_are_not_whole_are_refused(folder: Path) -> None:
         unpack(packed + b"12345678", SLOTS)
     with pytest.raises(ProtocolError, match="4 columns, but this worker has 1 slots"):
         unpack(packed, SLOTS[:1])
-    with pytest.raises(ProtocolError, match="values for slot 'ids' of a different type"):
+    with pytest.raises(ProtocolError, match="values for slot 'ids' with a type that differs"):
         unpack(packed, (SLOTS[2], *SLOTS[1:]))
-    with pytest.raises(ProtocolError, match="begins with"):
+    with pytest.raises(ProtocolError, match="must start with"):
         unpack(b"?" * 40, SLOTS)
 
 

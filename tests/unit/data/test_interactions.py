@@ -73,7 +73,7 @@ def test_popular_items_are_drawn_more_often_with_a_power() -> None:
 
 
 def test_a_user_with_all_items_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="user 7: no negative item was found among 2"):
+    with pytest.raises(ConfigError, match="user 7: found no negative item among 2"):
         Interactions.of([7, 7], [1, 2], [1, 2]).negatives(1, seed=0)
 
 

@@ -137,8 +137,8 @@ def test_records_of_equal_text_become_one(tmp_path: Path, caplog: pytest.LogCapt
     found, dropped = merged(tmp_path / "part", text, 2)
     assert found == {"x": ([7], [8], [0, 1]), "y": ([4, 5], [9], [1, 0])}
     assert dropped == 3
-    assert "dropping 1 records: their 1 groups do not have 2 records" in caplog.text
-    assert "dropping 2 records: their 1 groups have more than one record with slot 'a'" in (
+    assert "dropping 1 records, since their 1 groups do not have 2 records" in caplog.text
+    assert "dropping 2 records, since their 1 groups have more than one record with slot 'a'" in (
         caplog.text
     )
     found, dropped = merged(tmp_path / "part", text, 0)

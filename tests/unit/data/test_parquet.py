@@ -238,7 +238,7 @@ def test_batches_before_a_bad_row_come_first(tmp_path: Path) -> None:
         (pa.array([5]), Field("x", hash_seed=0), "type int64, but slot 'x' needs strings"),
         (pa.array([[["a"]]]), Slot("x"), "needs ints or strings, or lists of them"),
         (pa.array([5]), Slot("x", "uint64", (2,)), r"shape \(2,\) needs lists of 2 values"),
-        (pa.array([{"y": 1}]), Slot("x"), "has the type struct"),
+        (pa.array([{"y": 1}]), Slot("x"), "has type struct"),
         (pa.array([5]), Slot("y"), r"a: no column called 'y', which slot 'y' needs; .*\['x'\]"),
     ],
 )
@@ -348,7 +348,7 @@ def test_settings_for_text_are_refused(tmp_path: Path) -> None:
         Reader(path, ONE_ID, 1, config=ReaderConfig(pipe_command=["cat"]))
     with pytest.raises(ConfigError, match="Parquet files have their own compression"):
         Reader(path, ONE_ID, 1, config=ReaderConfig(compression="gzip"))
-    with pytest.raises(ConfigError, match="use column names"):
+    with pytest.raises(ConfigError, match="use a column name"):
         Parquet(Field("x", columns=0))
     with pytest.raises(ConfigError, match="files must be paths for Parquet, got None"):
         Reader(None, ONE_ID, 1)

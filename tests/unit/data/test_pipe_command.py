@@ -110,7 +110,7 @@ def test_leaving_the_loop_ends_the_command(tmp_path: Path) -> None:
 def test_commands_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="shell_command='cat -n' to run it in a shell"):
         ReaderConfig(pipe_command="cat -n")
-    with pytest.raises(ConfigError, match="both were given"):
+    with pytest.raises(ConfigError, match="but got both"):
         ReaderConfig(pipe_command=["cat"], shell_command="cat")
     with pytest.raises(ConfigError, match="a non-empty list of strings"):
         ReaderConfig(pipe_command=[])

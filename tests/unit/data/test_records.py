@@ -217,7 +217,7 @@ def test_leaving_early_closes_an_endless_function() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="takes a function that returns an iterator, got a list"):
+    with pytest.raises(ConfigError, match="needs a function that returns an iterator, got a list"):
         Records([1, 2], ID)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="has columns or a separator"):
         Records(numbers_of, Field("id", columns="x"))

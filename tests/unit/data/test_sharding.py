@@ -100,7 +100,7 @@ def test_a_worker_that_is_over_keeps_what_it_read_in_the_state(files: list[Path]
 
 
 def test_a_part_of_the_workers_and_sharding_do_not_go_together(files: list[Path]) -> None:
-    with pytest.raises(ConfigError, match="both were given"):
+    with pytest.raises(ConfigError, match="but got both"):
         Reader(files, ONE_ID, 4, worker_num=2, sharding=LocalSharding(1).member())
 
 
@@ -117,7 +117,7 @@ def test_readers_of_one_name_must_agree() -> None:
     with pytest.raises(ConfigError, match="epoch 7 of 'train' does not exist"):
         lists.take("train", 7, "w0")
     lists.take("train", 1, "w0")
-    with pytest.raises(ConfigError, match="w1 reported records of a, which is being read by w0"):
+    with pytest.raises(ConfigError, match="w1 reported records from a, which is being read by w0"):
         lists.report("train", 1, "w1", [FileMark("a", 0, 5)])
 
 

@@ -172,7 +172,7 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     path = write_ids(tmp_path / "part", range(10))
     with pytest.raises(ConfigError, match="share must be 'files' or 'records', got 'lines'"):
         ReaderConfig(share="lines")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="use one of them"):
+    with pytest.raises(ConfigError, match="use only one of them"):
         Reader(path, ONE_ID, 4, config=SHARED, sharding=LocalSharding(1).member())
 
 
@@ -180,5 +180,5 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_share_in_a_state_is_refused(tmp_path: Path, share: object) -> None:
     reader = Reader(write_ids(tmp_path / "part", range(10)), ONE_ID, 4)
     state = {"version": 3, "is_over": False, "done": [], "records": {}, "share": share}
-    with pytest.raises(ConfigError, match="not a state of a Reader"):
+    with pytest.raises(ConfigError, match="expected a state of a Reader"):
         reader.load_state_dict(state)
