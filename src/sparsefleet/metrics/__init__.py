@@ -1,4 +1,4 @@
-"""Metrics of predictions that can be merged exactly across threads and workers."""
+"""Metrics for predictions that can be merged exactly across threads and workers."""
 
 from sparsefleet.metrics.auc import AUC, GAUC, auc_from_counts
 from sparsefleet.metrics.calibration import (

@@ -14,7 +14,7 @@ from sparsefleet.metrics.metric import CountMetric, Metric, Settings
 
 __all__ = ["AUC", "GAUC", "auc_from_counts"]
 
-# Format: one example of the state, 17 bytes.
+# Format: one example in the state, 17 bytes.
 _SAMPLE = np.dtype([("group", "<i8"), ("score", "<f8"), ("label", "u1")])
 _FIRST_CAPACITY = 1024
 
@@ -22,8 +22,9 @@ _FIRST_CAPACITY = 1024
 class GAUC(Metric):
     """The mean of the exact AUC of each group, weighted by the number of examples in the group.
 
-    Groups with labels of only one class have no AUC and are ignored; nan if all are (Zhu et al.,
-    "Optimized Cost per Click in Taobao Display Advertising", KDD 2017). `update` needs `groups`.
+    Groups with labels of only one class have no AUC and are ignored; the result is nan if no group
+    is left (Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017).
+    `update` needs `groups`.
 
     Memory: keeps every example, at 17 bytes plus up to half as much spare capacity; `compute` sorts
     them and temporarily needs about 85 bytes per example.
@@ -74,8 +75,8 @@ class GAUC(Metric):
         """Decode samples from bytes; their values are not checked."""
         if len(payload) % _SAMPLE.itemsize != 0:
             raise ConfigError(
-                f"metric state: {len(payload)} bytes of {self.kind} are not samples of "
-                f"{_SAMPLE.itemsize}"
+                f"metric state: {len(payload)} bytes of {self.kind}, expected a multiple of "
+                f"{_SAMPLE.itemsize}, the size of a sample"
             )
         return np.frombuffer(payload, _SAMPLE)
 
@@ -83,7 +84,10 @@ class GAUC(Metric):
         samples = self.parse_samples(payload)
         scores = samples["score"]
         if not ((scores >= 0) & (scores <= 1) & (samples["label"] <= 1)).all():
-            raise ConfigError("metric state: a GAUC sample has a score or label outside 0..1")
+            raise ConfigError(
+                "metric state: a GAUC sample has a score or label outside 0..1; the bytes are "
+                "damaged"
+            )
         return samples
 
     def compute(self) -> float:
@@ -128,7 +132,7 @@ _CURVES = ("ROC", "PR")
 
 
 class AUC(CountMetric):
-    """Area under the ROC or precision-recall curve; nan until both classes were seen.
+    """Area under the ROC or precision-recall curve; nan until both classes have been seen.
 
     A score p falls into bucket floor(p * num_thresholds); scores in one bucket are ties. The
     product has the dtype of the predictions, as in Fluid. Memory: 16 bytes per bucket. The default
@@ -144,7 +148,7 @@ class AUC(CountMetric):
     def __init__(self, num_thresholds: int = 2**16 - 1, curve: str = "ROC") -> None:
         self.num_thresholds = num_thresholds
         self.curve = curve
-        require_int(self, "num_thresholds", 1, 2**24)  # whole numbers a float32 can tell apart
+        require_int(self, "num_thresholds", 1, 2**24)  # float32 is exact up to here
         require(curve in _CURVES, self, "curve", "'ROC' or 'PR'")
         super().__init__((2, num_thresholds + 1))
 
@@ -175,9 +179,9 @@ class AUC(CountMetric):
 def auc_from_counts(positives: Any, negatives: Any, curve: str = "ROC") -> float:
     """Return the area from the counts of each class per bucket, int64[buckets], lowest score first.
 
-    The buckets are walked from high to low. ROC: trapezoids over (false positives, true
+    Walks the buckets from high to low. ROC: trapezoids over (false positives, true
     positives), in exact integers. PR: trapezoids over (recall, precision), from recall 0 at the
-    precision of the highest bucket in use. nan if one class is absent.
+    precision of the highest bucket in use. Returns nan if one class is absent.
 
     >>> auc_from_counts([0, 1, 1], [2, 2, 0])
     0.875
@@ -199,7 +203,7 @@ def auc_from_counts(positives: Any, negatives: Any, curve: str = "ROC") -> float
         return float("nan")
     if curve == "PR":
         return _area_under_precision_recall(pos, neg)
-    if num_pos * num_neg >= 2**62:  # twice the area would overflow an int64
+    if num_pos * num_neg >= 2**62:  # twice the area could overflow an int64
         pos, neg = pos.astype(object), neg.astype(object)
     higher_positives = np.cumsum(pos) - pos
     twice_the_area = (neg * (2 * higher_positives + pos)).sum()

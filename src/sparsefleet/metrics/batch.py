@@ -17,7 +17,7 @@ from sparsefleet.errors import ConfigError, ShapeError
 class Batch:
     """One batch, checked once and then read by any number of metrics.
 
-    Arrays may share memory with the arguments: read them before the caller changes those.
+    Arrays may share memory with the arguments: read them before the caller modifies those.
     """
 
     def __init__(self, predictions: Any, labels: Any, groups: Any = None) -> None:
@@ -98,7 +98,9 @@ class Batch:
         if array.ndim != 1:
             raise ShapeError(f"{what} must have shape [B] or [B, 1], got {list(array.shape)}")
         if len(array) != self.size:
-            raise ShapeError(f"{len(array)} {what} for {self.size} predictions")
+            raise ShapeError(
+                f"got {len(array)} {what} for {self.size} predictions, expected one per prediction"
+            )
         if array.dtype == np.bool_:
             return array.view(np.uint8)
         if array.dtype.kind not in "iuf":

@@ -1,4 +1,4 @@
-"""Metrics of how well predicted probabilities match observed frequencies."""
+"""Metrics for how well predicted probabilities match observed frequencies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Accuracy", "Calibration", "LogLoss", "NormalizedEntropy", "RMSE"]
 class Accuracy(CountMetric):
     """The fraction of correct predictions; nan without data.
 
-    threshold: probabilities above it predict class 1. None: the class with the highest
-        probability is predicted, the first of equals; predictions are then [B, C] with C >= 2
-        and labels integers in 0..C-1.
+    threshold: probabilities above it predict class 1. With None, the class with the highest
+        probability is predicted (the first of equals), predictions are [B, C] with C >= 2, and
+        labels are integers in 0..C-1.
 
     >>> accuracy = Accuracy(threshold=0.3)
     >>> accuracy.update(np.array([0.2, 0.4, 0.9]), np.array([0, 0, 1]))
@@ -39,7 +39,7 @@ class Accuracy(CountMetric):
         holds = threshold is None or (is_number(threshold) and 0 <= threshold <= 1)
         require(holds, self, "threshold", "a number in 0..1, or None for the most likely class")
         if threshold is not None:
-            self.threshold = float(threshold)  # a NumPy scalar would widen float32 predictions
+            self.threshold = float(threshold)  # a NumPy scalar would promote float32 predictions
         super().__init__((2,))
 
     @property
@@ -69,9 +69,9 @@ _MOST_ERROR = 512.0  # its square still fits the fixed-point sums, for 10**8 exa
 
 
 class RMSE(CountMetric):
-    """The root of the mean squared difference of predictions and labels; nan without data.
+    """The root mean squared difference between predictions and labels; nan without data.
 
-    Both are any numbers that differ by at most 512; scale larger ones.
+    Both may be any numbers that differ by at most 512; scale larger ones down.
 
     >>> rmse = RMSE()
     >>> rmse.update(np.array([3.5, 4.0]), np.array([4.0, 4.0]))
@@ -90,8 +90,8 @@ class RMSE(CountMetric):
         errors = batch.values.astype(np.float64) - batch.targets
         if errors.size and np.abs(errors).max() > _MOST_ERROR:
             raise ConfigError(
-                f"RMSE: a prediction is {np.abs(errors).max():g} off, at most {_MOST_ERROR:g} can "
-                "be counted: divide predictions and labels by a constant"
+                f"RMSE: a prediction is off by {np.abs(errors).max():g}, but the maximum is "
+                f"{_MOST_ERROR:g}: divide predictions and labels by a constant"
             )
         high, low = fixed_point.split(errors * errors)
         return np.array([batch.size, high.sum(), low.sum()], "<i8")
@@ -101,14 +101,14 @@ class RMSE(CountMetric):
         return math.sqrt(fixed_point.join(high, low) / size) if size else float("nan")
 
 
-# torch's binary_cross_entropy clamps logarithms at -100; 1 - p and p stay above this.
+# torch's binary_cross_entropy clamps logarithms at -100; p and 1 - p are clamped to at least this.
 _LEAST_CHANCE = math.exp(-100.0)
 
 _EXAMPLES, _POSITIVES, _HIGH, _LOW = range(4)
 
 
 class LogLoss(CountMetric):
-    """The mean binary cross entropy in nats, as torch's `binary_cross_entropy`; nan without data.
+    """The mean binary cross entropy in nats, like torch's `binary_cross_entropy`; nan without data.
 
     One example contributes at most 100, so a confident wrong prediction does not make it infinite.
 
@@ -140,10 +140,10 @@ class LogLoss(CountMetric):
 
 
 class NormalizedEntropy(LogLoss):
-    """Log loss divided by the entropy of the label mean; nan until both classes were seen.
+    """Log loss divided by the entropy of the label mean; nan until both classes have been seen.
 
-    1 equals always predicting the base rate; lower is better (He et al., "Practical Lessons
-    from Predicting Clicks on Ads at Facebook", ADKDD 2014).
+    A model that always predicts the base rate scores 1; lower is better (He et al., "Practical
+    Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014).
 
     >>> entropy = NormalizedEntropy()
     >>> entropy.update(np.array([0.5, 0.5]), np.array([1, 0]))
@@ -162,11 +162,12 @@ class NormalizedEntropy(LogLoss):
 class Calibration(CountMetric):
     """The mean prediction divided by the mean label, or the expected calibration error.
 
-    A ratio above 1 means that the model overestimates. Both are nan without data, the ratio also
-    without a label of 1.
+    A ratio above 1 means that the model overestimates. Both are nan without data; the ratio is also
+    nan without a label of 1.
 
-    report: what `compute` returns, "ratio" or "error"; for both, put two into a `MetricSet`.
-    num_buckets: equal parts of 0..1 over which the error is computed; 15 as in torchmetrics.
+    report: the value that `compute` returns, "ratio" or "error"; for both, put two into a
+    `MetricSet`.
+    num_buckets: number of equal intervals of 0..1 used for the error; 15 as in torchmetrics.
 
     >>> calibration = Calibration()
     >>> calibration.update(np.array([0.5, 0.5, 0.25, 0.25]), np.array([1, 0, 0, 0]))

@@ -1,4 +1,4 @@
-"""The base class of metrics: update, compute, merge, reset, and state as bytes.
+"""The base class of metrics: update, compute, merge, reset, and serialization to bytes.
 
 Letters: B examples, C classes.
 """
@@ -36,7 +36,7 @@ _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 def split(numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split each number, 0 <= number <= 100, into high and low part."""
+    """Split each number, 0 <= number <= 100, into a high and a low part."""
     multiples = np.rint(numbers * float(1 << _FRACTION_BITS)).astype(np.int64)
     return multiples >> _LOW_BITS, multiples & _LOW_MASK
 
@@ -46,14 +46,15 @@ def join(high: Any, low: Any) -> float:
     return ((int(high) << _LOW_BITS) + int(low)) / (1 << _FRACTION_BITS)
 
 
-# The bytes in which metrics are sent and saved. Layout: docs/metrics.md.
+# The format in which metrics are sent and saved. Layout: docs/metrics.md.
 #
 # No pickle: a JSON header that names the metric and its settings, then plain little-endian numbers.
 
 
 Settings = dict[str, int | float | str | list[str] | None]
 
-# Format: magic, version, length of the header, length of the payload; CRC-32 of all is at the end.
+# Format: magic, version, length of the header, length of the payload; the CRC-32 of everything
+# comes last.
 _PREFIX = struct.Struct("<4sIIQ")
 _CRC = struct.Struct("<I")
 _MAGIC = b"SFMT"
@@ -65,13 +66,13 @@ class Frame:
     """One unpacked state."""
 
     kind: str
-    """Name of the class."""
+    """The class name."""
 
     settings: Settings
-    """Arguments of its constructor."""
+    """The constructor arguments."""
 
     payload: memoryview
-    """Its counts."""
+    """The counts."""
 
 
 def pack(kind: str, settings: Settings, payload: bytes) -> bytes:
@@ -178,7 +179,7 @@ class Metric(ABC):
 
     @abstractmethod
     def compute(self) -> float:
-        """Return the metric; nan if it is undefined, as without data."""
+        """Return the metric, or nan if it is undefined (for example, without data)."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -200,7 +201,7 @@ class Metric(ABC):
         self.add(other.contents())
 
     def state(self) -> bytes:
-        """Return the state, to be sent or saved; layout in docs/metrics.md."""
+        """Return the state for sending or saving; the layout is in docs/metrics.md."""
         return pack(self.kind, self.settings, self.contents().tobytes())
 
     def merge_state(self, state: bytes) -> None:
@@ -211,8 +212,9 @@ class Metric(ABC):
 
     @classmethod
     def from_state(cls: type[MetricT], state: bytes) -> MetricT:
-        """Return the metric with this `state()`: of any class if called on `Metric`, otherwise of
-        this class."""
+        """Return the metric with this `state()`: any class if called on `Metric`, otherwise this
+        class.
+        """
         frame = unpack(state)
         metric = cls.from_settings(frame.kind, frame.settings)
         metric.add(metric.parse(frame.payload))
@@ -232,7 +234,9 @@ class Metric(ABC):
         raise ConfigError(f"metric state: expected {cls.__name__}, got {kind!r}")
 
     def empty_copy(self: MetricT) -> MetricT:
-        """Return a metric with the same settings and no examples, for example for a thread."""
+        """Return a metric with the same settings and no examples, for example for use in another
+        thread.
+        """
         return type(self)(**self.settings)
 
     @property
@@ -243,12 +247,14 @@ class Metric(ABC):
     def __repr__(self) -> str:
         return describe(self.kind, self.settings)
 
-    # The rest is for subclasses. `update` is `add(measure(batch))`: nothing is added before all
-    # metrics of a set have accepted the whole batch.
+    # The rest is for subclasses. `update` is `add(measure(batch))`, so nothing is added until all
+    # metrics in a set have accepted the whole batch.
 
     @abstractmethod
     def measure(self, batch: Batch) -> NDArray[Any]:
-        """Return the contribution of `batch`: the `contents()` of a metric that saw only it."""
+        """Return the contribution of `batch`, equal to the `contents()` of a metric that saw
+        nothing else.
+        """
 
     @abstractmethod
     def add(self, part: NDArray[Any]) -> None:
@@ -264,7 +270,7 @@ class Metric(ABC):
 
 
 class CountMetric(Metric):
-    """A metric computed from a few counts, which are added to merge.
+    """A metric computed from a few counts; merging adds them.
 
     Subclasses call `__init__` with the shape of their counts, and define `measure`.
     """
@@ -289,7 +295,9 @@ class CountMetric(Metric):
             )
         counts = np.frombuffer(payload, "<i8").reshape(self._counts.shape)
         if counts.min() < 0:
-            raise ConfigError(f"metric state: a count of {self!r} is negative")
+            raise ConfigError(
+                f"metric state: a count of {self!r} is negative; the bytes are damaged"
+            )
         return counts
 
 

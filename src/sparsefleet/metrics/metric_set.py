@@ -1,4 +1,4 @@
-"""Several metrics of the same predictions."""
+"""Several metrics over the same predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KIND = "MetricSet"
 class MetricSet(Mapping[str, Metric]):
     """Metrics by name that are updated, merged, sent and computed together.
 
-    A call that fails changes none of them. Not thread-safe, like `Metric`.
+    A failed call changes none of them. Not thread-safe, like `Metric`.
 
     >>> import numpy as np
     >>> from sparsefleet.metrics import AUC, Accuracy
@@ -42,14 +42,14 @@ class MetricSet(Mapping[str, Metric]):
         self._metrics = dict(metrics)
 
     def update(self, predictions: Any, labels: Any, *, groups: Any = None) -> None:
-        """Add one batch to every metric; arguments as for `Metric.update`."""
+        """Add one batch to every metric; the arguments are those of `Metric.update`."""
         batch = Batch(predictions, labels, groups)
         parts = [metric.measure(batch) for metric in self._metrics.values()]
         for metric, part in zip(self._metrics.values(), parts, strict=True):
             metric.add(part)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name; nan if undefined."""
+        """Return each metric's value by name; nan if undefined."""
         return {name: metric.compute() for name, metric in self._metrics.items()}
 
     def reset(self) -> None:
@@ -58,7 +58,7 @@ class MetricSet(Mapping[str, Metric]):
             metric.reset()
 
     def empty_copy(self) -> MetricSet:
-        """Return the same metrics without examples, for example for a thread."""
+        """Return the same metrics without examples, for example for use in another thread."""
         return MetricSet({name: metric.empty_copy() for name, metric in self._metrics.items()})
 
     def merge(self, other: MetricSet) -> None:
@@ -73,7 +73,7 @@ class MetricSet(Mapping[str, Metric]):
             metric.merge(other[name])
 
     def state(self) -> bytes:
-        """Return the states of all metrics; layout in docs/metrics.md."""
+        """Return the states of all metrics; the layout is in docs/metrics.md."""
         payload = b"".join(metric.state() for metric in self._metrics.values())
         return pack(_KIND, {"names": list(self._metrics)}, payload)
 
@@ -113,7 +113,8 @@ class MetricSet(Mapping[str, Metric]):
     def _require_names(self, found: list[str]) -> None:
         if set(found) != set(self._metrics):
             raise ConfigError(
-                f"cannot merge metrics {sorted(found)} into metrics {sorted(self._metrics)}"
+                f"cannot merge metrics {sorted(found)} into metrics {sorted(self._metrics)}: the "
+                "names must match"
             )
 
 

@@ -1,4 +1,4 @@
-"""Metrics of how well scores rank the examples of each group, such as the items shown to a user."""
+"""Metrics for how well scores rank the examples of a group, such as items shown to a user."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["NDCG", "RecallAtK"]
 class _Ranking(GAUC):
     """A score of each group's `k` highest predictions, averaged over groups with a positive label.
 
-    Scores may be any finite numbers. Of equal scores, label 0 ranks first, so that ties never help
-    and the figure does not depend on the order of the examples. Memory: as `GAUC`.
+    Scores may be any finite numbers. Among equal scores, label 0 ranks first, so ties never help
+    and the result does not depend on the order of the examples. Uses as much memory as `GAUC`.
     """
 
     def __init__(self, k: int = 10) -> None:
@@ -40,8 +40,8 @@ class _Ranking(GAUC):
         samples = self.parse_samples(payload)
         if not (np.isfinite(samples["score"]) & (samples["label"] <= 1)).all():
             raise ConfigError(
-                f"metric state: a sample of {self!r} does not have a finite score and a label 0 "
-                "or 1"
+                f"metric state: a sample of {self!r} must have a finite score and a label of 0 or "
+                "1; the bytes are damaged"
             )
         return samples
 
@@ -67,13 +67,14 @@ class _Ranking(GAUC):
 
     @abstractmethod
     def _best(self, positives: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the score of a perfect ranking with these numbers of positives."""
+        """Return the score of a perfect ranking, given the number of positives per group."""
 
 
 class RecallAtK(_Ranking):
     """The share of a group's positives among its `k` highest scores, averaged over groups.
 
-    `update` needs `groups`; groups without a positive are skipped, nan if all are.
+    `update` needs `groups`; groups without a positive are skipped, and the result is nan if none is
+    left.
 
     >>> recall = RecallAtK(k=1)
     >>> scores, labels = np.array([2.5, 1.0, 0.3, 0.4]), np.array([1, 1, 1, 0])
@@ -92,8 +93,9 @@ class RecallAtK(_Ranking):
 class NDCG(_Ranking):
     """Normalized discounted cumulative gain of the `k` highest scores, averaged over groups.
 
-    A positive at rank r, from 1, counts 1 / log2(r + 1) (Jarvelin and Kekalainen 2002). `update`
-    needs `groups`; groups without a positive are skipped, nan if all are.
+    A positive at rank r, from 1, contributes 1 / log2(r + 1) (Jarvelin and Kekalainen 2002).
+    `update` needs `groups`; groups without a positive are skipped, and the result is nan if none is
+    left.
 
     >>> ndcg = NDCG(k=2)
     >>> ndcg.update(np.array([0.9, 0.8, 0.1]), np.array([0, 1, 0]), groups=np.array([7, 7, 7]))
