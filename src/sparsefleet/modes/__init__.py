@@ -1,4 +1,6 @@
-"""Training modes: when gradients reach the store, when new values return, who waits for whom."""
+"""Training modes: when gradients reach the store, when new values come back, and who waits for
+whom.
+"""
 
 from sparsefleet.modes.async_mode import AsyncConfig
 from sparsefleet.modes.collective_mode import CollectiveConfig

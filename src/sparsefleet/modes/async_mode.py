@@ -1,4 +1,4 @@
-"""Async mode: no worker waits for another, except for those that fall too far behind."""
+"""Async mode: no worker waits for another, unless one falls too far behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsefleet.optim import SGD
 from sparsefleet.store.gradient_sender import GradientSender, SenderConfig
 
 _MANY = 2**31 - 1
-_FREE_MERGES = 4  # mini-batches per thread in one push, where merging does not change the result
+_FREE_MERGES = 4  # mini-batches per thread in one push, if merging does not change the result
 _LINGER_S = 0.05
 
 
@@ -25,38 +25,39 @@ class AsyncConfig:
     """Push gradients in the background and fetch dense values from time to time."""
 
     max_merge: int | None = None
-    """The largest number of mini-batches merged into one push. None: the number of training
-    threads, or four times that if every table sums its gradients and there is neither a schedule
-    nor a ``max_staleness``, so that merging only reduces traffic.
+    """Maximum number of mini-batches merged into one push. None means the number of training
+    threads, or four times that if merging only reduces traffic: every table sums its gradients, and
+    there is neither a schedule nor a ``max_staleness``.
     """
 
     queue_size: int | None = None
-    """The number of mini-batches that may wait to be sent; when the queue is full, training waits.
-    None: the same as ``max_merge``. Larger: fewer stalls, staler gradients.
+    """Maximum number of mini-batches waiting to be sent; when the queue is full, training waits.
+    None means the same as ``max_merge``. Larger values mean fewer stalls but staler gradients.
     """
 
     wait_s: float | None = None
-    """How long the sender waits for another mini-batch while it has fewer than ``max_merge``. 0
-    sends whatever is queued; more mini-batches still accumulate while a push is in flight. None:
-    0.05 s (Fluid sleeps five times for 10 ms) if merging only reduces traffic, otherwise 0.
+    """How long the sender waits for one more mini-batch while it has fewer than ``max_merge``. With
+    0, it sends whatever is queued; mini-batches still accumulate while a push is in flight. None
+    means 0.05 s (Fluid sleeps five times for 10 ms) if merging only reduces traffic, otherwise 0.
     """
 
     steps_before_refresh: int | None = None
     """Dense values are fetched once more than this many mini-batches have been sent since the last
-    fetch. None: the number of training threads, or 0 with ``max_staleness``.
+    fetch. None means the number of training threads, or 0 with ``max_staleness``.
     """
 
     merge: Literal["auto", "sum", "mean"] = "auto"
-    """How mini-batches are merged. "auto": sum for tables with plain SGD, which gives the same
-    result as separate pushes; mean for all others, whose step does not scale with the gradient.
+    """How mini-batches are merged. "auto" sums for tables with plain SGD, which gives the same
+    result as separate pushes, and averages for all others, whose step does not scale with the
+    gradient.
     """
 
     max_staleness: int | None = None
-    """How many mini-batches a worker may be ahead of the slowest one. None: no bound."""
+    """How many mini-batches a worker may be ahead of the slowest one. None means no bound."""
 
     warmup_steps: int = 1000
-    """For this many mini-batches of a worker, rows are pulled when a step begins instead of one
-    batch ahead. The model moves fast then, and old rows cost quality; later they do not.
+    """For this many mini-batches of a worker, rows are pulled at the start of a step instead of one
+    batch ahead. Early on, the model changes quickly and stale rows cost quality; later they do not.
     """
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class AsyncConfig:
         require(self.merge in ("auto", "sum", "mean"), self, "merge", "'auto', 'sum' or 'mean'")
 
     def summed_tables(self, setting: ModeSetting) -> frozenset[str]:
-        """Return the tables whose gradients are summed; those of all others are averaged."""
+        """Return the tables whose gradients are summed; gradients of all others are averaged."""
         optimizers = setting.optimizers()
         if self.merge != "auto":
             return frozenset(optimizers) if self.merge == "sum" else frozenset()
@@ -114,8 +115,8 @@ class AsyncMode(Mode):
     """Training threads queue their gradients and continue with the parameters in memory.
 
     One native thread merges and pushes them, and fetches the dense values from time to time. Rows
-    are pulled for every batch. A schedule counts the mini-batches of all workers: the count is
-    known only after a push, so the sender then calls back into Python for the new rates.
+    are pulled for every batch. A schedule counts the mini-batches of all workers. Since the count
+    is known only after a push, the sender then calls back into Python for the new rates.
     """
 
     name: ClassVar[str] = "async"
@@ -161,7 +162,7 @@ class AsyncMode(Mode):
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
         self._warmup_left -= (
-            1  # concurrent threads may lose a count: a few extra steps do not matter
+            1  # concurrent threads may lose a count; a few extra steps do not matter
         )
         origin = gradients.origin
         put = self._sender.put(
@@ -228,10 +229,10 @@ class StalenessBound:
     """Keeps a worker at most ``max_staleness`` mini-batches ahead of the slowest one.
 
     Stale synchronous parallel (Ho et al. 2013). The bound is split in two: up to ``max_open``
-    mini-batches may be handed over and not yet applied, for which the training thread waits; the
-    applied ones may be ahead of the slowest worker by the rest, for which the sender waits. So a
-    worker that has done c mini-batches knows that every other worker has applied at least
-    c - max_staleness. Not thread-safe.
+    mini-batches may be handed over and not yet applied, which the training thread enforces by
+    waiting; the applied ones may be ahead of the slowest worker by the rest, which the sender
+    enforces. A worker that has done c mini-batches therefore knows that every other worker has
+    applied at least c - max_staleness. Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:
@@ -241,7 +242,7 @@ class StalenessBound:
         self._first = 0 if setting.position is None else setting.position.batches
 
     def join(self, sender: GradientSender) -> None:
-        """Join the first pass; from then on the other workers wait for this one."""
+        """Join the first pass; from then on, the other workers wait for this one."""
         self._group.join()
         sender.bound_staleness(self._group.member, self._ahead, self._first)
 
@@ -250,7 +251,7 @@ class StalenessBound:
         return self._group.state()
 
     def leave(self) -> None:
-        """Leave the current pass, so that no worker waits for this one. Idempotent."""
+        """Leave the current pass, so no worker waits for this one. Idempotent."""
         self._group.leave()
 
     def next_pass(self, sender: GradientSender) -> None:
@@ -259,7 +260,7 @@ class StalenessBound:
         sender.bound_staleness(self._group.member, self._ahead)
 
     def close(self) -> None:
-        """Leave the training. Idempotent."""
+        """Leave the run. Idempotent."""
         self._group.close()
 
 
@@ -280,7 +281,9 @@ class ActiveThreads:
         """Remove one thread and return the number of threads left."""
         with self._lock:
             if not self._present:
-                raise ConfigError(f"all {self._threads} threads have already left this pass")
+                raise ConfigError(
+                    f"all {self._threads} threads have already left this pass: call rejoin() first"
+                )
             self._present -= 1
             return self._present
 

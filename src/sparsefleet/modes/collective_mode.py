@@ -36,12 +36,12 @@ from sparsefleet.store.store import Unknown
 
 __all__ = ["CollectiveConfig", "CollectiveMode", "HybridCollectiveMode"]
 RowGradients = dict[str, tuple[Keys, Floats]]
-"""Table to distinct keys uint64[N] and gradients float32[N, D]."""
+"""Maps each table to distinct keys uint64[N] and gradients float32[N, D]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectiveConfig:
-    """Update dense parameters on every worker, with the mean of all workers' gradients.
+    """Update dense parameters on every worker with the mean of all workers' gradients.
 
     >>> CollectiveConfig(strategy=CollectiveStrategy(num_rings=2)).rows is None
     True
@@ -51,8 +51,8 @@ class CollectiveConfig:
     """How gradients travel between workers, and what else is part of their step."""
 
     rows: HybridConfig | None = None
-    """How rows of tables on servers are sent. None: in the same step, with the mean over the
-    workers. A config: in the background, as in mode "hybrid".
+    """How rows of tables on servers are sent. With None, they are sent in the same step, as the
+    mean over the workers. With a config, they are sent in the background, as in mode "hybrid".
     """
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class CollectiveConfig:
 class CollectiveMode(Mode):
     """Exchanges gradients of dense parameters between workers, as configured by the strategy.
 
-    Rows are updated in the same step. On servers that is a round of all workers; without servers
+    Rows are updated in the same step. On servers, that is a round of all workers; without servers,
     every worker holds all tables and updates them with the row gradients of all workers. With
     LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters. A
     schedule counts optimizer steps. Each worker has one training thread.
@@ -97,7 +97,7 @@ class CollectiveMode(Mode):
             norm_group=ranks.norm_group,
             at_meeting=self._average_rows,
         )
-        """The part of a step that concerns dense parameters."""
+        """The part of a step that handles dense parameters."""
         self._config = config
         self._rows = self._make_rows()
         self._gathered: GatheredRows | None = None
@@ -133,14 +133,14 @@ class CollectiveMode(Mode):
         self._record.stepped(0.0)
 
     def leave(self) -> None:
-        """Follow the others until none has data, so that all end with the same parameters."""
+        """Follow the others until none has data, so all end with the same parameters."""
         self._raise_failure()
         self._has_left = True
         self._follow()
         self._leave_rows()
 
     def rejoin(self) -> None:
-        """Start the next pass once all workers are ready; adopt the largest step count."""
+        """Start the next pass once all workers are ready, and adopt the largest step count."""
         self._raise_failure()
         counts = self._world.all_gather_bytes(f"{self._rounds} {self._batches}".encode())
         self._rounds = max(int(each.split()[0]) for each in counts)
@@ -149,9 +149,9 @@ class CollectiveMode(Mode):
         self._has_left = self._rows_have_left = False
 
     def pause(self) -> None:
-        """Stop all workers after the same step; those without data stop following."""
+        """Stop all workers after the same step; workers without data stop following."""
         self._raise_failure()
-        if not self._has_left:  # a thread that has left was released by those that pause
+        if not self._has_left:  # a thread that has left was released by the pausing ones
             self._follow()
         self._rows.flush()
 
@@ -185,7 +185,7 @@ class CollectiveMode(Mode):
         return {"rounds": self._rounds, "batches": self._batches}
 
     def continue_from(self, state: Mapping[str, int]) -> None:
-        """Continue counting at what `state` returned elsewhere."""
+        """Continue counting from a `state` returned elsewhere."""
         self._rounds, self._batches = state["rounds"], state["batches"]
 
     # -- Internal -----------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class CollectiveMode(Mode):
         return SyncMode(setting)
 
     def _leave_rows(self) -> None:
-        """Leave the row mode's pass, so that no worker waits for this one's rows. Idempotent."""
+        """Leave the row mode's pass, so no worker waits for this one's rows. Idempotent."""
         if not self._rows_have_left:
             self._rows_have_left = True
             self._rows.leave()
@@ -220,7 +220,7 @@ class CollectiveMode(Mode):
         self._pending.clear()
 
     def _apply(self) -> bool:
-        """Take one update, the same on all workers; skip it and return False if rows overflow."""
+        """Make one update, the same on all workers; skip it and return False if rows overflow."""
         count = self.training.num_merged  # earlier ones belong to abandoned steps
         own = self._pending[-count:] if count else []
         rows, is_finite = self._mean_rows(own)
@@ -244,8 +244,7 @@ class CollectiveMode(Mode):
 
     def _mean_rows(self, own: Sequence[RowGradients]) -> tuple[RowGradients, bool]:
         """Return the row gradients of a step to which this worker contributes its `own` batches,
-        and
-        whether they are finite. Finiteness is only checked with dynamic loss scaling.
+        and whether they are finite, which is checked only with dynamic loss scaling.
         """
         if not self._setting.tables:
             return {}, True
@@ -278,7 +277,7 @@ class CollectiveMode(Mode):
 
 
 class HybridCollectiveMode(CollectiveMode):
-    """Pushes rows to the servers in the background, as in mode "hybrid"."""
+    """Push rows to the servers in the background, as in mode "hybrid"."""
 
     name: ClassVar[str] = "hybrid"
     may_prefetch: ClassVar[bool] = True
@@ -298,13 +297,14 @@ class HybridCollectiveMode(CollectiveMode):
 def _require_ranks(setting: ModeSetting) -> RankSetting:
     if setting.ranks is None:
         raise ConfigError(
-            "mode 'collective' needs ModeSetting.ranks, the workers that step together; got None"
+            "mode 'collective' needs ModeSetting.ranks, the workers that step together, got None"
         )
     if setting.threads > 1:
         raise ConfigError(
-            f"mode 'collective' has one training thread per worker, got threads={setting.threads}; "
-            "start more workers instead (sparsefleet launch --workers), or let torch use more "
-            "threads inside a step (TrainerConfig(torch_threads=...))"
+            "mode 'collective' supports one training thread per worker, got "
+            f"threads={setting.threads}; start more workers instead (sparsefleet launch "
+            "--workers), or let torch use more threads inside a step "
+            "(TrainerConfig(torch_threads=...))"
         )
     return setting.ranks
 
@@ -329,7 +329,7 @@ class GatheredRows:
         self._traffic = traffic
 
     def sum(self, own: RowGradients) -> RowGradients:
-        """Return, by table, every key of any rank once with the sum of its gradients.
+        """Return, by table, each distinct key of any rank with the sum of its gradients.
 
         Ranks are added in order, so the result has the same bits on all of them.
         """
@@ -367,7 +367,7 @@ def merged(parts: Sequence[RowGradients]) -> RowGradients:
 
 
 def divided(rows: RowGradients, by: float) -> RowGradients:
-    """Return all gradients divided, in place where the array is writable."""
+    """Return all gradients divided by a number, in place if the array is writable."""
     if by == 1:
         return rows
     return {
@@ -382,10 +382,10 @@ def _every_key_once(gathered: tuple[Keys, Floats]) -> tuple[Keys, Floats]:
 
 
 class RowAveraging:
-    """Keeps the rows looked up since the last averaging as they were then.
+    """Keeps the values that rows looked up since the last averaging had at that time.
 
-    Averaging moves every row that any worker changed by the mean change of all workers, as
-    LocalSGD does with dense parameters. Optimizer state stays with its worker. Not thread-safe.
+    Averaging moves every row that any worker changed by the mean change of all workers, as LocalSGD
+    does for dense parameters. Optimizer state stays with its worker. Not thread-safe.
     """
 
     def __init__(self, store: LocalStore, gathered: GatheredRows) -> None:
@@ -408,7 +408,7 @@ class RowAveraging:
     def meet(self, num_present: int) -> None:
         """Average the rows; all workers must call it.
 
-        num_present: the number of workers that have trained since the last time.
+        num_present: the number of workers that have trained since the last averaging.
         """
         moved: RowGradients = {}
         for table, parts in self._before.items():
@@ -424,11 +424,11 @@ class RowAveraging:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the recorded rows: all workers have the same ones now."""
+        """Forget the recorded rows, since all workers have the same ones now."""
         self._before.clear()
         self._seen.clear()
 
     def _write(self, table: str, keys: Keys, values: Floats) -> None:
-        """Set rows to exactly these values and keep their optimizer state."""
+        """Set rows to exactly these values, keeping their optimizer state."""
         self._store.push(table, keys, -self._store.pull(table, keys), unique=True, add=True)
         self._store.push(table, keys, values, unique=True, add=True)

@@ -1,7 +1,7 @@
 """GEO-SGD mode: workers train their own copies and exchange differences with the servers.
 
-Letters: N keys, D row width, W workers. For each value: *train*, trained here; *old*, what the
-servers had when this worker last fetched it, plus its own changes sent since.
+Letters: N keys, D row width, W workers. For each value, *train* is the value trained here; *old* is
+the servers' value when this worker last fetched it, plus its own changes sent since.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from sparsefleet.store.store import Unknown
 from sparsefleet.store.table_spec import lower_table
 
 _CHUNK_FLOATS = 1 << 18
-"""The number of differences sent at a time, small enough to stay in the processor's cache."""
-_GROWTH = 20  # mini-batches so far for each one of the interval
+"""Number of differences sent at a time, few enough to stay in the processor's cache."""
+_GROWTH = 20  # mini-batches so far per mini-batch of the interval
 _MOST_STEPS = 100
 _FRAME_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeoConfig:
-    """Train on local copies; exchange differences with the servers from time to time."""
+    """Train on local copies, and exchange differences with the servers from time to time."""
 
     push_interval_steps: int | None = None
-    """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency).
-    Larger: less traffic, staler rows. None: a twentieth of the mini-batches so far, from 1 to 100:
-    workers stay together while the model moves fast.
+    """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency). Larger
+    values mean less traffic but staler rows. None means a twentieth of the mini-batches so far,
+    from 1 to 100, which keeps workers together while the model changes quickly.
     """
 
     def __post_init__(self) -> None:
@@ -58,10 +58,9 @@ class GeoMode(Mode):
     part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
     of it. Plain SGD only. A schedule counts this worker's mini-batches.
 
-    Where servers track mini-batches, an exchange sends the complete changes of those since the last
-    exchange, and nothing else, in one push, so a process that replaces this one can continue after
-    the last exchange. If another mini-batch would make the push exceed a frame, the exchange
-    happens first.
+    If servers track mini-batches, an exchange sends exactly the complete changes since the last
+    exchange in one push, so a process that replaces this one can continue after the last exchange.
+    If one more mini-batch would make the push exceed a frame, the exchange happens first.
     """
 
     name: ClassVar[str] = "geo"
@@ -72,7 +71,7 @@ class GeoMode(Mode):
             if not isinstance(spec.admission, AdmitAlways):
                 raise ConfigError(
                     f"table '{table}': mode 'geo' trains rows on the workers, so the servers "
-                    f"cannot apply {spec.admission!r}; use AdmitAlways or another mode"
+                    f"cannot apply {spec.admission!r}; use AdmitAlways or a different mode"
                 )
         for table, optimizer in setting.dense_optimizers.items():
             _require_plain_sgd(f"dense table '{table}'", optimizer)
@@ -93,7 +92,7 @@ class GeoMode(Mode):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Fetch the dense values and ask the servers to record which rows change."""
+        """Fetch the dense values, and ask the servers to record which rows change."""
         for table in self._setting.tables:
             self._store.watch_changes(table)
         super().start()
@@ -164,7 +163,7 @@ class GeoMode(Mode):
         return self._replica.pull(keys, lambda missing: self._store.pull_many(missing)[0])
 
     def _run(self) -> None:
-        """Run the background thread: one exchange per full window."""
+        """Run the background thread, which makes one exchange per full window."""
         while steps := self._windows.next_full():
             try:
                 with self._exchange_lock:
@@ -189,14 +188,14 @@ class GeoMode(Mode):
         self._take_over_rows(exactly=False)
 
     def _send_account(self, steps: int) -> None:
-        """Send the differences of all mini-batches since the last time, in one push; take over the
-        dense values that come back with it.
+        """Send the differences of all mini-batches since the last time in one push, and take over
+        the dense values that come back with it.
         """
         began = time.perf_counter()
         with self._account.closing() as (data, is_partial):
             rows = {table: self._replica.take_all_deltas(table) for table in self._setting.tables}
             dense = self._replica.take_dense_deltas(1)
-        if not data:  # another thread was first
+        if not data:  # a different thread was first
             return
         sent = {table: found for table, found in rows.items() if len(found[0])}
         values = _like(dense)
@@ -218,7 +217,7 @@ class GeoMode(Mode):
 
     def _send_rows(self, table: str, chunks: Iterable[tuple[Keys, Floats]], step: int) -> None:
         for keys, deltas in chunks:
-            self._store.step = step  # a whole exchange is one step for the tables' rules
+            self._store.step = step  # a whole exchange counts as one step for the tables' rules
             self._store.push(table, keys, deltas, unique=True, add=True)
 
     def _send_dense(self, share: int) -> None:
@@ -242,9 +241,9 @@ class GeoMode(Mode):
 
 
 class ExchangeRoom:
-    """Counts the rows of the next exchange, so that its push fits a frame. Not thread-safe.
+    """Counts the rows of the next exchange to make its push fit a frame. Not thread-safe.
 
-    The count is an upper bound: each row of each mini-batch, but not more than there are copies.
+    The count is an upper bound: every row of every mini-batch, up to the number of copies.
     """
 
     def __init__(self, setting: ModeSetting, replica: GeoReplica) -> None:
@@ -255,7 +254,7 @@ class ExchangeRoom:
         self._bytes = math.inf
         if frame is not None:
             dense = sum(values.nbytes for values in setting.dense.values())
-            # Rows are spread evenly by a hash, all dense values may be on one server.
+            # Rows are spread evenly by a hash, but all dense values may be on one server.
             self._bytes = _FRAME_SHARE * max(frame - dense, 0) * servers
 
     def fits(self, rows: Mapping[str, int]) -> bool:
@@ -272,15 +271,15 @@ class ExchangeRoom:
             self._rows[table] += count
 
     def clear(self) -> None:
-        """Restart the count: the exchange begins."""
+        """Restart the count because the exchange starts."""
         self._rows = dict.fromkeys(self._rows, 0)
 
 
 class Account:
-    """The mini-batches whose changes are in the local copies and not on the servers. Thread-safe.
+    """The mini-batches whose changes are in the local copies but not on the servers. Thread-safe.
 
-    Threads may enter mini-batches concurrently, but not while changes are being collected. One that
-    some servers have already applied is not collected together with others.
+    Threads may enter mini-batches concurrently, but not while changes are being collected. A
+    mini-batch that some servers have already applied is not collected together with others.
     """
 
     def __init__(self, room: ExchangeRoom) -> None:
@@ -292,7 +291,7 @@ class Account:
         self._marks: list[DataMark] = []
 
     def begin(self, rows: Mapping[str, int], *, is_partial: bool) -> bool:
-        """Begin to enter a mini-batch with `rows` of each table; return False if the entered ones
+        """Start entering a mini-batch with `rows` of each table; return False if the entered ones
         must be collected first.
         """
         with self._changed:
@@ -314,8 +313,8 @@ class Account:
 
     @contextmanager
     def closing(self) -> Iterator[tuple[list[DataMark], bool]]:
-        """Collect the changes of all entered mini-batches: their data, with adjacent ones joined,
-        and whether some servers have already applied it.
+        """Collect the changes of all entered mini-batches. Return their data, with adjacent ones
+        joined, and whether some servers have already applied it.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closing)
@@ -338,11 +337,11 @@ def _like(arrays: Mapping[str, Floats]) -> dict[str, Floats]:
 class ExchangeWindows:
     """Counts one window of mini-batches while the previous one is exchanged.
 
-    Invariant: no window grows beyond its interval, which never shrinks. So training is at most one
-    interval ahead of a running exchange. Thread-safe; one thread exchanges.
+    Invariant: no window grows beyond its interval, which never shrinks. Training is therefore at
+    most one interval ahead of a running exchange. Thread-safe; one thread exchanges.
 
-    interval_steps: mini-batches of a window; None: a twentieth of all so far, from 1 to 100.
-    begun: mini-batches of an earlier part of the same training.
+    interval_steps: mini-batches per window; None means a twentieth of all so far, from 1 to 100.
+    begun: mini-batches in an earlier part of the same run.
     """
 
     def __init__(self, interval_steps: int | None, *, begun: int = 0, wait_s: float) -> None:
@@ -366,7 +365,7 @@ class ExchangeWindows:
         return time.monotonic() - began
 
     def next_full(self) -> int:
-        """Wait for a full window; return its mini-batches, or 0 after a close or failure."""
+        """Wait for a full window. Return its mini-batches, or 0 after a close or failure."""
         with self._changed:
             self._changed.wait_for(lambda: self._full or self._closed or self._failure)
             return 0 if self._failure else self._full
@@ -416,8 +415,8 @@ class ExchangeWindows:
     def _wait(self, condition: Callable[[], bool]) -> None:
         if not self._changed.wait_for(lambda: condition() or self._failure, self._wait_s):
             raise DeadlineError(
-                f"exchange of {self._full} mini-batches with the "
-                f"servers: did not finish within {self._wait_s:g} s"
+                f"the exchange of {self._full} mini-batches with the servers did not finish within "
+                f"{self._wait_s:g} s"
             )
         if self._failure is not None:
             raise self._failure
@@ -427,16 +426,16 @@ def _require_plain_sgd(what: str, optimizer: Optimizer) -> None:
     if type(optimizer) is not SGD or optimizer.l1 or optimizer.l2:
         raise ConfigError(
             f"{what} has optimizer {optimizer!r}, but mode 'geo' adds up the changes of all "
-            "workers, which needs plain SGD; use optim.SGD(lr=...) without weight decay, or "
-            "another mode"
+            "workers, which needs plain SGD; use optim.SGD(lr=...) without weight decay, or a "
+            "different mode"
         )
 
 
 class GeoReplica:
-    """The rows that this worker has used and all dense parameters, trained with plain SGD.
+    """The rows that this worker has used, and all dense parameters, trained with plain SGD.
 
-    Thread-safe. ``train`` is only ever incremented, so that concurrent changes by other threads
-    are kept.
+    Thread-safe. ``train`` is only ever incremented, so concurrent changes by other threads are
+    kept.
     """
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -451,16 +450,16 @@ class GeoReplica:
         self._dense_lock = threading.Lock()
 
     def size(self, table: str) -> int:
-        """Return the number of rows of the table that are copied here."""
+        """Return the number of the table's rows that are copied here."""
         return self._tables[table].size
 
     def start_dense(self) -> None:
-        """Take the live parameters as the servers' current values."""
+        """Use the live parameters as the servers' current values."""
         for name, live in self._live.items():
             np.copyto(self._old_dense[name], live)
 
     def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:  # noqa: ARG002
-        """Set the rate of a table, as a store does; rates must come in schedule order."""
+        """Set the rate of a table, like a store; rates must come in schedule order."""
         if table in self._tables:
             self._tables[table].set_learning_rate(lr)
         else:
@@ -471,7 +470,7 @@ class GeoReplica:
     def pull(
         self, keys: Mapping[str, Keys], fetch: Callable[[dict[str, Keys]], Mapping[str, Floats]]
     ) -> dict[str, Floats]:
-        """Return the rows as trained here; ``fetch`` pulls the new ones of all tables."""
+        """Return the rows as trained here; ``fetch`` pulls new rows for all tables."""
         rows: dict[str, Floats] = {}
         places = {}
         for table, wanted in keys.items():
@@ -482,15 +481,15 @@ class GeoReplica:
         if places:
             missing = {table: keys[table][unknown] for table, unknown in places.items()}
             for table, fetched in fetch(missing).items():
-                # Another thread may have inserted the row first: its version, perhaps trained
-                # already, stays.
+                # A different thread may have inserted the row first; its version, perhaps already
+                # trained, stays.
                 self._tables[table].insert(missing[table], fetched)
                 self._tables[table].pull(missing[table], fetched)
                 rows[table][places[table]] = fetched
         return rows
 
     def apply(self, gradients: StepGradients) -> None:
-        """Take one step of plain SGD."""
+        """Take one plain SGD step."""
         for table, (raw_keys, raw_rows) in gradients.sparse.items():
             keys = as_keys(table, raw_keys)
             rows = as_values(table, "gradients", raw_rows, (len(keys), self._dims[table]))
@@ -512,7 +511,7 @@ class GeoReplica:
     # -- Exchange -----------------------------------------------------------------------------
 
     def take_row_deltas(self, table: str, share: int) -> Iterator[tuple[Keys, Floats]]:
-        """Yield (train - old) / share of the rows trained since the last call, and count it as
+        """Yield (train - old) / share for the rows trained since the last call, and count it as
         sent.
 
         The arrays are valid until the next chunk is requested.
@@ -520,7 +519,7 @@ class GeoReplica:
         return self._chunks(table, self._tables[table].stepped(share))
 
     def take_all_deltas(self, table: str) -> tuple[Keys, Floats]:
-        """Return train - old of the rows trained since the last call, and count it as sent."""
+        """Return train - old for the rows trained since the last call, and count it as sent."""
         dim, walk = self._dims[table], self._tables[table].stepped(1)
         keys: Keys = np.empty(max(1, _CHUNK_FLOATS // dim), np.uint64)
         deltas: Floats = np.empty((len(keys), dim), np.float32)
@@ -533,8 +532,8 @@ class GeoReplica:
         return keys[:size], deltas[:size]
 
     def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all differences from the servers' values, undivided. No thread may train
-        meanwhile.
+        """Yield all differences from the servers' values, undivided. No thread may train at the
+        same time.
         """
         return self._chunks(table, self._tables[table].unsent())
 
@@ -546,7 +545,7 @@ class GeoReplica:
             yield keys[:count], deltas[:count]
 
     def take_dense_deltas(self, share: int) -> dict[str, Floats]:
-        """Return (train - old) / share of all dense parameters, and count it as sent."""
+        """Return (train - old) / share for all dense parameters, and count it as sent."""
         deltas = {}
         for table, live in self._live.items():
             old = self._old_dense[table]
@@ -561,8 +560,8 @@ class GeoReplica:
     def take_over_rows(self, table: str, keys: Keys, served: Floats, *, exactly: bool) -> None:
         """Merge in the servers' current rows; skip rows that this worker has never used.
 
-        ``exactly`` sets the rows, which requires that no thread trains, so that no rounding error
-        is left to send.
+        ``exactly`` sets the rows, which leaves no rounding error to send but requires that no
+        thread trains.
         """
         self._tables[table].take_over(keys, served, exactly)
 

@@ -25,11 +25,12 @@ from sparsefleet.store.rows import DataMark
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfAsyncConfig:
-    """Merge the gradients of a worker's threads in every step. There is nothing to configure."""
+    """Merge the gradients of a worker's threads in every step. There are no settings."""
 
 
 class BarrierMode(Mode):
-    """The base of half-async, sync and hybrid: a worker's threads synchronize after each step.
+    """The base class of half-async, sync and hybrid; a worker's threads synchronize after each
+    step.
 
     The last thread to arrive (or to leave) merges, pushes and fetches for all of them.
     """
@@ -67,8 +68,8 @@ class BarrierMode(Mode):
         self._round.fail(self._worker_error(error))
 
     def _apply(self, steps: Sequence[StepGradients]) -> None:
-        # Servers apply all of a push or nothing: data that some of them already have is pushed
-        # separately.
+        # Servers apply a push entirely or not at all, so data that some of them already have is
+        # pushed separately.
         partial = [each for each in steps if each.origin and GRADIENTS in each.origin.partial]
         lost = [each for each in partial if each.origin and each.origin.base]
         for step in lost:
@@ -82,8 +83,8 @@ class BarrierMode(Mode):
             self._apply_together(steps)
 
     def _complete(self, step: StepGradients, share: int) -> None:
-        """Push a mini-batch of a lost worker to the servers that lack it, with the weight it had in
-        a step of `share` mini-batches. No worker waits for it.
+        """Push a mini-batch of a lost worker to the servers that lack it, weighted as in a step of
+        `share` mini-batches. No worker waits for it.
         """
         assert step.origin is not None
         ahead = NextRows([step], self._setting.tables)
@@ -115,7 +116,7 @@ class BarrierMode(Mode):
         rows: Mapping[str, tuple[Keys, Floats]],
         data: list[DataMark],
     ) -> None:
-        """Push the mean of the mini-batches; the reply brings the values of their dense tables and
+        """Push the mean of the mini-batches; the reply carries the values of their dense tables and
         the requested ``rows``.
         """
 
@@ -166,21 +167,21 @@ class HalfAsyncMode(BarrierMode):
 class NextRows:
     """Requests the rows of all threads' next mini-batches together.
 
-    A key that several threads need is requested once per thread, as separate pulls would do, so
-    that counters of pulls stay the same.
+    A key that several threads need is requested once per thread, as with separate pulls, which
+    keeps the pull counters the same.
     """
 
     def __init__(self, copies: Sequence[StepGradients], tables: Mapping[str, TableSpec]) -> None:
         self._copies = copies
         self.rows: dict[str, tuple[Keys, Floats]] = {}
-        """Table to keys uint64[N] and the buffer float32[N, D] that takes their rows."""
+        """Maps each table to keys uint64[N] and the buffer float32[N, D] for their rows."""
         for table in dict.fromkeys(table for copy in copies for table in copy.wanted):
             parts = [copy.wanted[table] for copy in copies if table in copy.wanted]
             keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
             self.rows[table] = keys, np.empty((len(keys), tables[table].dim), np.float32)
 
     def hand_out(self) -> None:
-        """Give each thread its rows; call it after the push."""
+        """Give each thread its rows; must be called after the push."""
         for table, (_, rows) in self.rows.items():
             end = 0
             for copy in self._copies:

@@ -19,25 +19,28 @@ from sparsefleet.modes.sync import SyncMode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HybridConfig:
-    """Push rows in the background; the fields mean the same as those of AsyncConfig."""
+    """Push rows in the background; the fields have the same meaning as in AsyncConfig."""
 
     max_merge: int | None = None
-    """The largest number of mini-batches whose rows are merged. None: as in ``AsyncConfig``."""
+    """Maximum number of mini-batches whose rows are merged. None works as in ``AsyncConfig``."""
 
     queue_size: int | None = None
-    """The number of mini-batches whose rows may be queued. None: the same as ``max_merge``."""
+    """Maximum number of mini-batches whose rows may be queued. None means the same as
+    ``max_merge``.
+    """
 
     wait_s: float = 0.0
-    """How long the sender waits for another mini-batch."""
+    """How long the sender waits for one more mini-batch."""
 
     merge: Literal["auto", "sum", "mean"] = "auto"
-    """How rows of several mini-batches are merged. "auto": sum for plain SGD, otherwise mean."""
+    """How rows of several mini-batches are merged. "auto" sums for plain SGD, otherwise averages.
+    """
 
     def __post_init__(self) -> None:
         self.for_rows()
 
     def for_rows(self) -> AsyncConfig:
-        """Return the config of the asynchronous part, the rows."""
+        """Return the config of the asynchronous part, which handles the rows."""
         return AsyncConfig(
             max_merge=self.max_merge,
             queue_size=self.queue_size,
@@ -47,7 +50,7 @@ class HybridConfig:
 
 
 class HybridMode(SyncMode):
-    """Dense gradients take a round of all workers in each step; rows are sent in the background.
+    """Sends dense gradients in a round of all workers in each step, and rows in the background.
 
     A row is updated only occasionally and tolerates delay; the few dense parameters change in every
     step and do not. A schedule counts rounds.
@@ -57,7 +60,7 @@ class HybridMode(SyncMode):
     may_prefetch: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = False  # pulled while the previous batch computes
     keeps_gradients: ClassVar[bool] = True
-    rounds_count_steps: ClassVar[bool] = False  # the pushes of rows do
+    rounds_count_steps: ClassVar[bool] = False  # row pushes do
     data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS, ROWS)
 
     def __init__(self, setting: ModeSetting, config: HybridConfig | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Local mode: one process, in which every thread applies its gradients right away."""
+"""Local mode: one process, in which every thread applies its gradients immediately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefleet.modes.rates import ScheduledRates
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalConfig:
-    """Train in this process alone. There is nothing to configure."""
+    """Train in this process alone. There are no settings."""
 
 
 class LocalMode(Mode):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
-"""Upper bounds of the staleness that steps are counted by."""
+"""Upper bounds of the staleness buckets in which steps are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,25 +39,25 @@ class ModeStats:
     """
 
     steps: int = 0
-    """Mini-batches handed over."""
+    """Number of mini-batches handed over."""
 
     pushes: int = 0
-    """Requests with gradients (geo: differences) that the store has applied."""
+    """Number of requests with gradients (with geo, differences) that the store has applied."""
 
     merged_gradients: int = 0
-    """Mini-batches in those pushes."""
+    """Number of mini-batches in those pushes."""
 
     pull_seconds: float = 0.0
-    """Seconds in pulls of rows and dense values."""
+    """Seconds spent pulling rows and dense values."""
 
     push_seconds: float = 0.0
-    """Seconds in pushes; in sync this includes the wait for other workers."""
+    """Seconds spent pushing; in sync this includes the wait for other workers."""
 
     wait_seconds: float = 0.0
-    """Seconds for which training threads waited for each other or for room in the queue."""
+    """Seconds that training threads waited for each other or for room in the queue."""
 
     staleness_last: int = 0
-    """In the last step, how many of this worker's earlier mini-batches the dense values did not yet
+    """How many of this worker's earlier mini-batches the dense values of the last step did not yet
     include.
     """
 
@@ -65,24 +65,24 @@ class ModeStats:
     """The mean of that number over all steps."""
 
     staleness_counts: tuple[int, ...] = ()
-    """Steps by staleness: up to each of `STALENESS_BOUNDS`, and above the last."""
+    """Number of steps by staleness: up to each of `STALENESS_BOUNDS`, and above the last."""
 
     queued: int = 0
-    """Mini-batches handed over and not applied yet."""
+    """Number of mini-batches handed over but not yet applied."""
 
     sent_bytes: int = 0
     """Bytes that this worker sent to other workers; mode "collective" only."""
 
     collectives: int = 0
-    """The number of collective calls that sent them."""
+    """Number of collective calls that sent them."""
 
     @property
     def merge_factor(self) -> float:
-        """Return the mini-batches per push; 0 before the first."""
+        """Return the number of mini-batches per push; 0 before the first."""
         return self.merged_gradients / self.pushes if self.pushes else 0.0
 
     def with_sender(self, sender: _core.SenderStats) -> ModeStats:
-        """Return these counters with those of a background sender added."""
+        """Return the sum of these counters and a background sender's."""
         return replace(
             self,
             pushes=self.pushes + sender.pushes,
@@ -143,7 +143,7 @@ class StatsRecorder:
 
 
 class Mode(ABC):
-    """Decides who waits for whom. Each worker process has one, shared by its training threads.
+    """Decides who waits for whom. Each worker process has one mode, shared by its training threads.
 
     A thread's step is ``pull`` → forward and backward → ``hand_over``. A thread that runs out of
     data calls ``leave``; ``rejoin`` is called once before the next pass over the data. Created by
@@ -153,16 +153,16 @@ class Mode(ABC):
     """
 
     name: ClassVar[str]
-    """The name that users type."""
+    """The name by which users select the mode."""
 
     may_prefetch: ClassVar[bool] = False
-    """Whether rows may be pulled before the gradients of the previous step are handed over."""
+    """Whether rows may be pulled before the previous step's gradients are handed over."""
 
     brings_rows: ClassVar[bool] = False
     """Whether ``hand_over`` returns with the rows that the next mini-batch needs."""
 
     keeps_gradients: ClassVar[bool] = False
-    """Whether arrays that were handed over are still read after ``hand_over`` has returned."""
+    """Whether arrays are still read after ``hand_over`` has returned."""
 
     keeps_dense: ClassVar[bool] = False
     """Whether dense gradients stay in ``parameter.grad``, where the mode reads them."""
@@ -186,14 +186,15 @@ class Mode(ABC):
 
     @property
     def needs_fresh_rows(self) -> bool:
-        """Return whether rows should not be pulled ahead now, even though the mode allows it."""
+        """Return whether rows should not be pulled ahead now although the mode allows it."""
         return False
 
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetch the dense values, so that all workers start from the same values. Tables must be
-        defined."""
+        """Fetch the dense values, so all workers start from the same values. Tables must be
+        defined.
+        """
         if self._setting.worker_index == 0 and self._setting.position is None:
             set_first_rates(self._setting)
         self._fetch_dense()
@@ -203,8 +204,8 @@ class Mode(ABC):
     ) -> dict[str, Floats]:
         """Pull the rows float32[N, D] of each table's keys uint64[N], in one request per server.
 
-        ``train=False`` reads from the store and creates no rows; ``unknown`` selects what keys
-        without a row read as.
+        ``train=False`` reads from the store and creates no rows; ``unknown`` selects the values
+        returned for keys without a row.
         """
         began = time.perf_counter()
         rows = self._pull_rows(keys, train, unknown)
@@ -212,7 +213,7 @@ class Mode(ABC):
         return rows
 
     def forward(self) -> AbstractContextManager[None] | None:
-        """Return the context for a training forward pass; None if it needs none."""
+        """Return the context for a training forward pass, or None if it needs none."""
         return None
 
     def backward(self, loss: Tensor) -> None:
@@ -228,7 +229,7 @@ class Mode(ABC):
         """
 
     def drop(self, origin: BatchOrigin) -> None:
-        """End a step without gradients: the next push reports its mini-batch to the servers."""
+        """End a step without gradients; the next push reports its mini-batch to the servers."""
         with self._dropped_lock:
             self._dropped += origin.marks()
 
@@ -241,7 +242,7 @@ class Mode(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the pass when the thread has no more data, so that no other waits for it."""
+        """Leave the pass because the thread has no more data, so no other waits for it."""
 
     @abstractmethod
     def rejoin(self) -> None:
@@ -265,14 +266,17 @@ class Mode(ABC):
         """Continue after `pause`, in the same pass; all workers must call it."""
 
     def fail(self, error: BaseException) -> None:
-        """Report that a thread failed: the worker's other threads raise ``WorkerError``."""
+        """Report that a thread failed, which makes the worker's other threads raise
+        ``WorkerError``.
+        """
         if self._failure is None:
             self._failure = error
 
     def finish(self) -> None:
         """Flush, leave the group of workers and end the mode's own threads. Idempotent.
 
-        After ``fail`` nothing is flushed: others must not mistake half a step for a whole one.
+        After ``fail``, nothing is flushed, since others must not mistake half a step for a whole
+        one.
         """
         if self._finished:
             return
@@ -287,11 +291,11 @@ class Mode(ABC):
     @property
     @abstractmethod
     def steps_of_schedule(self) -> int:
-        """Return the schedule's steps since ``start``, as far as this worker knows."""
+        """Return the number of schedule steps since ``start``, as known to this worker."""
 
     @property
     def steps_taken(self) -> int:
-        """Return the mini-batches that each worker took part in, if all step together."""
+        """Return the number of mini-batches that each worker took part in, if all step together."""
         return self.steps_of_schedule
 
     def stats(self) -> ModeStats:
@@ -312,10 +316,10 @@ class Mode(ABC):
         """End the threads that the mode has started."""
 
     def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
-        """Return the data of a push of these mini-batches, and of those dropped before it."""
+        """Return the data of a push of these mini-batches, and of the ones dropped before it."""
         known = [each for each in origins if each is not None]
         marks = [mark for each in known for mark in each.marks()]
-        # Servers refuse a push of which they have applied some data and not the rest.
+        # Servers reject a push if they have applied only part of its data.
         if marks and self._dropped and not any(GRADIENTS in each.partial for each in known):
             with self._dropped_lock:
                 marks += self._dropped
@@ -323,7 +327,7 @@ class Mode(ABC):
         return marks
 
     def _fetched(self) -> Mapping[str, Floats]:
-        """Return dense table -> the live array that its values are fetched into."""
+        """Return dense table -> the live array into which its values are fetched."""
         setting = self._setting
         return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
 
@@ -331,7 +335,7 @@ class Mode(ABC):
         """Overwrite the live dense arrays with the store's values, except for the tables in
         ``but``.
 
-        The values of tables in a push can come back with it; those need no fetching.
+        The values of tables in a push can come back in its reply and need no fetching.
         """
         wanted = {table: live for table, live in self._fetched().items() if table not in but}
         if wanted:

@@ -38,7 +38,7 @@ _CONFIG_OF: dict[str, type[ModeConfig]] = {
 
 
 def mode_config(chosen: str | ModeConfig) -> ModeConfig:
-    """Return the default config of a mode's name; a config is returned unchanged."""
+    """Return the default config for a mode's name; a config is returned unchanged."""
     if isinstance(chosen, ModeConfig):
         return chosen
     found = _CONFIG_OF.get(chosen) if isinstance(chosen, str) else None
@@ -55,7 +55,7 @@ def mode_config(chosen: str | ModeConfig) -> ModeConfig:
 def with_strategy(
     chosen: str | ModeConfig | None, strategy: CollectiveStrategy | None
 ) -> str | ModeConfig | None:
-    """Return the mode with the strategy applied to its dense part; unchanged without a strategy.
+    """Return the mode with the strategy applied to its dense part, or unchanged without a strategy.
 
     >>> with_strategy("hybrid", CollectiveStrategy()).rows
     HybridConfig(max_merge=None, queue_size=None, wait_s=0.0, merge='auto')
@@ -75,14 +75,11 @@ def with_strategy(
         return CollectiveConfig(strategy=strategy)
     if isinstance(config, HybridConfig):
         return CollectiveConfig(strategy=strategy, rows=config)
-    raise ConfigError(
-        "strategy= needs mode 'collective', or 'hybrid', where only rows go to the servers; "
-        f"got mode {chosen!r}"
-    )
+    raise ConfigError(f"strategy= needs mode 'collective' or 'hybrid', got mode {chosen!r}")
 
 
 def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
-    """Create the mode with that name or config; it is not started.
+    """Create the mode with the given name or config, without starting it.
 
     >>> import numpy as np
     >>> from sparsefleet.optim import SGD
@@ -105,7 +102,7 @@ def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
     if setting.dense_step is not None and not isinstance(config, LocalConfig):
         raise ConfigError(
             "ModeSetting.dense_step needs mode 'local'; in other modes the servers apply dense "
-            "gradients, with an optimizer of sparsefleet.optim"
+            "gradients, with an optimizer from sparsefleet.optim"
         )
     if isinstance(config, AsyncConfig):
         return AsyncMode(setting, config)

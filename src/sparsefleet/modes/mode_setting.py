@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_MEMBERS = 2**31 - 1
 DenseParts = Sequence[Floats]
-"""Flat float32 arrays that make up the gradient float32[S], one after another."""
+"""Flat float32 arrays that form the gradient float32[S] when concatenated."""
 
 
 @runtime_checkable
@@ -42,12 +42,14 @@ class Schedule(Protocol):
 
 
 GRADIENTS, ROUNDS, ROWS = 0, 1, 2
-"""Kinds of data marks: gradients of mini-batches, numbers of rounds, and, where rows are sent apart
-from the rest, the mini-batches of the rows."""
+"""Kinds of data marks: gradients of mini-batches, numbers of rounds and, if rows are sent
+separately, the mini-batches of the rows.
+"""
 
 SOURCES = 8
-"""The stream of a mark is its kind, and this times the number of the source of its positions: 0 for
-the mini-batches of a pass, then one for each file."""
+"""The stream of a mark is its kind plus this times the number of the source of its positions: 0 for
+the mini-batches of a pass, then one for each file.
+"""
 
 
 class Interval(NamedTuple):
@@ -59,20 +61,20 @@ class Interval(NamedTuple):
 
 
 class BatchOrigin(NamedTuple):
-    """The mini-batch that gradients come from, for servers that remember what they have applied."""
+    """The mini-batch that gradients come from, for servers that record what they have applied."""
 
     epoch: int
-    """The pass over the data; later ones have larger numbers."""
+    """The pass over the data; later passes have larger numbers."""
 
     number: int
-    """Position in the pass, from 1."""
+    """Position in the pass, counted from 1."""
 
     applied: frozenset[int] = frozenset()
     """The kinds (`ROWS` and so on) in which all servers have applied it."""
 
     partial: frozenset[int] = frozenset()
-    """The kinds in which only some servers have applied it, for a process that replaces this
-    one."""
+    """The kinds in which only some servers have applied it, for a process that replaces this one.
+    """
 
     records: tuple[Interval, ...] = ()
     """The records in it, if they identify it instead of the position."""
@@ -81,7 +83,7 @@ class BatchOrigin(NamedTuple):
     """Added to the streams of its marks if it belongs to the data of a lost worker."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
-        """Return what a push reports about it."""
+        """Return the marks that a push reports for it."""
         if not self.records:
             return [(self.base + kind, self.epoch, self.number - 1, self.number)]
         return [
@@ -110,13 +112,13 @@ class StepGradients:
     """Table -> the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
 
     origin: BatchOrigin | None = None
-    """The mini-batch; None if it is not tracked."""
+    """The mini-batch they come from; None if it is not tracked."""
 
     def clip(self, max_norm: float) -> float:
-        """Scale all gradients in place so that their norm is at most `max_norm`; return the norm
-        before scaling.
+        """Scale all gradients in place to a norm of at most `max_norm`; return the norm before
+        scaling.
 
-        The norm is that of all of them as one vector, rows and dense, as in
+        The norm is computed over all gradients as one vector, rows and dense, as in
         `torch.nn.utils.clip_grad_norm_`.
         """
         parts = [values for _, values in self.sparse.values()]
@@ -130,13 +132,13 @@ class StepGradients:
         return norm
 
     def all_dense(self) -> dict[str, Floats | list[Floats]]:
-        """Return dense table -> gradient, whole or in parts, as a push takes it."""
+        """Return dense table -> gradient, whole or in parts, as accepted by a push."""
         return {**self.dense, **self.dense_parts}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSetting:
-    """Additional settings of mode "collective": the ranks and the parameters they update."""
+    """Additional settings for mode "collective": the ranks, and the parameters they update."""
 
     world: World
     """The workers, connected to each other."""
@@ -156,10 +158,10 @@ class ModePosition:
     """The position of a mode when its process ended, for the process that replaces it."""
 
     state: Mapping[str, int]
-    """What `Mode.state` returned then."""
+    """The result of `Mode.state` at that time."""
 
     batches: int = 0
-    """Mini-batches of this worker that all servers have applied since."""
+    """Number of this worker's mini-batches that all servers have applied since."""
 
     next_round: int | None = None
     """The first round that not all servers have applied, if any was applied since."""
@@ -168,7 +170,7 @@ class ModePosition:
     """Whether some servers have applied that round."""
 
     def count(self, name: str) -> int:
-        """Return a number of the state."""
+        """Return one number from the state."""
         return int(self.state.get(name, 0))
 
 
@@ -177,7 +179,7 @@ class ModeSetting:
     """The tables, threads and workers of a training run."""
 
     store: Store
-    """Holds all tables below, which are already defined."""
+    """The store of all tables below, which are already defined."""
 
     tables: Mapping[str, TableSpec]
     """Sparse tables by name."""
@@ -186,15 +188,15 @@ class ModeSetting:
     """Dense table -> the live parameters float32[S]; fetched values are written in place."""
 
     dense_is_live: bool = False
-    """Whether the arrays of ``dense`` are the store's own (``LocalStore.live_dense``), so that
-    nothing needs fetching.
+    """Whether the arrays in ``dense`` are the store's own (``LocalStore.live_dense``), so nothing
+    needs fetching.
     """
 
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     """Dense table -> the optimizer that the store applies to its gradient."""
 
     threads: int = 1
-    """Training threads of this worker."""
+    """Number of training threads of this worker."""
 
     worker_index: int = 0
     """The index of this worker among all workers, from 0."""
@@ -203,33 +205,36 @@ class ModeSetting:
     """The number of workers that train together."""
 
     group: str = "train"
-    """The name of this training on the servers, the same on all workers. Consecutive trainings on
-    the same servers may share it only if all workers finish the first before any starts the second.
+    """The name of this run on the servers, the same on all workers. Consecutive runs on the same
+    servers may share it only if all workers finish the first before any starts the second.
     """
 
     schedule: Schedule | None = None
-    """Learning rates by step; None keeps those of the tables and counts nothing."""
+    """Learning rates by step; None keeps the tables' rates and counts nothing."""
 
     first_step: int = 0
-    """The schedule's step at the start: the steps of an earlier part of the same training."""
+    """The schedule's step at the start, from an earlier part of the same run."""
 
     continue_without_lost: bool = False
     """Whether a worker whose connection is lost counts as finished; otherwise training ends."""
 
     wait_s: float = 600.0
-    """Longest wait for other threads, other workers or room in a queue."""
+    """Maximum wait for other threads, other workers or room in a queue."""
 
     dense_step: Callable[[dict[str, Floats]], None] | None = None
-    """Mode "local" only: applies dense gradients to the live parameters, instead of the store."""
+    """Only for mode "local": applies dense gradients to the live parameters instead of the store.
+    """
 
     ranks: RankSetting | None = None
-    """Mode "collective" only, which has no dense tables."""
+    """Only for mode "collective", which has no dense tables."""
 
     position: ModePosition | None = None
-    """Where to continue when replacing a process that ended; None: at the beginning."""
+    """Where to continue when replacing a process that ended; None means the beginning."""
 
     outbox: str | None = None
-    """A file that outlives this process, for modes with rounds; None: it is never replaced."""
+    """A file that outlives this process, for modes with rounds; None if the process is never
+    replaced.
+    """
 
     def __post_init__(self) -> None:
         require_int(self, "threads", 1, _MAX_MEMBERS)

@@ -1,4 +1,4 @@
-"""Learning rates of a schedule, sent to the tables when they change."""
+"""Learning rates from a schedule, sent to the tables when they change."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MANY_STEPS = 1000
 
 
 def set_first_rates(setting: ModeSetting) -> None:
-    """Set the rates at the schedule's first step; tables may still have those of another training.
+    """Set the rates for the schedule's first step; tables may still have those of a different run.
 
-    A worker that is further along temporarily loses its rate, until this one has joined.
+    A worker that is further along temporarily loses its rate until this one has joined.
     """
     if setting.schedule is None:
         return
@@ -34,7 +34,7 @@ def set_first_rates(setting: ModeSetting) -> None:
 
 
 class ScheduledRates:
-    """Sets the tables to the schedule's rates, and sends only those that change. Thread-safe."""
+    """Sets the tables to the schedule's rates, sending only rates that change. Thread-safe."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ScheduledRates:
 
     @classmethod
     def of(cls, setting: ModeSetting, store: RateTarget | None = None) -> ScheduledRates | None:
-        """Return the rates for all tables of the setting; None if it has no schedule."""
+        """Return the rates for all tables in the setting, or None if it has no schedule."""
         if setting.schedule is None:
             return None
         tables = setting.tables if setting.dense_step is not None else setting.optimizers()
@@ -74,7 +74,7 @@ class ScheduledRates:
     def _changed_until(self, step: int) -> set[str]:
         """Return the tables whose rate has changed at any step since the last call.
 
-        At a step in between, another worker may have set a rate that this one never sent.
+        At a step in between, a different worker may have set a rate that this one never sent.
         """
         changed: set[str] = set()
         first = self._step + 1
@@ -93,7 +93,7 @@ class ScheduledRates:
 class StepCounter:
     """Sets learning rates by the mini-batches of all workers, which the servers count.
 
-    Without a schedule nothing is counted or sent. Not thread-safe: pushes follow one another.
+    Without a schedule, nothing is counted or sent. Not thread-safe: pushes must come one at a time.
     """
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -102,7 +102,7 @@ class StepCounter:
         self._takes_over = at is not None
         self._own = 0 if at is None else at.count("counted") + at.batches
         self.total = 0
-        """Mini-batches of all workers, as far as this worker knows; 0 without a schedule."""
+        """Number of mini-batches of all workers, as known to this worker; 0 without a schedule."""
         self._rates = ScheduledRates.of(setting)
         self._member = RoundMember(
             group=f"{setting.group}/steps",
@@ -126,7 +126,7 @@ class StepCounter:
 
     @property
     def own(self) -> int:
-        """Return the mini-batches that this worker has counted."""
+        """Return the number of mini-batches that this worker has counted."""
         return self._own
 
     def add(self, count: int) -> None:
@@ -137,7 +137,7 @@ class StepCounter:
             self._rates.at(self.total)
 
     def close(self) -> None:
-        """Stop counting; what this worker has counted stays in the sum."""
+        """Stop counting; this worker's count stays in the sum."""
         if self._rates is not None:
             self._store.leave_group(self._member)
             self._rates = None

@@ -1,8 +1,8 @@
 """Keeps a worker's contribution to a round outside the process, until all servers have it.
 
-A process that ends while it sends may have reached some servers, which then apply the round, and
-not others. Its gradients cannot be computed again to the same bits, since some parameters have
-changed: the process that replaces it sends the same bytes to the others.
+A process that ends while sending may have reached only some servers, which then apply the round.
+Its gradients cannot be recomputed bit for bit, since some parameters have changed, so the process
+that replaces it sends the same bytes to the other servers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from sparsefleet.store.rows import DataMark
 
 __all__ = ["RoundOutbox", "grow_file"]
 
-_HEAD = struct.Struct("<8sQQQ")  # magic, round, bytes of the description, bytes in all
+_HEAD = struct.Struct("<8sQQQ")  # magic, round, bytes of the description, bytes in total
 _MAGIC = b"SFOUTBX1"
 _NOTHING = b"\0" * 8
 _GROWTH = 1 << 20
 
 
 def grow_file(file: int, size: int, path: str) -> None:
-    """Give a file this size, before it is mapped; raise DiskFullError if there is no room for it.
+    """Give a file this size before it is mapped.
 
-    Without room, writing to the memory of the file would kill the process.
+    Raises DiskFullError if there is no room for it. Without room, writing to the mapped memory
+    would kill the process.
     """
     try:
         if hasattr(os, "posix_fallocate"):
@@ -48,14 +49,14 @@ def grow_file(file: int, size: int, path: str) -> None:
             os.ftruncate(file, size)
             return
         raise DiskFullError(
-            f"cannot keep {size:,} bytes in {path} for a process that takes the place of this one: "
-            f"{error.strerror}. Make room there, or set TMPDIR to a directory on a disk; the "
-            "/dev/shm of a container often has 64 MB only (docker run --shm-size)"
+            f"cannot keep {size:,} bytes in {path} for a process that may replace this one: "
+            f"{error.strerror}. Make room there, or set TMPDIR to a directory on a disk; a "
+            "container's /dev/shm often has only 64 MB (docker run --shm-size)"
         ) from error
 
 
 class RoundOutbox:
-    """One round's mini-batches in a file in memory. Not thread-safe.
+    """One round's mini-batches in a memory-mapped file. Not thread-safe.
 
     path: the file; readable only by this user.
 
@@ -85,7 +86,7 @@ class RoundOutbox:
             return list(array.shape)
 
         def place_parts(gradient: Any) -> list[int]:
-            """Place a dense gradient, whole or in parts as the backward pass left it."""
+            """Place a dense gradient, whole or in parts as left by the backward pass."""
             if isinstance(gradient, np.ndarray):
                 return place(gradient)
             return [sum(place(np.ravel(part))[0] for part in gradient)]
@@ -102,7 +103,7 @@ class RoundOutbox:
         text = json.dumps({"batches": described, "data": list(data)}).encode()
         total = _HEAD.size + len(text) + sum(array.nbytes for array in arrays)
         memory = self._room(total)
-        memory[: len(_NOTHING)] = _NOTHING  # what follows is complete or absent
+        memory[: len(_NOTHING)] = _NOTHING  # the content after it is complete or absent
         at = _HEAD.size
         memory[at : at + len(text)] = text
         at += len(text)
@@ -113,7 +114,7 @@ class RoundOutbox:
         memory[: len(_MAGIC)] = _MAGIC
 
     def find(self, number: int) -> tuple[list[Gradients], list[DataMark]] | None:
-        """Return the mini-batches kept for round `number`; None if there are none."""
+        """Return the mini-batches kept for round `number`, or None if there are none."""
         memory = self._memory
         if memory is None or len(memory) < _HEAD.size:
             return None

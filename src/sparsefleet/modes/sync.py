@@ -18,11 +18,11 @@ from sparsefleet.store.rows import DataMark
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncConfig:
-    """Take every step together with all threads of all workers. There is nothing to configure."""
+    """Take every step together with all threads of all workers. There are no settings."""
 
 
 class SyncMode(BarrierMode):
-    """Servers take one optimizer step with the mean over the workers that contributed.
+    """Makes servers take one optimizer step with the mean over the workers that contributed.
 
     Each worker contributes the mean over its threads. A schedule counts rounds.
     """
@@ -65,7 +65,8 @@ class SyncMode(BarrierMode):
             self._group.leave()
 
     def rejoin(self) -> None:
-        """Start the next pass once all workers are ready; adopt their round count and dense values.
+        """Start the next pass once all workers are ready, and adopt their round count and dense
+        values.
 
         A worker that ran out of data early has missed the last rounds of the others.
         """
@@ -82,8 +83,8 @@ class SyncMode(BarrierMode):
         rows: Mapping[str, tuple[Keys, Floats]],
         data: list[DataMark],
     ) -> None:
-        # Every worker sets the rates, after the previous round was applied everywhere and before
-        # this one can be: the order of workers, and whether one has left, does not matter.
+        # Every worker sets the rates after the previous round was applied everywhere and before
+        # this one can be, so the order of workers, and whether one has left, does not matter.
         if self._rates is not None:
             self._rates.at(self._rounds)
         if data:

@@ -1,4 +1,4 @@
-"""A barrier for the threads of one worker, at which the last to arrive works for all."""
+"""A barrier for the threads of one worker, at which the last to arrive does the work for all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Item = TypeVar("Item")
 class ThreadRound(Generic[Item]):
     """A barrier that gathers one item from each thread, and that threads may leave.
 
-    Invariant: while a thread waits, either fewer threads have arrived than are expected, or the
-    work is running. So a thread that leaves does the work itself if it was the only one missing.
+    Invariant: while a thread waits, either fewer threads have arrived than expected, or the work is
+    running. A thread that leaves therefore does the work itself if it was the only one missing.
     Thread-safe.
 
-    is_patient: the work may take any time, such as an evaluation.
+    is_patient: whether the work may take any amount of time, such as an evaluation.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ThreadRound(Generic[Item]):
     def meet(self, item: Item) -> float:
         """Wait until all threads have arrived and their items are processed; return seconds waited.
 
-        Raises the error of the work, or the one passed to ``fail``, in every thread of the round.
+        Raises the error from the work, or the one passed to ``fail``, in every thread of the round.
         """
         with self._changed:
             self._raise_failure()
@@ -58,7 +58,7 @@ class ThreadRound(Generic[Item]):
         return 0.0
 
     def leave(self) -> int:
-        """Expect one thread fewer from now on; return how many are left."""
+        """Expect one thread fewer from now on, and return how many are left."""
         with self._changed:
             if not self._expected:
                 raise ConfigError(f"all {self._threads} threads have already left this pass")

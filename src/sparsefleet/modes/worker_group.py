@@ -12,9 +12,9 @@ from sparsefleet.store import RoundMember
 class WorkerGroup:
     """This worker's membership in the group of each pass, which the servers keep.
 
-    A worker that runs out of data leaves the group of its pass and joins that of the next. Another
-    group, ``present``, lasts for the whole training: workers synchronize in it between passes, and
-    a worker lost at that time is noticed, since servers only know workers that have joined. Not
+    A worker that runs out of data leaves the group of its pass and joins the next one. A second
+    group, ``present``, lasts for the whole run. Workers synchronize in it between passes, so a
+    worker lost at that time is noticed, since servers only know workers that have joined. Not
     thread-safe.
     """
 
@@ -33,9 +33,9 @@ class WorkerGroup:
         return self._member(f"pass-{self._pass}", self._setting.worker_index)
 
     def join(self) -> None:
-        """Join the first pass; from now on the loss of this worker is noticed.
+        """Join the first pass; from now on, the loss of this worker is noticed.
 
-        Raises NotOwnerError if another live worker has this index; its note is left alone. When
+        Raises NotOwnerError if a different live worker has this index; its note is left alone. When
         replacing a process that ended, join the pass it was in, unless it had left it.
         """
         self._in_training = self._in_pass = True
@@ -57,13 +57,13 @@ class WorkerGroup:
         return {"pass": self._pass}
 
     def leave(self) -> None:
-        """Leave the current pass, so that no worker waits for this one. Idempotent."""
+        """Leave the current pass, so no worker waits for this one. Idempotent."""
         if self._in_pass:
             self._in_pass = False
             self._store.leave_group(self.member)
 
     def next_pass(self, count: int) -> int:
-        """Wait for all workers to begin the next pass; return the largest ``count`` of all."""
+        """Wait for all workers to start the next pass; return the largest ``count`` of all."""
         self.leave()
         self._pass += 1
         self._in_pass = True
@@ -75,21 +75,23 @@ class WorkerGroup:
         return max(count, *(self._count_of(rank) for rank in range(self._setting.worker_num)))
 
     def close(self) -> None:
-        """Leave the training. Idempotent."""
+        """Leave the run. Idempotent."""
         self.leave()
         if self._in_training:
             self._in_training = False
             self._store.leave_group(self._present())
 
     def _count_of(self, rank: int) -> int:
-        """Return a worker's count at the start of this pass; exclude it if it has not started."""
+        """Return a worker's count at the start of this pass; exclude the worker if it has not
+        started.
+        """
         try:
             note = self._store.get_note(self._note_of(rank))
         except NotFoundError:  # it was lost before it joined
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            # A worker that was reported lost and is back is notified, and then counts as lost.
+            # A worker that was reported lost and comes back is notified, and then counts as lost.
             with contextlib.suppress(NotOwnerError):
                 self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0

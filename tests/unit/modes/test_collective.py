@@ -61,7 +61,7 @@ def test_a_strategy_makes_the_mode_collective_and_keeps_how_hybrid_sends_rows() 
 @pytest.mark.parametrize(
     ("mode", "strategy", "told"),
     [
-        ("sync", CollectiveStrategy(), "strategy= needs mode 'collective', or 'hybrid'"),
+        ("sync", CollectiveStrategy(), "strategy= needs mode 'collective' or 'hybrid'"),
         (CollectiveConfig(), CollectiveStrategy(), "already has a strategy"),
         ("collective", {"num_rings": 2}, r"must be a CollectiveStrategy\(...\)"),
     ],
