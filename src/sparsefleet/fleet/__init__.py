@@ -1,6 +1,6 @@
 """The fleet: the role of this process in its job, the other processes, and the job's life cycle.
 
-The functions are the methods of one `Fleet`, which belongs to the process.
+The functions are methods of the process's single `Fleet`.
 """
 
 from sparsefleet.fleet._process import (

@@ -1,7 +1,7 @@
 """A board where workers leave notes for each other and report their progress.
 
 Servers keep a board for the workers of their job: every `Store` is one. Ranks without servers keep
-theirs in the torch.distributed store through which they connected.
+it in the torch.distributed store through which they connected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASK_FOR_LOST_S = 2.0
 
 
 class Board(Protocol):
-    """Notes by key, and clocks of the members of a group; see `Store`."""
+    """Notes by key, and clocks of a group's members; see `Store`."""
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None: ...
 
@@ -56,7 +56,7 @@ class Board(Protocol):
 
 
 class RankBoard:
-    """The board of ranks without servers, in the store of their world. Not thread-safe."""
+    """The board for ranks without servers, kept in the store of their world. Not thread-safe."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -66,25 +66,27 @@ class RankBoard:
         return self._world.store
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Leave a note for other ranks; replace an older one."""
+        """Leave a note for other ranks, replacing an older one."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             self._store.set(_note(key), value)
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """Return the note, or raise NotFoundError; with `wait`, wait until it is put."""
+        """Return the note. If there is none, raise NotFoundError or, with `wait`, wait until it is
+        put.
+        """
         what = f"the note '{key}'"
         if wait:
             self._wait_for({_note(key): None}, timeout_s, what)
         with self._world.naming_lost(what):
             if not self._store.check([_note(key)]):
-                raise NotFoundError(f"there is no note '{key}'")
+                raise NotFoundError(f"no note '{key}'")
             return self._store.get(_note(key))
 
     def get_notes(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        """Return several notes, in order; None where there is none."""
+        """Return several notes in order, with None for missing ones."""
         del timeout_s
         with self._world.naming_lost("notes of other ranks"):
             return [
@@ -93,11 +95,11 @@ class RankBoard:
             ]
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Remove the note; raise NotFoundError if there is none."""
+        """Remove the note. Raises NotFoundError if there is none."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             if not self._store.delete_key(_note(key)):
-                raise NotFoundError(f"there is no note '{key}'")
+                raise NotFoundError(f"no note '{key}'")
 
     def advance_clock(
         self,
@@ -107,10 +109,10 @@ class RankBoard:
         bound: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Report that the member is at `clock`; with a bound of 0, wait until all are there.
+        """Report that the member is at `clock`; with a bound of 0, wait until all have reached it.
 
-        Clocks advance by one each time: a member that reports a clock has seen all others at the
-        one before, so that report can be deleted.
+        Clocks advance by one each time. A member that reports a clock has seen all others at the
+        previous one, so its report for that one can be deleted.
         """
         assert bound in (None, 0), "ranks without servers wait for each other at the same clock"
         what = f"'{member.group}'"
@@ -125,10 +127,10 @@ class RankBoard:
         return clock
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Do nothing: only ranks that wait for an absent rank miss it."""
+        """Do nothing, since only ranks that wait for an absent rank notice it."""
 
     def _wait_for(self, keys: Mapping[str, int | None], timeout_s: float | None, what: str) -> None:
-        """Wait until all keys exist; each is set by its rank, or by any rank."""
+        """Wait until all keys exist; each is set by its own rank, or by any rank."""
         limit_s = self._world.timeout_s if timeout_s is None else timeout_s
         began = asked = time.monotonic()
         pause_s = _FIRST_PAUSE_S
@@ -151,7 +153,7 @@ class RankBoard:
 
 
 def directory_of_servers(board: Board) -> str | None:
-    """Return the directory that the note names; None if there is no such note."""
+    """Return the directory that the note names, or None if there is no such note."""
     try:
         return os.fsdecode(board.get_note(MODEL_DIR_NOTE))
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""Environment variables that are checked as they are read."""
+"""Environment variables that are validated when read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CheckedEnviron", "Variable", "any_set"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that is set. Its methods raise ConfigError naming the variable.
+    """A variable that is set. Its methods raise ConfigError, which names the variable.
 
     >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
     Traceback (most recent call last):
@@ -41,7 +41,7 @@ class Variable:
         return text
 
     def endpoints(self) -> tuple[str, ...]:
-        """Parse "host:port,host:port": at least one, without duplicates or port 0.
+        """Parse "host:port,host:port" into at least one endpoint, without duplicates or port 0.
 
         An absolute path names a file that holds the address.
         """
@@ -62,9 +62,9 @@ class Variable:
 
 
 class CheckedEnviron:
-    """An environment whose variables are checked as they are read.
+    """An environment whose variables are validated when read.
 
-    For an unset variable `environ[name]` raises ConfigError and `environ.get(name)` returns None.
+    For an unset variable, `environ[name]` raises ConfigError and `environ.get(name)` returns None.
     An empty variable counts as unset.
     """
 
@@ -77,7 +77,7 @@ class CheckedEnviron:
         return Variable(name, text) if text.strip() else None
 
     def integer(self, name: str, *, below: tuple[int, str] | None = None) -> int:
-        """Return an int >= 0, or 0 if unset; for `below` see `Variable.integer`."""
+        """Return an int >= 0, or 0 if unset; for `below`, see `Variable.integer`."""
         variable = self.get(name)
         return 0 if variable is None else variable.integer(low=0, below=below)
 

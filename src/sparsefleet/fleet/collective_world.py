@@ -1,4 +1,4 @@
-"""The ranks of a collective job, from the role of this process."""
+"""Connects the ranks of a collective job, based on the role of this process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ __all__ = ["join_workers", "join_world", "require_known_workers"]
 
 
 def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
-    """Connect to the other workers of the job; a worker's index is its rank. Close it at the end.
+    """Connect to the other workers of the job; a worker's index is its rank. Close the result at
+    the end.
 
     A single worker needs no meeting point and no network. Raises ConfigError for a server's role or
-    one without a meeting point, and what `World.join` raises.
+    a role without a meeting point, and any error from `World.join`.
 
     >>> with join_world(RoleInfo(kind="local")) as world:
     ...     world.size
@@ -30,7 +31,9 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
     from sparsefleet.collective import World
 
     if role.is_server:
-        raise ConfigError(f"server {role.index} cannot join: only workers train collectively")
+        raise ConfigError(
+            f"server {role.index} cannot join the world: only workers train collectively"
+        )
     if role.worker_num > 1 and not role.meeting_point and not dist.is_initialized():
         raise ConfigError(
             f"worker {role.index} of {role.worker_num} has no meeting point: set "
@@ -51,7 +54,7 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
 
 
 def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
-    """Connect as `join_world` does; raise rather than train alone in a job of many workers."""
+    """Connect like `join_world`, but raise rather than train alone in a job of many workers."""
     require_known_workers(role)
     return join_world(role, timeout_s=timeout_s)
 
@@ -63,7 +66,7 @@ def require_known_workers(role: RoleInfo) -> None:
     found = role_from_environment(is_collective=True)
     if found.worker_num > 1:
         raise ConfigError(
-            f"this is worker {found.index} of {found.worker_num} of a collective job, but "
-            "fleet.init() did not look for one: call fleet.init(is_collective=True), or leave "
-            "it to a Trainer with mode='collective'"
+            f"this is worker {found.index} of {found.worker_num} in a collective job, but "
+            "fleet.init() did not check for that: call fleet.init(is_collective=True), or use a "
+            "Trainer with mode='collective'"
         )

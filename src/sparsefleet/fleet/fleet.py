@@ -15,7 +15,7 @@ from sparsefleet.server import ServerConfig, run_server
 from sparsefleet.server.run_server import durable_settings
 from sparsefleet.store.own_loop import declare_own_loop
 
-if TYPE_CHECKING:  # torch takes seconds to load: servers do without it
+if TYPE_CHECKING:  # torch takes seconds to load, and servers do not need it
     import torch
     from torch import nn
 
@@ -46,7 +46,9 @@ class Fleet(JobProcess):
     """
 
     binder: ClassVar[Binder]
-    """Binds models, for `distribute`. The package sets it, since the engine is above the fleet."""
+    """Binds models, for `distribute`. Set by the package, since the engine is a higher layer than
+    the fleet.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,10 +73,10 @@ class Fleet(JobProcess):
         """Bind a model to the fleet; `init_worker()` then starts it.
 
         mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective" or a config of
-            `sparsefleet.modes`; by default async with servers; without them collective for several
-            workers, local for one.
+            `sparsefleet.modes`. The default is async with servers; without servers, collective for
+            several workers and local for one.
         schedule: a torch scheduler for `optimizer`, or a function from step to factor.
-        track_dirty: tables track which rows changed, so that a save can hold only those.
+        track_dirty: whether tables track changed rows, which lets a save contain only those.
         wire_dtype: number format on the network, "float32" or "bf16"; see `RemoteStoreConfig`.
         """
         return self.binder(
@@ -89,7 +91,7 @@ class Fleet(JobProcess):
         )
 
     def attach(self, model: FleetModel) -> None:
-        """Make the fleet manage a bound model: the calls below act on it."""
+        """Make the fleet manage a bound model; the methods below act on it."""
         self._model = model
 
     @property
@@ -102,24 +104,24 @@ class Fleet(JobProcess):
         return self._model
 
     def step(self, batch: Any = None) -> FleetStep:
-        """Return a training step: run forward and backward inside; its gradients are sent at the
-        end.
+        """Return a training step.
 
-        With the batch, the rows for all its ids are fetched in one request per server.
+        Run forward and backward inside it; gradients are sent when it ends. If the batch is given,
+        the rows for all its ids are fetched in one request per server.
         """
         step = self.model.step(batch=batch)
         declare_own_loop(self.model.store, f"worker-{self.role.index}")
         return step
 
     def evaluating(self, batch: Any = None) -> AbstractContextManager[nn.Module]:
-        """Return the model for evaluation: no gradients; rows are read, not created.
+        """Return the model for evaluation, without gradients; rows are read but not created.
 
-        For the batch see `step`.
+        For the batch, see `step`.
         """
         return self.model.evaluating(batch=batch)
 
     def end_pass(self) -> None:
-        """Report that this thread has no more data in this pass, so that others do not wait for it.
+        """Report that this thread has no more data in this pass, so others do not wait for it.
 
         Modes sync, half_async, hybrid and collective need it before workers synchronize, as in
         `settle`.
@@ -127,15 +129,16 @@ class Fleet(JobProcess):
         self.model.leave()
 
     def begin_pass(self) -> None:
-        """Start another pass over the data, after all threads have ended the last one."""
+        """Start the next pass over the data, after all threads have ended the last one."""
         self.model.rejoin()
 
     # -- life ---------------------------------------------------------------------------------
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Prepare this server; with `model_dir`, tables start as `save_persistables` left them.
+        """Prepare this server; with `model_dir`, tables start with the values that
+        `save_persistables` wrote.
 
-        They are loaded when the first worker has defined the tables; every server and the first
+        They are loaded once the first worker has defined the tables; every server and the first
         worker need access to the directory. Any number of servers may have saved it.
         """
         self._require_server("init_server")
@@ -148,7 +151,7 @@ class Fleet(JobProcess):
         self._server_ready = True
 
     def run_server(self) -> None:
-        """Serve until the launcher or a signal ends the job; then drain and return."""
+        """Serve until the launcher or a signal ends the job, then drain and return."""
         self._require_server("run_server")
         if not self._server_ready:
             self.init_server()
@@ -168,7 +171,7 @@ class Fleet(JobProcess):
     def init_worker(self) -> None:
         """Connect to the servers and start the model; a second call only logs a warning."""
         if self.role.is_server:
-            raise RuntimeError("init_worker() was called in a server: call run_server() there")
+            raise RuntimeError("init_worker() was called in a server: call run_server() instead")
         if self.model.is_started:
             self._warn_running()
             return
@@ -187,11 +190,13 @@ class Fleet(JobProcess):
     def save_persistables(
         self, dirname: str | os.PathLike[str], *, only: Callable[[str], bool] | None = None
     ) -> None:
-        """Write model and tables with optimizer state, to continue training; one worker calls it.
+        """Write the model and tables with optimizer state, to continue training; call it on one
+        worker.
 
-        It saves the servers' state, in every mode, with everything this worker has handed over.
+        In every mode, it saves the servers' state with everything this worker has handed over.
         `init_server(dirname)` starts from it, with any number of servers; all servers and this
-        worker need access to the directory. only: what to save, by name of parameter or table.
+        worker need access to the directory. only: selects what to save, by name of parameter or
+        table.
         """
         self.model.save(dirname, only=only)
 
@@ -208,10 +213,10 @@ class Fleet(JobProcess):
         varying: Varying | None = None,
         features: Features | None = None,
     ) -> ExportManifest:
-        """Write the part of the model that predictions of `targets` need.
+        """Write the part of the model needed to predict `targets`.
 
         It calls `serving.export.save_inference_model` with the fleet's model and tables;
-        `sparsefleet.Predictor` reads the result. One worker calls it.
+        `sparsefleet.Predictor` reads the result. Call it on one worker.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
 
@@ -235,9 +240,10 @@ class Fleet(JobProcess):
     ) -> Update:
         """Publish the changes since the export in `dirname`, for services that follow them.
 
-        One worker calls it, any number of times; on return services can see the update. What other
-        workers hand over meanwhile may or may not be in it; for a consistent cut see
-        `Trainer(publish=...)`. target: a directory, or `redis://...`; see `PublishConfig`.
+        Call it on one worker, any number of times; when it returns, services can see the update.
+        Updates that other workers hand over in the meantime may or may not be in it; for a
+        consistent one, see `Trainer(publish=...)`. target: a directory, or `redis://...`; see
+        `PublishConfig`.
         """
         from sparsefleet.serving.updates.publisher import PublishConfig
 

@@ -1,4 +1,4 @@
-"""What the fleet requires of a bound model, and of the function that binds it."""
+"""The interfaces of a model bound to the fleet, and of the function that binds it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Binder(Protocol):
 
 
 class FleetStep(Protocol):
-    """A training step as a context; see `engine.Step`."""
+    """A training step as a context manager; see `engine.Step`."""
 
     def backward(self, loss: Tensor) -> None: ...
 
@@ -64,7 +64,7 @@ class FleetStep(Protocol):
 
 
 class StartedModel(Protocol):
-    """A model that the fleet starts and finishes, and its parts while it runs."""
+    """A model that the fleet starts and finishes, and its parts while it is running."""
 
     model: nn.Module
 

@@ -1,4 +1,4 @@
-"""Assigns files to whichever worker of the fleet is free, from a list that server 0 keeps."""
+"""Assigns files to whichever worker of the fleet is free, from a list kept by server 0."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["FleetSharding"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 _LIST_SERVER = 0
-_REPORT_INTERVAL_S = 2.0  # between positions within a file; its end is reported at once
+_REPORT_INTERVAL_S = 2.0  # time between reports within a file; its end is reported at once
 
 
 class FleetSharding:
     """A sharding for `Reader`, created by `Fleet.sharding`; server 0 keeps the list of files.
 
-    Readers created one after another under one name, as by `fit(lambda: Reader(...))`, read the
-    epochs of one list; two at once are rejected.
+    Readers created in sequence under one name, as by `fit(lambda: Reader(...))`, read the epochs of
+    one list; two at the same time are rejected.
 
     joined: returns the store and the other workers, once this one has started.
-    name: names the list; the same on all workers.
+    name: the name of the list, the same on all workers.
     """
 
     def __init__(self, joined: Callable[[], tuple[Store, Meeting]], name: str) -> None:
@@ -51,7 +51,7 @@ class FleetSharding:
         return self._beside[name]
 
     def begin(self, files: Sequence[FileToRead]) -> Shard:
-        """Start the next epoch; all workers pass the same files. Returns at once."""
+        """Start the next epoch; all workers must pass the same files. Returns immediately."""
         store, meeting = self._joined()
         if meeting.is_alone:
             self._alone = self._alone or LocalSharding(1).member()
@@ -64,7 +64,7 @@ class FleetSharding:
         return shard
 
     def resume(self, epoch: int) -> Shard:
-        """Return this worker's shard of an epoch that its previous process began."""
+        """Return this worker's shard of an epoch that its previous process started."""
         store, meeting = self._joined()
         self._epoch = epoch
         shard = self._shard(store, meeting, epoch)
@@ -73,13 +73,15 @@ class FleetSharding:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that this worker began last; 0: none, or it is the only worker."""
+        """Return the epoch that this worker started last; 0 if there is none or it is the only
+        worker.
+        """
         return self._epoch
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        """Return the files that a worker has taken in an epoch, each with what was read before.
+        """Return the files that a worker has taken in an epoch, each with the records read before.
 
-        rank: None: this worker.
+        rank: None means this worker.
         """
         store, meeting = self._joined()
         if meeting.is_alone:
@@ -87,7 +89,9 @@ class FleetSharding:
         return self._ask_given(store, meeting, rank, epoch)[2]
 
     def _begun(self, store: Store, meeting: Meeting) -> int:
-        """Return the epochs that were begun and finished before, by this process or another."""
+        """Return the number of epochs started and finished so far, by this process or an earlier
+        one.
+        """
         if self._epoch == 0 and self._is_successor:
             epoch, is_finished, _ = self._ask_given(store, meeting, None, 0)
             self._epoch = epoch if is_finished else epoch - 1
@@ -114,9 +118,8 @@ class FleetSharding:
     def _require_servers(self, store: Store, meeting: Meeting) -> None:
         if isinstance(store, LocalStore):
             raise ConfigError(
-                f"fleet.sharding({self._name!r}): server 0 hands out the files, but this job of "
-                f"{meeting.num_workers} workers has no servers: start it with --servers 1, or "
-                "give "
+                f"fleet.sharding({self._name!r}): server 0 hands out the files, but this job with "
+                f"{meeting.num_workers} workers has no servers: start it with --servers 1, or give "
                 "each worker its part (Reader's worker_index and worker_num, fleet.split_files)"
             )
         last = None if self._last is None else self._last()
@@ -142,20 +145,20 @@ class FleetShard:
         """Whether this worker is done with the epoch."""
 
     def begin(self, files: Sequence[FileToRead], num_workers: int, *, again: bool) -> None:
-        """Send the files of the epoch. again: a previous process may have begun it."""
+        """Send the files of the epoch. again: whether a previous process may have started it."""
         listed = [[file.path, file.done] for file in files]
         self._ask("work.begin", files=listed, num_workers=num_workers, again=again)
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and do not give away what is left."""
+        """Record that applied records are tracked, and do not give away the rest."""
         self._ask("work.account")
 
     def given_to(self, rank: int) -> dict[str, Any]:
-        """Return what worker `rank` has taken in the epoch."""
+        """Return the files that worker `rank` has taken in the epoch."""
         return self._ask("work.given", worker=f"worker-{rank}")
 
     def take(self) -> FileToRead | None:
-        """Return the next file; raise PeerLostError for one that a lost worker was reading."""
+        """Return the next file. Raises PeerLostError for a file that a lost worker was reading."""
         found = self._ask("work.take", keep_going=self._keep_going)
         if found["path"] is None:
             return None
@@ -171,13 +174,13 @@ class FleetShard:
                 self._send_report()
 
     def finish(self) -> list[str]:
-        """Report that all files taken are read; return them."""
+        """Report that all files taken have been read, and return them."""
         self._ask("work.finish")
         self.is_over = True
         return self._taken
 
     def release(self) -> None:
-        """Return unread files for others; only log if the server cannot be reached."""
+        """Return unread files for other workers; log a warning if the server cannot be reached."""
         self.is_over = True
         try:
             with self._lock:

@@ -26,14 +26,15 @@ class Incarnation:
     """
 
     job: str = ""
-    """A random id of the job, new at each full start; empty: this process is never restarted
-    alone."""
+    """A random ID of the job, new at each full start; empty if this process is never restarted
+    alone.
+    """
 
     number: int = 0
     """How many processes had this rank before."""
 
     is_counted: bool = True
-    """False: they were not counted, and `number` is 1 although there may have been none."""
+    """False if they were not counted; `number` is then 1, although there may have been none."""
 
     @staticmethod
     def from_environment() -> Incarnation:
@@ -44,7 +45,7 @@ class Incarnation:
         job = job_id()
         if counts_restarts() or not job:
             return Incarnation(job=job, number=int(text or 0))
-        # A process is the first if the servers know no earlier one.
+        # A process is the first if the servers do not know an earlier one.
         return Incarnation(job=job, number=1, is_counted=False)
 
     @property
@@ -58,14 +59,14 @@ class Incarnation:
         return self.is_replaceable and self.number > 0
 
     def session(self, rank: int, name: str) -> str:
-        """Return the session of worker `rank` on the servers, for its training `name`."""
+        """Return the session of worker `rank` on the servers for the run `name`."""
         return f"{self.job}/worker-{rank}/{name}" if self.job else ""
 
 
 def are_ranks_replaced() -> bool:
-    """Return whether the launcher starts a new process for a rank that is killed; see docs/env.md.
+    """Return whether the launcher starts a new process for a killed rank; see docs/env.md.
 
-    Only for ranks that have declared that the others can wait for it.
+    It does so only for ranks that have declared that the others can wait.
     """
     return os.environ.get("SPARSEFLEET_REPLACE_RANKS") == "1"
 
@@ -73,7 +74,7 @@ def are_ranks_replaced() -> bool:
 class WorkerRecord:
     """A worker's record on the board for the process that replaces it. Not thread-safe.
 
-    It is written atomically: a process that ends while writing leaves the previous record.
+    It is written atomically, so a process that ends while writing leaves the previous record.
 
     >>> from sparsefleet.store import LocalStore
     >>> board = LocalStore()
@@ -88,7 +89,7 @@ class WorkerRecord:
         self._number, self._parts = self._head()
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was last written; None if nothing was."""
+        """Return the last record written, or None if there is none."""
         if not self._parts:
             return None
         parts = [self._board.get_note(self._part(i)) for i in range(self._parts)]
@@ -96,7 +97,7 @@ class WorkerRecord:
         return found
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Replace what was written."""
+        """Replace the record."""
         before = [self._part(index) for index in range(self._parts)]
         data = json.dumps(record).encode()
         chunks = [data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES)]

@@ -1,4 +1,4 @@
-"""A process of a job: its role, and what all workers do together."""
+"""A process of a job: its role, and the operations that all workers perform together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("sparsefleet.fleet")
 
 
 class JobProcess:
-    """The base of all fleet objects: the role of this process, and calls of all workers.
+    """The base class of all fleet objects: the role of this process, and calls by all workers.
 
     >>> process = JobProcess()
     >>> process.init()
@@ -37,7 +37,10 @@ class JobProcess:
     @property
     def model(self) -> StartedModel:
         """Return the model that this process trains."""
-        raise RuntimeError("fleet has no model on servers, which this call needs")
+        raise RuntimeError(
+            "this call needs a model on servers, but fleet has none: call fleet.distribute(...) "
+            "first"
+        )
 
     def init(
         self,
@@ -50,7 +53,7 @@ class JobProcess:
 
         is_collective: read the environment as a worker of a collective job, which torchrun or
             paddle.distributed.launch may have started.
-        world: workers that are already connected, in place of the environment.
+        world: workers that are already connected, instead of the environment.
         """
         if role is None and world is not None:
             role = RoleInfo(kind="worker", index=world.rank, worker_num=world.size)
@@ -83,7 +86,7 @@ class JobProcess:
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
-        """Return the worker's index; 0 in a server, so that a script needs no branch for it."""
+        """Return the worker's index; 0 in a server, so a script needs no branch for it."""
         return 0 if self.role.is_server else self.role.index
 
     def worker_num(self) -> int:
@@ -96,7 +99,7 @@ class JobProcess:
         return self.role.server_num
 
     def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return every server as "host:port"; as one comma-separated string on request."""
+        """Return every server as "host:port", or all as one comma-separated string on request."""
         endpoints = list(self.role.server_endpoints)
         return ",".join(endpoints) if to_string else endpoints
 
@@ -106,35 +109,41 @@ class JobProcess:
         return ",".join(endpoints) if to_string else endpoints
 
     def split_files(self, files: list[str]) -> list[str]:
-        """Return this worker's files: a contiguous part; the first workers may get one more.
+        """Return this worker's contiguous part of the files; the first workers may get one more
+        each.
 
-        With more workers than files the last ones get none; a server gets all.
+        With more workers than files, the last ones get none; a server gets all.
         """
         return split_files(files, self.role)
 
     # -- all workers together -----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Apply the gradients of all workers and fetch the result. All workers call it."""
+        """Apply the gradients of all workers and fetch the result; all workers must call it."""
         self.model.settle()
 
     def barrier_worker(self) -> None:
-        """Return when every worker has called it."""
+        """Block until every worker has called it."""
         self.model.meeting.barrier()
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """Return the values of all workers, by rank, on every worker. All must call it."""
+        """Return the values of all workers, by rank, on every worker. Must be called by all
+        workers.
+        """
         return self.model.meeting.all_gather(data)
 
     def open_exchange(self) -> MailExchange:
-        """Open an exchange of bytes between all workers, as for a global shuffle. All call it."""
+        """Open an exchange of bytes between all workers, as for a global shuffle. Must be called by
+        all.
+        """
         return self.model.meeting.open_exchange()
 
     def sharding(self, name: str = "train") -> FleetSharding:
-        """Return a sharding for `Reader`: files go to whichever worker is free, once per epoch.
+        """Return a sharding for `Reader` that hands each file to whichever worker is free, once per
+        epoch.
 
-        All workers read the same list of files under one name, the same number of times. Usable
-        after `init_worker()`.
+        All workers must read the same list of files under one name, the same number of times.
+        Available after `init_worker()`.
         """
         from sparsefleet.fleet.fleet_sharding import FleetSharding
 
@@ -145,12 +154,12 @@ class JobProcess:
         return made
 
     def next_model_name(self) -> str:
-        """Return a name for another model; workers that bind models in the same order agree."""
+        """Return a name for one more model; workers that bind models in the same order agree."""
         self._num_models += 1
         return f"model-{self._num_models}"
 
     def join_workers(self, *, timeout_s: float) -> World:
-        """Connect the workers of this job to each other: once for all models of the process."""
+        """Connect the workers of this job to each other, once for all models of the process."""
         from sparsefleet.fleet.collective_world import join_workers
 
         if self._world is None or not self._world.is_open:
@@ -158,7 +167,7 @@ class JobProcess:
         return self._world
 
     def _warn_running(self) -> None:
-        _log.warning("init_worker() was called again: the worker is already running")
+        _log.warning("init_worker() was called again, but the worker is already running")
 
     def _require_server(self, call: str) -> None:
         if not self.role.is_server:

@@ -1,4 +1,6 @@
-"""How the workers of a job synchronize and exchange data: a shared clock, notes and mailboxes."""
+"""Synchronizes the workers of a job and exchanges data, with a shared clock, notes and
+mailboxes.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,21 @@ __all__ = ["MailExchange", "Meeting"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
-_CHUNKS_AT_ONCE = 1000  # in one request
-_SENT_BYTES = 8 << 20  # limit of a request with more than one letter
+_CHUNKS_AT_ONCE = 1000  # notes in one request
+_SENT_BYTES = 8 << 20  # size limit for a request with more than one letter
 _HOLD_S = 30.0  # how long a server holds a command before it answers "not yet"
-_CALL_S = 60.0  # for a command to be answered at all, beyond that
-_TELL_S = 5.0  # to report a failure to a server
+_CALL_S = 60.0  # extra time for a command to be answered at all
+_TELL_S = 5.0  # time to report a failure to a server
 
 
 class Meeting:
     """Synchronizes the workers of one job through their servers or, without any, their own board.
 
-    All workers must make the same calls in the same order; calls are numbered, so that a worker
-    that is one call ahead is not confused with one that is behind. `name` separates the meetings of
-    one training run from those of another on the same board.
+    All workers must make the same calls in the same order; calls are numbered, so a worker that is
+    one call ahead is not confused with one that is behind. `name` separates the meetings of
+    different training runs on the same board.
 
-    Losing a worker ends the wait of the others with PeerLostError; with servers and
+    If a worker is lost, waiting workers raise PeerLostError; with servers and
     `continue_without_lost`, they stop waiting for it instead.
 
     keeps: a process that replaces a worker repeats its calls. Calls that had already finished
@@ -69,8 +71,8 @@ class Meeting:
         self._board = board
         self._keeps = keeps
         self._kept: list[tuple[int, list[str]]] = []  # the call and its notes
-        self._droppable = range(0)  # calls that nobody will repeat, once all workers have met again
-        self._is_over = False  # a process before this one has left: all calls are repeated
+        self._droppable = range(0)  # calls that nobody will repeat once all workers have met again
+        self._is_over = False  # a previous process has left, so all calls are repeated
         self._name = f"fleet/{name}"
         self._role = role
         self._wait_s = wait_s
@@ -84,7 +86,7 @@ class Meeting:
 
     @property
     def name(self) -> str:
-        """Return the name that separates it from others on the same board."""
+        """Return the name that separates this meeting from others on the same board."""
         return self._name
 
     @property
@@ -99,13 +101,14 @@ class Meeting:
 
     @property
     def count(self) -> int:
-        """Return how often the workers have synchronized, as far as this one knows."""
+        """Return how often the workers have synchronized, as known to this one."""
         return self._count
 
     def continue_from(self, count: int, *, is_over: bool = False) -> None:
         """Continue counting from `count`, the position of a predecessor.
 
-        is_over: it has left the others, so all calls are repeated, and wait for nobody.
+        is_over: whether the predecessor has left the others, so all calls are repeated and wait for
+        nobody.
         """
         self._count = count
         self._is_over = self._is_over or is_over
@@ -113,12 +116,14 @@ class Meeting:
     def drop_calls(self, begin: int, end: int) -> None:
         """Drop the values of the calls numbered `begin` + 1 to `end`, at the next synchronization.
 
-        All workers call it at the same point, so that none has to repeat those calls.
+        Must be called by all workers at the same point, so none needs to repeat those calls.
         """
         self._droppable = range(begin + 1, end + 1)
 
     def sent_before(self) -> bytes | None:
-        """Return what a previous process sent to the next `decide`; None if it sent nothing."""
+        """Return the value that a previous process sent to the next `decide`, or None if it sent
+        none.
+        """
         return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
 
     @property
@@ -130,9 +135,10 @@ class Meeting:
         return self._role.worker_num == 1
 
     def barrier(self, *, patient: bool = False) -> None:
-        """Return when every worker has called it; raise after `wait_s`, naming the missing workers.
+        """Block until every worker has called it. Raises an error that names the missing ones after
+        `wait_s`.
 
-        patient: the others may be busy for hours; keep waiting as long as they are connected.
+        patient: the others may be busy for hours, so keep waiting as long as they are connected.
         """
         self._count += 1
         if self.is_alone:
@@ -160,12 +166,12 @@ class Meeting:
                 _log.info("still waiting: %s", error)
 
     def all_gather(self, data: bytes, *, patient: bool = False) -> list[bytes]:
-        """Return the values of all workers, by rank, on every worker; without lost ones.
+        """Return the values of all workers, by rank and excluding lost ones, on every worker.
 
-        For `patient` see `barrier`.
+        For `patient`, see `barrier`.
         """
         if not isinstance(data, bytes):
-            raise ConfigError(f"all_gather takes bytes, got {type(data).__name__}")
+            raise ConfigError(f"all_gather needs bytes, got {type(data).__name__}")
         if self.is_alone:
             return [data]
         call = self._count + 1
@@ -180,11 +186,12 @@ class Meeting:
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
     ) -> bytes | None:
-        """Return one worker's answer to the values of all workers, on every worker. All call it.
+        """Return one worker's answer to the values of all workers, on every worker. All must call
+        it.
 
-        `rule` gets the values of the workers, by rank, without lost ones. It runs in the first
-        remaining worker, when all have arrived and before any continues; what it raises is raised
-        on all workers. Returns None only if no worker is left to answer. For `patient` see
+        `rule` gets the values of the workers, by rank and excluding lost ones. It runs in the first
+        remaining worker, when all have arrived and before any continues; its exceptions are raised
+        on all workers. Returns None only if no worker is left to answer. For `patient`, see
         `barrier`.
 
         >>> from sparsefleet.store import LocalStore
@@ -205,14 +212,14 @@ class Meeting:
                 found = self._get_all(prefix)
                 try:
                     answer = b"+" + rule(found)
-                except Exception as error:  # raised again below, once the others know
+                except Exception as error:  # raised again below, once the others have been notified
                     failure = error
                     answer = f"-{code_name_of(error) or 'INTERNAL'} {error}".encode()
                 names += self._put(f"{prefix}/answer", answer)
             self.barrier(patient=patient)
             answer = self._get(f"{prefix}/answer", decider)
             if answer is not None:
-                break  # else the decider was lost before it had answered
+                break  # otherwise the decider was lost before it answered
         self.barrier()  # delete notes only when everybody has read them
         self._forget(call, names)
         if failure is not None:
@@ -223,7 +230,7 @@ class Meeting:
         return None if answer is None else answer[1:]
 
     def _deciders(self, prefix: str) -> Iterator[int]:
-        """Yield the workers that have arrived, from the first: the same on all of them."""
+        """Yield the workers that have arrived, from the first; the same on all of them."""
         if not self._member.continue_without_lost:
             yield 0
             return
@@ -239,7 +246,7 @@ class Meeting:
     def open_exchange(self) -> MailExchange:
         """Open an exchange of bytes between all workers. All must call it.
 
-        Raises PeerLostError in a process that takes the place of one that has had its exchange.
+        Raises PeerLostError in a process that replaces one that already had its exchange.
         """
         if not isinstance(self._board, Store):
             raise ConfigError(
@@ -251,11 +258,10 @@ class Meeting:
         begun = f"{room}/begun/{self._role.index}"
         if self._keeps and self._find(begun) is not None:
             raise PeerLostError(
-                f"worker {self._role.index} was restarted after its previous process had "
-                "exchanged records with all workers (global_shuffle): the received records are "
-                "lost, and another exchange needs all workers. Restart all processes (launch "
-                "--restart "
-                "all --max-restarts N), or read files with data.Reader or a QueueDataset, which a "
+                f"worker {self._role.index} was restarted after its previous process had exchanged "
+                "records with all workers (global_shuffle): the received records are lost, and a "
+                "new exchange needs all workers. Restart all processes (launch --restart all "
+                "--max-restarts N), or read files with data.Reader or a QueueDataset, which a "
                 "restarted worker can continue"
             )
         exchange = MailExchange(self._board, self._role, room=room, wait_s=self._wait_s)
@@ -272,7 +278,7 @@ class Meeting:
         return exchange
 
     def leave(self) -> None:
-        """Leave all meetings, without being considered lost."""
+        """Leave all meetings without being considered lost."""
         if not self.is_alone and self._count:
             self._board.leave_group(self._member)
 
@@ -284,7 +290,7 @@ class Meeting:
 
     def _delete(self, names: list[str]) -> None:
         for name in names:
-            with contextlib.suppress(NotFoundError):  # a predecessor got this far
+            with contextlib.suppress(NotFoundError):  # a predecessor reached this point
                 self._board.delete_note(name)
 
     def _put(self, name: str, data: bytes) -> list[str]:
@@ -301,11 +307,11 @@ class Meeting:
         names = _chunk_names(name, len(more))
         for chunk_name, chunk in zip(names, more, strict=True):
             self._board.put_note(chunk_name, chunk)
-        self._board.put_note(name, b"%d:" % len(more) + first)  # last: the data is complete
+        self._board.put_note(name, b"%d:" % len(more) + first)  # last, when the data is complete
         return [*names, name]
 
     def _get_all(self, prefix: str) -> list[bytes]:
-        """Return the data of all workers, by rank; without lost ones."""
+        """Return the data of all workers, by rank and excluding lost ones."""
         names = [f"{prefix}/{rank}" for rank in range(self._role.worker_num)]
         found = self._find_all(names)
         for rank, data in enumerate(found):
@@ -328,7 +334,7 @@ class Meeting:
         return self._find_all([name])[0]
 
     def _find_all(self, names: list[str]) -> list[bytes | None]:
-        """Return what was put under each name: one request, and more only for long data."""
+        """Return the data put under each name, with one request, and more only for long data."""
         found: list[bytes | None] = []
         for name, note in zip(names, self._board.get_notes(names), strict=True):
             if note is None:
@@ -348,13 +354,13 @@ def _chunk_names(name: str, count: int) -> list[str]:
 
 
 class MailExchange:
-    """One exchange of all workers: an `Exchange` of `sparsefleet.data`; created by `Meeting`.
+    """One exchange between all workers, an `Exchange` for `sparsefleet.data`; created by `Meeting`.
 
     Server d % S keeps the mail of worker d, up to a limit; then its senders wait. Commands are
     executed exactly once, so nothing is lost or duplicated when a connection breaks. Every worker
     watches the others: when one is lost or fails, the exchange fails for all.
 
-    room: identifies the exchange on the servers; each exchange has its own.
+    room: identifies the exchange on the servers; each exchange needs its own.
     wait_s: seconds that the exchange may stall.
     """
 
@@ -368,7 +374,7 @@ class MailExchange:
         self._has_told = False
         self._close_deadline = math.inf
         self._lock = threading.Lock()
-        self._is_over = threading.Event()  # all have everything, or the exchange failed
+        self._is_over = threading.Event()  # all have received everything, or the exchange failed
         self.rank = role.index
         self.size = role.worker_num
         # Each worker is in the group twice: as a worker, whose clock is 1 when it has everything,
@@ -383,22 +389,22 @@ class MailExchange:
         ]
 
     def join(self) -> None:
-        """Join the group: from now on the servers notice if this worker is lost."""
+        """Join the group; from now on, the servers notice if this worker is lost."""
         self._store.advance_clock(self._worker, 0)
         self._store.advance_clock(self._watcher, 0)
 
     def begin(self) -> None:
-        """Start watching, when all workers have joined."""
+        """Start watching once all workers have joined."""
         for watch in self._watches:
             watch.start()
 
     def send(self, to: int, data: bytes) -> None:
-        """Return when the worker's server has the data."""
+        """Send data, and return when the worker's server has it."""
         self.send_all([(to, data)])
 
     def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
-        """Return when the servers have the data for each worker: one request per server, and more
-        only for much data.
+        """Send data for several workers, and return when the servers have it; one request per
+        server, or more for large data.
         """
         for server in range(self._num_servers):
             there = [letter for letter in letters if self._server_of(letter[0]) == server]
@@ -440,7 +446,9 @@ class MailExchange:
                 self._store.command(server, "mail.fail", body, timeout_s=_TELL_S)
 
     def close(self) -> None:
-        """Return when all workers have everything; raise if one was lost before."""
+        """Block until all workers have received everything. Raises an error if one was lost before
+        that.
+        """
         self._close_deadline = monotonic() + self._wait_s
         self._store.advance_clock(self._worker, 1)
         self._is_over.wait()  # both watches have deadlines
@@ -461,7 +469,7 @@ class MailExchange:
         try:
             reply = self._store.command(server, name, body, timeout_s=timeout_s)
         except PeerLostError as error:
-            self._failure = self._failure or error  # the first error says more
+            self._failure = self._failure or error  # the first error is more informative
             raise self._failure from None
         return unpack_body(reply)
 
@@ -473,7 +481,7 @@ class MailExchange:
             raise DeadlineError(f"{what} for {self._wait_s:g} s in '{self._room}'")
 
     def _wait_for_all(self) -> None:
-        """Wait until every worker has everything, or one is lost."""
+        """Wait until every worker has received everything, or one is lost."""
         while self._failure is None:
             try:
                 if self._have_all_closed():
@@ -491,7 +499,9 @@ class MailExchange:
         return True
 
     def _wait_for_failure(self) -> None:
-        """Wait at this worker's mailbox until it is closed or another worker reports a failure."""
+        """Wait at this worker's mailbox until it is closed or a different worker reports a
+        failure.
+        """
         while not self._is_over.is_set():
             try:
                 self._ask(self._own_server, "mail.check", to=self.rank)

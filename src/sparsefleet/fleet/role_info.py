@@ -16,7 +16,7 @@ RoleKind = Literal["worker", "server", "local"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleInfo:
-    """The role of this process and the shape of its job.
+    """The role of this process, and the structure of its job.
 
     >>> role = RoleInfo(kind="worker", index=1, worker_num=2, server_endpoints=("10.0.0.7:9100",))
     >>> role.is_worker, role.is_first_worker, role.server_num
@@ -24,31 +24,31 @@ class RoleInfo:
     """
 
     kind: RoleKind
-    """local: everything runs in this process, which is the only worker."""
+    """"local" means that everything runs in this process, which is the only worker."""
 
     index: int = 0
-    """Index among the workers, or among the servers, from 0."""
+    """Index among the workers or among the servers, from 0."""
 
     worker_num: int = 1
-    """Workers in the job."""
+    """Number of workers in the job."""
 
     server_endpoints: tuple[str, ...] = ()
-    """Every server as "host:port", in the same order everywhere. Empty: no servers."""
+    """Every server as "host:port", in the same order everywhere. Empty if there are no servers."""
 
     worker_endpoints: tuple[str, ...] = ()
-    """Every worker as "host:port"; known in collective jobs only."""
+    """Every worker as "host:port"; known only in collective jobs."""
 
     current_endpoint: str = ""
-    """This process as "host:port", if it has one."""
+    """This process as "host:port", if it has an endpoint."""
 
     meeting_point: str = ""
-    """The rendezvous of a collective job's workers, "host:port" of worker 0; see `World.join`."""
+    """Where the workers of a collective job meet: "host:port" of worker 0; see `World.join`."""
 
     is_meeting_kept_elsewhere: bool = False
-    """The launcher listens there instead of worker 0, as torchrun does."""
+    """Whether the launcher listens there instead of worker 0, as torchrun does."""
 
     workers_per_node: int = 0
-    """Workers per machine, with contiguous indices. 0: all on one machine."""
+    """Number of workers per machine, with contiguous indices; 0 means all on one machine."""
 
     gpu: int | None = None
     """The GPU that the launcher chose for this process, if any."""

@@ -6,7 +6,7 @@ A launcher or scheduler sets one of these families of variables:
 * Paddle's: TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINERS_NUM and others;
 * in collective jobs only: Paddle's PADDLE_TRAINER_ENDPOINTS and others, and torchrun's RANK,
   WORLD_SIZE and others;
-* those of Slurm and JobSet, see `schedulers.py`, which also complete ours.
+* Slurm's and JobSet's, which also complete ours; see `schedulers.py`.
 
 The first family with a variable that is set is used, and must then be complete. If none is set,
 everything runs in this process. Errors name the variable.
@@ -58,9 +58,9 @@ _TORCHRUN = ("RANK", "WORLD_SIZE")
 def role_from_environment(
     variables: Mapping[str, str] | None = None, *, is_collective: bool = False
 ) -> RoleInfo:
-    """Return the role of this process; raise ConfigError naming the invalid variable.
+    """Return the role of this process. Raises ConfigError, which names the invalid variable.
 
-    is_collective: read the variables of jobs without servers, too.
+    is_collective: also read the variables of jobs without servers.
 
     >>> role_from_environment({}).kind
     'local'
@@ -84,9 +84,9 @@ def role_from_environment(
 
 
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
-    """Return this worker's contiguous part of the files; the first workers may get one more.
+    """Return this worker's contiguous part of the files; the first workers may get one more each.
 
-    A server gets all files, so that a script reaches the point where it serves.
+    A server gets all files, which lets a script reach the point where it serves.
 
     >>> split_files(["a", "b", "c", "d", "e"], RoleInfo(kind="worker", index=1, worker_num=2))
     ['d', 'e']
@@ -101,7 +101,7 @@ def split_files(files: list[str], role: RoleInfo) -> list[str]:
 
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read Paddle's variables for servers and workers, as PaddleCloudRoleMaker does."""
+    """Read Paddle's variables for servers and workers, like PaddleCloudRoleMaker."""
     environ = CheckedEnviron(
         variables, "other variables of Paddle's launcher (TRAINING_ROLE ...) are"
     )
@@ -125,7 +125,7 @@ def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
 
 
 def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read Paddle's variables including worker endpoints, as GeneralRoleMaker does."""
+    """Read Paddle's variables including worker endpoints, like GeneralRoleMaker."""
     environ = CheckedEnviron(variables, "GeneralRoleMaker needs it")
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
@@ -206,7 +206,7 @@ def _server(
 
 
 def read_collective_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read the first of the two families with a variable set; local if none is.
+    """Read the first of the two families that has a variable set; the role is local if none has.
 
     >>> read_collective_role({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
     ...     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).meeting_point
@@ -226,7 +226,7 @@ def worker_endpoints(environ: CheckedEnviron, worker_num: int) -> tuple[str, ...
         return ()
     found = variable.endpoints()
     if len(found) != worker_num:
-        raise variable.refused(f"{worker_num} endpoints, as SPARSEFLEET_WORKERS says")
+        raise variable.refused(f"{worker_num} endpoints, the value of SPARSEFLEET_WORKERS")
     return found
 
 

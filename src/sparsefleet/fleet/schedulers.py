@@ -4,10 +4,10 @@ A scheduler's variables are translated into sparsefleet's own, which `roles.py` 
 and checks as if a launcher had set them; variables that are set take precedence.
 
 * Slurm, in a process started by `srun`: component 0 of a heterogeneous job holds the servers,
-  component 1 the workers. A step of any other job has workers only.
+  component 1 the workers. A step of any other job has only workers.
 * JobSet: the replicated job `servers` holds the servers, `workers` (or `node`, as in Kubeflow
   Trainer) the workers.
-* torchrun: workers only. Their servers are named in SPARSEFLEET_SERVERS.
+* torchrun: only workers. SPARSEFLEET_SERVERS names their servers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _MAX_NAMES = 2**17
 def scheduler_variables(
     variables: Mapping[str, str] | None = None, *, has_servers: bool = True
 ) -> dict[str, str]:
-    """Return sparsefleet's variables as the scheduler describes this process; {} without one.
+    """Return the scheduler's description of this process as sparsefleet's variables; {} without
+    one.
 
     has_servers: False if the workers may train collectively.
 
@@ -56,7 +57,7 @@ def scheduler_variables(
 
 
 def require_alone(variables: Mapping[str, str] | None = None) -> None:
-    """Raise if this process trains by itself though it was started as one of several.
+    """Raise an error if this process would train alone although it was started as one of several.
 
     >>> require_alone({"RANK": "0", "WORLD_SIZE": "1"})
     """
@@ -91,7 +92,7 @@ def _of_jobset(environ: CheckedEnviron) -> dict[str, str]:
         hosts = [f"{name}-{_SERVERS_JOB}-0-{number}.{network}" for number in range(count)]
         found["SPARSEFLEET_SERVERS"] = ",".join(str(Endpoint(host, port)) for host in hosts)
     if role == "server" and host is not None:
-        # Known in the pod at once; the name in the cluster's DNS follows later.
+        # Available in the pod at once; the name in the cluster's DNS appears later.
         found["SPARSEFLEET_LISTEN"] = str(Endpoint(host.text, port))
     if role == "worker":
         found["SPARSEFLEET_MEETING_POINT"] = str(Endpoint(f"{name}-{own}-0-0.{network}", port + 1))
@@ -115,9 +116,9 @@ def _of_components(environ: CheckedEnviron) -> dict[str, str]:
     size = environ.integer("SLURM_HET_SIZE")
     if size != 2:
         raise ConfigError(
-            f"SLURM_HET_SIZE is {size}: a job has 2 components, one of servers and one of workers; "
-            "set SPARSEFLEET_ROLE, SPARSEFLEET_INDEX, SPARSEFLEET_SERVERS and SPARSEFLEET_WORKERS "
-            "for any other"
+            f"SLURM_HET_SIZE is {size}: expected 2 components, one with servers and one with "
+            "workers; otherwise set SPARSEFLEET_ROLE, SPARSEFLEET_INDEX, SPARSEFLEET_SERVERS and "
+            "SPARSEFLEET_WORKERS"
         )
     servers = _Tasks.parse(
         environ["SLURM_JOB_NODELIST_HET_GROUP_0"], environ["SLURM_TASKS_PER_NODE_HET_GROUP_0"]
@@ -166,7 +167,7 @@ def _slurm_workers(environ: CheckedEnviron, tasks: _Tasks, both: int = 0) -> dic
 
 @dataclass(frozen=True, slots=True)
 class _Tasks:
-    """The nodes of a step or a component, and how many tasks each has."""
+    """The nodes of a step or a component, and the number of tasks on each."""
 
     nodes: list[str]
     counts: list[int]
@@ -183,7 +184,7 @@ class _Tasks:
         return sum(self.counts)
 
     def index_of(self, environ: CheckedEnviron, both: int = 0) -> int:
-        """Return the position of this task, node by node, whatever the step's distribution."""
+        """Return the position of this task, node by node, regardless of the step's distribution."""
         own = environ["SLURMD_NODENAME"]
         if own.text not in self.nodes:
             raise own.refused(f"one of the nodes {','.join(self.nodes)}")
@@ -192,7 +193,7 @@ class _Tasks:
             raise ConfigError(
                 f"this step has {started} tasks, but its part of the job was allocated "
                 f"{self.count}: "
-                "call srun without --ntasks and --nodes, so that it starts all of them"
+                "call srun without --ntasks and --nodes to start all of them"
             )
         node = self.nodes.index(own.text)
         limit = (self.counts[node], f"tasks on {own.text}")
@@ -227,7 +228,7 @@ def expand_nodes(text: str) -> list[str]:
                 raise ConfigError(f"the node list {text!r} has more than {_MAX_NAMES} nodes")
         names += made
     if not names or "[" in "".join(names) or re.sub(r"\[[^\[\]]*\]", "", text).count("["):
-        raise ConfigError(f"a Slurm node list looks like cpu[01-04],big1, got {text!r}")
+        raise ConfigError(f"a Slurm node list must look like cpu[01-04],big1, got {text!r}")
     return names
 
 
@@ -235,7 +236,7 @@ def _run(text: str) -> list[str]:
     first, dash, last = text.partition("-")
     last = last if dash else first
     if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise ConfigError(f"a range in a Slurm node list looks like 01-04, got {text!r}")
+        raise ConfigError(f"a range in a Slurm node list must look like 01-04, got {text!r}")
     if int(last) - int(first) >= _MAX_NAMES:
         raise ConfigError(
             f"the range {text!r} in a Slurm node list has more than {_MAX_NAMES} nodes"
@@ -244,7 +245,7 @@ def _run(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return the tasks of each node, as Slurm lists them.
+    """Return the number of tasks per node from Slurm's notation.
 
     >>> expand_counts("4(x2),3")
     [4, 4, 3]
@@ -253,13 +254,13 @@ def expand_counts(text: str) -> list[int]:
     for part in text.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part.strip())
         if found is None:
-            raise ConfigError(f"tasks per node in Slurm look like 4(x2),3, got {text!r}")
+            raise ConfigError(f"Slurm's tasks per node must look like 4(x2),3, got {text!r}")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
 
 def _port(environ: CheckedEnviron) -> int:
-    """Return the port of the first server on a machine; those of the others follow."""
+    """Return the port of the first server on a machine; the others use the following ports."""
     variable = environ.get("SPARSEFLEET_PORT")
     return (
         variable.integer(low=1, below=(2**16 - 1, "ports end there")) if variable else _DEFAULT_PORT

@@ -64,7 +64,7 @@ def test_own_variables_win_over_slurms() -> None:
         (task("cpu07", 0, 3), "this step has 3 tasks, but its part of the job was allocated 4"),
         (task("other", 0, 4), "'other' is in none of the job's components"),
         (task("cpu07", 2, 4), "SLURM_LOCALID must be less than 2 .tasks on cpu07."),
-        (task("cpu07", 0, 4, SLURM_HET_SIZE="3"), "SLURM_HET_SIZE is 3: a job has 2 components"),
+        (task("cpu07", 0, 4, SLURM_HET_SIZE="3"), "SLURM_HET_SIZE is 3: expected 2 components"),
         (task("cpu07", 0, 4, SLURM_HET_SIZE="two"), "SLURM_HET_SIZE must be an integer >= 0"),
         (task("cpu07", 0, 4, SPARSEFLEET_PORT="0"), "SPARSEFLEET_PORT must be an integer >= 1"),
         (
@@ -187,7 +187,7 @@ def test_broken_node_lists_are_rejected(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "2(x", "2(3)", "-1"])
 def test_broken_counts_are_rejected(text: str) -> None:
-    with pytest.raises(ConfigError, match="tasks per node in Slurm"):
+    with pytest.raises(ConfigError, match="Slurm's tasks per node"):
         expand_counts(text)
 
 
