@@ -1,6 +1,6 @@
-"""Buckets: groups of gradients that are sent together, and their memory.
+"""Buckets of gradients that are sent together, and their memory.
 
-Letters: P parameters of a bucket, S elements of all of them, R ranks.
+Letters: P parameters in a bucket, S elements in all of them, R ranks.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def plan_buckets(
     *,
     default_bytes: int = 0,
 ) -> list[list[int]]:
-    """Return the indices of the parameters in each bucket, in the order of backward passes.
+    """Return the indices of the parameters in each bucket, in the order of the backward pass.
 
-    As in Fluid: gradients of a layer stay together; layers are collected until a bucket is full,
-    if there is a limit; buckets are then split by dtype. Without fusion every gradient has its own
-    bucket. The last parameter comes first, as its gradient usually does.
-    default_bytes: the size of a full bucket if the strategy does not set it; 0: one per layer.
+    As in Fluid, gradients of a layer stay together; layers are collected until a bucket is full, if
+    there is a limit; and buckets are then split by dtype. Without fusion, every gradient has its
+    own bucket. The last parameter comes first, as its gradient usually does.
+    default_bytes: the size of a full bucket if the strategy does not set it; 0 means one bucket per
+        layer.
 
     >>> weights = [(f"fc_{i}.{kind}", torch.zeros(2)) for i in range(3) for kind in "wb"]
     >>> plan_buckets(weights, CollectiveStrategy(fuse_memory_mb=-1, fuse_groups=1))
@@ -103,7 +104,9 @@ class Bucket:
         num_notes: int = 0,
         multiple_of: int = 1,
     ) -> None:
-        """num_notes: additional elements; multiple_of: the buffer's length is rounded up to it."""
+        """num_notes: number of additional elements; multiple_of: the buffer's length is rounded up
+        to it.
+        """
         tensors = [parameters[place][1] for place in places]
         sizes = [tensor.numel() for tensor in tensors]
         used = sum(sizes)
@@ -122,8 +125,9 @@ class Bucket:
 
 
 def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``flat`` in the shape of ``tensor``, and in channels-last order if it is in that
-    order, as its gradients then are."""
+    """Return ``flat`` in the shape of ``tensor``, and in channels-last order if the tensor is, like
+    its gradients.
+    """
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = formats.get(tensor.dim())
     if order is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=order):
@@ -132,7 +136,7 @@ def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 class BucketRound:
-    """Sends buckets over the reductions, in the same order on all ranks.
+    """Sends buckets through the reductions, in the same order on all ranks.
 
     R + P notes follow the gradients of the last bucket. Not thread-safe.
     """
@@ -144,7 +148,7 @@ class BucketRound:
         world: World,
         reductions: Sequence[Reduction],
     ) -> None:
-        """plan: the indices of the parameters of each bucket."""
+        """plan: the parameter indices of each bucket."""
         self._world = world
         self._reductions = reductions
         *before, last = plan
@@ -160,7 +164,7 @@ class BucketRound:
         self._all_used[:size] = 0
         self._waits: list[Callable[[], object]] = []
         self.num_sent = 0
-        """The number of buckets sent."""
+        """Number of buckets sent."""
 
     @property
     def is_all_sent(self) -> bool:
@@ -171,7 +175,8 @@ class BucketRound:
     def send_next(self, arrived: Sequence[torch.Tensor | None], state: int, what: str) -> None:
         """Send the next bucket with the gradients that have arrived, by index.
 
-        state: what this rank reports about itself; what: named in errors about lost ranks.
+        state: the state that this rank reports; what: the operation to name in errors about lost
+        ranks.
         """
         bucket = self.buckets[self.num_sent]
         _copy_gradients(bucket.views, [arrived[place] for place in bucket.places])
@@ -184,8 +189,9 @@ class BucketRound:
 
     def wait(self, what: str) -> tuple[list[float], list[float]]:
         """Wait for all buckets; return what each rank reported [R], and on how many ranks each
-        parameter has a gradient [P]. Sums are in the buckets. Nothing is pending afterwards, even
-        after an error."""
+        parameter has a gradient [P]. The sums are in the buckets. Nothing is pending afterwards,
+        even after an error.
+        """
         failure: Exception | None = None
         for wait in self._waits:
             try:
@@ -213,7 +219,7 @@ class BucketRound:
 
 
 def _copy_gradients(views: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> None:
-    """Fill the views, with zeros where there is no gradient."""
+    """Fill the views, with zeros for missing gradients."""
     there = [gradient for gradient in gradients if gradient is not None]
     if len(there) == len(views):
         torch._foreach_copy_(views, there)

@@ -1,8 +1,8 @@
-"""The connections of a rank: the store that all ranks share, heartbeats, and process groups.
+"""The connections of a rank: the store shared by all ranks, heartbeats, and process groups.
 
-The traffic between ranks is unprotected by default, and users are warned: torch.distributed has no
-job key. gloo can use TLS with certificates, if torch was built with it; its settings are
-environment variables that torch reads itself.
+Traffic between ranks is unprotected by default, since torch.distributed has no job key; users are
+warned. gloo can use TLS with certificates, if torch was built with it; its settings are environment
+variables that torch reads itself.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _warned: set[str] = set()
 
 
 class Heartbeat:
-    """Sends heartbeats of this rank from a background thread, and checks those of others.
+    """Sends this rank's heartbeats from a background thread, and checks those of other ranks.
 
     `store` must not be shared, since calls to one store wait for each other. Thread-safe.
     """
@@ -70,14 +70,14 @@ class Heartbeat:
 
     @property
     def is_store_gone(self) -> bool:
-        """Whether the process that keeps the store has stopped answering."""
+        """Whether the process that holds the store has stopped answering."""
         return self._is_store_gone
 
     def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
         """Return the ranks whose heartbeat has stopped for `silence_s`; waits that long if there
         are any.
 
-        Empty if the store is gone: then nothing is known about any rank.
+        The result is empty if the store is gone, since nothing is then known about any rank.
         """
         deadline = time.monotonic() + silence_s
         silent = {rank: self._count(rank) for rank in ranks}
@@ -103,7 +103,7 @@ class Heartbeat:
                 self._is_store_gone = True
 
     def _count(self, rank: int) -> int:
-        """Return the heartbeat count; -1 for a rank that never started."""
+        """Return the heartbeat count, or -1 for a rank that never started."""
         key = f"beat/{rank}"
         if self._is_store_gone:
             return -1
@@ -116,7 +116,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Ranks that no longer take part."""
+    """Ranks that are no longer taking part."""
 
     lost: tuple[int, ...] = ()
     """Ranks whose heartbeat stopped without notice."""
@@ -150,10 +150,11 @@ class Connections:
         atexit.register(self._leave_at_exit)
 
     def arrive(self, facts: str, timeout_s: float | None = None) -> bool:
-        """Wait for all ranks; return False if one was replaced meanwhile, so they meet elsewhere.
+        """Wait for all ranks; return False if one was replaced in the meantime, so they meet
+        elsewhere.
 
-        Raises DeadlineError naming those that do not arrive, ConfigError if their facts about the
-        job differ. timeout_s: instead of the limit of every wait.
+        Raises DeadlineError, which names the ranks that do not arrive, and ConfigError if their
+        facts about the job differ. timeout_s: overrides the general limit for waits.
         """
         self.store.set(f"here/{self._rank}", facts)
         timeout_s = self._timeout.total_seconds() if timeout_s is None else timeout_s
@@ -180,13 +181,13 @@ class Connections:
     def wait_for(self, what: str, timeout_s: float) -> list[int]:
         """Wait until all others have set their key `what/<rank>`; return the ranks that have not.
 
-        Ranks known to be lost are not waited for.
+        Does not wait for ranks known to be lost.
         """
         keys = {f"{what}/{rank}": rank for rank in self._others if rank not in self._lost}
         return [keys[key] for key in missing_keys(self.store, keys, timeout_s)]
 
     def make_default_group(self, backend: str) -> dist.ProcessGroup:
-        """Return the group of all ranks; the script's own if it has created one."""
+        """Return the group of all ranks, or the script's own if it has created one."""
         if not dist.is_initialized():
             with loopback_sockets(self._meeting.is_loopback):
                 dist.init_process_group(
@@ -203,7 +204,7 @@ class Connections:
         return group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Create a group; None for ranks outside. All ranks must call it."""
+        """Create a group; return None on ranks outside it. All ranks must call it."""
         with loopback_sockets(self._meeting.is_loopback):
             group = dist.new_group(list(ranks), timeout=self._timeout)
         if self._rank not in ranks:
@@ -213,12 +214,12 @@ class Connections:
         return group
 
     def free_group(self, group: dist.ProcessGroup) -> None:
-        """Close the connections of a group without pending calls; a local call."""
+        """Close the connections of a group without pending calls. This is a local call."""
         self._groups.remove(group)
         dist.destroy_process_group(group)
 
     def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
-        """Return which of the ranks are gone; takes `silence_s` if one left without notice."""
+        """Return the ranks that are gone; takes `silence_s` if one left without notice."""
         asked = [rank for rank in ranks if rank != self._rank]
         left = self.farewells(asked)
         silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
@@ -230,9 +231,9 @@ class Connections:
     def close(self, error: BaseException | None = None) -> None:
         """Announce that this rank leaves, wait a while for the others, and free everything.
 
-        Groups that others may still use are kept until the end of the process: freeing one waits
-        for pending calls, which may never be answered. After an error only the keeper of the store
-        waits, since others may be querying it about a lost rank.
+        Groups that others may still use are kept until the end of the process, because freeing one
+        waits for pending calls, which may never be answered. After an error, only the keeper of the
+        store waits, since others may be querying it about a lost rank.
         """
         atexit.unregister(self._leave_at_exit)
         is_together = False
@@ -251,9 +252,9 @@ class Connections:
         self._groups.clear()
 
     def drop(self) -> None:
-        """Break all connections without notice, before connecting again to a rank's new process.
+        """Break all connections without notice, before connecting to a rank's new process.
 
-        Others that wait for this rank get an error at once.
+        Other ranks that wait for this one get an error at once.
         """
         atexit.unregister(self._leave_at_exit)
         self._heartbeat.stop()
@@ -266,7 +267,7 @@ class Connections:
         self._groups.clear()
 
     def _take_leave(self, error: BaseException | None) -> bool:
-        """Return whether all ranks have left, so that no call is pending."""
+        """Return whether all ranks have left, so no call is pending."""
         is_keeper = self._meeting.keeper == self._rank
         summary = "has ended" if error is None else f"failed: {type(error).__name__}: {error}"
         self.store.set(f"left/{self._rank}", summary)
@@ -281,11 +282,11 @@ class Connections:
         return not missing
 
     def farewells(self, ranks: Iterable[int]) -> dict[int, str]:
-        """Return the ranks that left on their own, each with its reason."""
+        """Return the ranks that left on their own, with their reasons."""
         return {rank: words for rank in ranks if (words := self._farewell(rank))}
 
     def _farewell(self, rank: int) -> str:
-        """Return the reason that a rank gave for leaving; empty if it gave none."""
+        """Return the reason that a rank gave for leaving, or "" if it gave none."""
         key = f"left/{rank}"
         try:
             if self._heartbeat.is_store_gone or not self.store.check([key]):
@@ -295,7 +296,7 @@ class Connections:
             return ""
 
     def _leave_at_exit(self) -> None:
-        """Close at the end of a process that did not call `close`, usually due to an exception."""
+        """Close at the end of a process that did not call `close`, usually after an exception."""
         self.close(getattr(sys, "last_value", None))
 
     def _keep_groups_alive(self) -> None:
@@ -332,7 +333,7 @@ def check_gloo_transport() -> None:
                 f"named by {_TRANSPORT}_{_TLS}_PKEY, _CERT and _CA_FILE"
             ) from error
         raise ConfigError(
-            f"{_TRANSPORT} is {transport}, which torch {torch.__version__} was built without. "
+            f"{_TRANSPORT} is {transport}, which torch {torch.__version__} does not support. "
             "Unset it, or install a torch that has it (TCP_TLS: built with "
             "USE_GLOO_WITH_OPENSSL=1); see docs/collective.md for other ways to protect the traffic"
         ) from error
@@ -341,7 +342,8 @@ def check_gloo_transport() -> None:
 def warn_of_exposed_traffic(backend: str) -> None:
     """Warn, once per process, that traffic between machines is unprotected.
 
-    Silent if the user has chosen TLS or a network interface for every library that `backend` uses.
+    Does not warn if the user has chosen TLS or a network interface for every library that `backend`
+    uses.
     """
     is_tls = os.environ.get(_TRANSPORT) == _TLS
     exposed = [

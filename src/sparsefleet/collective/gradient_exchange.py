@@ -45,14 +45,14 @@ def require_agreement(world: World, facts: Mapping[str, object]) -> None:
 class GradientExchange:
     """Sums buckets of gradients over ranks as they fill, and divides by how many took part.
 
-    In each step gradients arrive (by the hooks of ``attach``, or by ``ready``), then ranks with
-    data call ``finish`` and ranks without call ``shadow``. A bucket is sent once it is complete and
-    all buckets before it were sent, so that ranks agree on the order. Notes after the last bucket
-    say which ranks took part and which parameters were used.
+    In each step, gradients arrive (through the hooks of ``attach``, or ``ready``), then ranks with
+    data call ``finish`` and ranks without data call ``shadow``. A bucket is sent once it is
+    complete and all buckets before it were sent, so ranks agree on the order. Notes after the last
+    bucket say which ranks took part and which parameters were used.
 
     Afterwards all ranks have the same bits; on CPUs they do not depend on buckets or rings. A
-    parameter without a gradient counts as zeros if other ranks have one; without one on any rank,
-    it has none afterwards. Not thread-safe.
+    parameter without a gradient counts as zeros if other ranks have one; if no rank has one, it has
+    none afterwards. Not thread-safe.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> exchange = GradientExchange([("weight", weight)], World.join(), CollectiveStrategy())
@@ -74,9 +74,9 @@ class GradientExchange:
     ) -> None:
         """All ranks must create it with the same arguments.
 
-        layer_of: returns the layer of a parameter name. sparse_names: parameters [K, D] with
-        sparse gradients; they are sent as rows, not in buckets. default_bucket_bytes: the size of
-        a full bucket if the strategy does not set it; 0: one bucket per layer.
+        layer_of: returns the layer of a parameter name. sparse_names: parameters [K, D] with sparse
+        gradients; they are sent as rows, not in buckets. default_bucket_bytes: the size of a full
+        bucket if the strategy does not set it; 0 means one bucket per layer.
         """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
@@ -84,7 +84,7 @@ class GradientExchange:
             names = [name for name, _ in self._parameters]
             raise ConfigError(f"GradientExchange needs parameters with unique names, got {names}")
         self.traffic = traffic or Traffic()
-        """Counts what this rank sends."""
+        """Counts the bytes that this rank sends."""
         self._world = world
         self._sparse = sorted(self._places[name] for name in sparse_names)
         plan = plan_buckets(
@@ -109,7 +109,7 @@ class GradientExchange:
         self._is_broken = False
         self._step = 0
         self.num_present = 0
-        """How many ranks had gradients in the last step."""
+        """Number of ranks that had gradients in the last step."""
         self._results: list[torch.Tensor | None] = [None] * len(self._parameters)
         self._begin_step()
 
@@ -130,7 +130,7 @@ class GradientExchange:
     def attach(self) -> None:
         """Install hooks that hand in gradients as ``backward`` computes them.
 
-        From then on ``finish`` and ``shadow`` also put the mean into ``parameter.grad``.
+        From then on, ``finish`` and ``shadow`` also put the mean into ``parameter.grad``.
         """
         self.detach()
         for place, (name, parameter) in enumerate(self._parameters):
@@ -151,7 +151,7 @@ class GradientExchange:
         self._hooks = []
 
     def hold(self, is_held: bool = True) -> None:
-        """While held, hooks do nothing, so gradients accumulate on this rank."""
+        """Suspend the hooks while held, so gradients accumulate on this rank."""
         self._is_held = is_held
 
     def _take_gradient_of(self, place: int, parameter: torch.Tensor) -> None:
@@ -159,11 +159,11 @@ class GradientExchange:
             self._arrive(place, parameter.grad)
 
     def ready(self, name: str, gradient: torch.Tensor) -> None:
-        """Hand in the gradient of a parameter; do not modify it before ``finish``."""
+        """Hand in the gradient of a parameter; it must not be modified before ``finish``."""
         place = self._places.get(name)
         if place is None:
             raise ConfigError(
-                f"'{name}' is not one of the {len(self._places)} parameters exchanged"
+                f"'{name}' is not one of the {len(self._places)} exchanged parameters"
             )
         wanted = self._parameters[place][1].shape
         if gradient.shape != wanted:
@@ -196,7 +196,8 @@ class GradientExchange:
                 self._send_full(self._round)
 
     def _send_full(self, round_: BucketRound) -> None:
-        # The last bucket says whether this rank reaches the end of the step, so it waits for that.
+        # The last bucket reports whether this rank reaches the end of the step, so it waits for
+        # that.
         while round_.num_sent < len(self._missing) - 1 and not self._missing[round_.num_sent]:
             self._send_next(round_, _PRESENT)
 
@@ -218,8 +219,8 @@ class GradientExchange:
         are views of the exchange's memory, valid until the next ones arrive.
 
         Raises:
-            WorkerError: ranks, which are named, gave up during the step. Nothing is pending, so
-                the next step may begin.
+            WorkerError: the named ranks gave up during the step. Nothing is pending, so the next
+                step may start.
             PeerLostError, DeadlineError: ranks are lost or late. The exchange is broken.
         """
         return self._end_step(_PRESENT, divisor)
@@ -227,22 +228,24 @@ class GradientExchange:
     def shadow(self, divisor: float = 1.0) -> bool:
         """Take part in a step without gradients; return False if no rank had any, so all are done.
 
-        Otherwise gradients are available as after ``finish``, for the same update as elsewhere.
+        Otherwise, gradients are available as after ``finish``, for the same update as on other
+        ranks.
         """
         if any(gradient is not None for gradient in self._arrived):
             raise ConfigError("GradientExchange.shadow: this rank has gradients; call finish")
         return self._end_step(_ABSENT, divisor) > 0
 
     def abandon(self) -> None:
-        """Give up a step after an error: the ``finish`` of other ranks raises instead of waiting.
-        Returns when nothing is pending."""
+        """Give up a step after an error, which makes ``finish`` on other ranks raise instead of
+        waiting. Returns when nothing is pending.
+        """
         if self._round is not None:
             try:
                 while not (self._is_broken or self._round.is_all_sent):
                     self._send_next(self._round, _FAILED)
                 self._round.wait(self._what)
             except Exception:
-                self._is_broken = True  # the error that made the caller give up matters more
+                self._is_broken = True  # the error that made the caller give up is more important
         self._begin_step()
         self._step += 1
 
@@ -258,7 +261,7 @@ class GradientExchange:
         while self._reductions:
             reduction = self._reductions.pop()
             reduction.close()
-            # With calls pending, freeing would wait for ranks that may never answer.
+            # With pending calls, freeing would wait for ranks that may never answer.
             for group in reduction.groups() if is_idle else ():
                 self._world.free_group(group)
 
@@ -330,8 +333,9 @@ class GradientExchange:
                 parameter.grad = result
 
     def _learn_order(self, round_: BucketRound) -> None:
-        """From now on send buckets in the order in which they filled on rank 0 in the first step,
-        so that none waits for one that fills later."""
+        """From now on, send buckets in the order in which they filled on rank 0 in the first step,
+        so none waits for one that fills later.
+        """
         others = [bucket for bucket in range(len(self._missing)) if bucket not in self._full]
         order = torch.tensor(self._full + others, device=self._world.device)
         self._world.broadcast([order])

@@ -20,11 +20,11 @@ __all__ = ["LocalSgd"]
 
 
 class LocalSgd:
-    """Averages parameters over ranks after a number of optimizer steps.
+    """Averages parameters over ranks after a given number of optimizer steps.
 
-    Ranks average how far each moved from the last common point, and move that point by the mean,
-    so all continue from the same bits. Only ranks that made a step since then count. Optimizer
-    state stays local. Not thread-safe.
+    Ranks average how far each has moved from the last common point, and move that point by the
+    mean, so all continue with identical bits. Only ranks that have made a step since then count.
+    Optimizer state stays local. Not thread-safe.
 
     >>> weight = torch.zeros(1)
     >>> local = LocalSgd([("weight", weight)], World.join(), LocalSgdConfig(steps=2))
@@ -44,7 +44,8 @@ class LocalSgd:
     ) -> None:
         """All ranks must create it, with equal parameters. reduction: may be shared if it is not
         used at the same time. at_meeting: called when ranks average, with the number of ranks that
-        count."""
+        count.
+        """
         self._parameters = list(named_parameters)
         self._world = world
         self._config = config
@@ -64,7 +65,7 @@ class LocalSgd:
         self._first_loss: float | None = None
         self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
         self.num_meetings = 0
-        """How often parameters were averaged."""
+        """Number of times that parameters were averaged."""
         self.start_from_parameters()
 
     def _make_buckets(self) -> list[Bucket]:
@@ -85,12 +86,12 @@ class LocalSgd:
 
     @property
     def interval(self) -> int:
-        """Steps between two averagings."""
+        """Number of steps between two averagings."""
         return self._interval
 
     @torch.no_grad()
     def start_from_parameters(self) -> None:
-        """Make the current parameters, equal on all ranks, the common point."""
+        """Use the current parameters, equal on all ranks, as the common point."""
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
             common.copy_(bucket.gradients)
@@ -99,7 +100,7 @@ class LocalSgd:
     def step(self, loss: torch.Tensor | float | None = None) -> bool:
         """Count an optimizer step; return whether ranks averaged after it.
 
-        loss: the loss of the step on this rank; needed with ``adaptive``.
+        loss: the loss of the step on this rank; required with ``adaptive``.
         """
         was_warming = self.is_warming
         self._steps += 1
@@ -116,13 +117,15 @@ class LocalSgd:
 
     def settle(self) -> None:
         """Average now, for example before saving. All ranks must call it after the same number of
-        steps."""
+        steps.
+        """
         if not self.is_warming:
             self._meet()
 
     def shadow(self) -> bool:
-        """Take part in the next averaging, with this rank's remaining steps if there are any;
-        return False if no rank had steps: all are then done and have equal parameters."""
+        """Take part in the next averaging, with this rank's remaining steps if it has any. Return
+        False if no rank had steps; all are then done and have equal parameters.
+        """
         return self._meet()
 
     @torch.no_grad()
@@ -146,8 +149,9 @@ class LocalSgd:
         return True
 
     def _summed_differences(self) -> list[float]:
-        """Leave the sums over ranks of (common point - own parameters) in the buckets; return the
-        notes: which ranks made steps [R], the sum of losses, the number of steps."""
+        """Leave the sums over ranks of (common point - own parameters) in the buckets. Return the
+        notes: which ranks made steps [R], the sum of losses, and the number of steps.
+        """
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
             torch.sub(common, bucket.gradients, out=bucket.gradients)
@@ -172,7 +176,7 @@ class LocalSgd:
             return
         loss = loss_sum / num_steps
         if not (math.isfinite(loss) and loss > 0):
-            return  # the rule is defined for positive losses only
+            return  # the rule is defined only for positive losses
         if self._first_loss is None:
             self._first_loss = loss
         wanted = math.ceil(self._config.steps * math.sqrt(loss / self._first_loss))
@@ -196,6 +200,6 @@ class LocalSgd:
         self.start_from_parameters()
 
     def close(self) -> None:
-        """End its own threads."""
+        """Stop its own threads."""
         for reduction in self._own_reductions:
             reduction.close()

@@ -1,4 +1,4 @@
-"""Mixed precision: which parts run in 16 bits, and loss scaling."""
+"""Mixed precision: selects which parts run in 16 bits, and scales the loss."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class LossScaler:
 
     @property
     def good_steps(self) -> int:
-        """Consecutive steps without overflow since the scale last changed."""
+        """Number of consecutive steps without overflow since the scale last changed."""
         return self._good_steps
 
     @property
     def bad_steps(self) -> int:
-        """Consecutive overflows."""
+        """Number of consecutive overflows."""
         return self._bad_steps
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to call ``backward`` on, in float32 so that it does not overflow."""
+        """Return the loss to call ``backward`` on, in float32 to avoid overflow."""
         return loss.float() * self.scale
 
     def update(self, *, is_finite: bool) -> float:
@@ -94,7 +94,7 @@ class LossScaler:
             self._bad_steps = 0
 
     def state_dict(self) -> dict[str, float | int]:
-        """Return scale and counters, with Fluid's names."""
+        """Return the scale and counters, with Fluid's names."""
         return {
             "loss_scaling": self.scale,
             "num_good_steps": self._good_steps,
@@ -102,7 +102,7 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: Mapping[str, float | int]) -> None:
-        """Restore what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         scale = float(state["loss_scaling"])
         if not (math.isfinite(scale) and scale > 0):
             raise ConfigError(f"LossScaler: loss_scaling must be a number > 0, got {scale}")
@@ -123,14 +123,14 @@ def submodules_named(module: nn.Module, names: Iterable[str], field: str) -> lis
         if name not in known:
             raise ConfigError(
                 f"{field} names '{name}', which is not a submodule of {type(module).__name__}; its "
-                f"submodules: {', '.join(filter(None, known)) or 'none'}"
+                f"submodules are {', '.join(filter(None, known)) or 'none'}"
             )
         found.append(known[name])
     return found
 
 
 def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
-    """Return the 16-bit type of the config on that device.
+    """Return the config's 16-bit type on the given device.
 
     >>> half_dtype(AmpConfig(), torch.device("cpu"))
     torch.bfloat16
@@ -143,9 +143,9 @@ def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
 def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractContextManager[object]:
     """Return the context for a forward pass; without a config it does nothing.
 
-    Matrix products and convolutions run in 16 bits; sums, exponentials and losses in 32; the rest
-    in the type of its inputs. These are torch's lists, which cover Fluid's. Parameters and their
-    gradients stay float32.
+    Matrix products and convolutions run in 16 bits; sums, exponentials and losses in 32; everything
+    else in the type of its inputs. These are torch's lists, which cover Fluid's. Parameters and
+    their gradients stay float32.
     """
     if config is None:
         return contextlib.nullcontext()

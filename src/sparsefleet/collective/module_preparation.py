@@ -40,8 +40,8 @@ _log = logging.getLogger("sparsefleet.collective")
 def recompute_submodules(module: nn.Module, names: Iterable[str]) -> None:
     """Make each named submodule keep only its inputs, and rerun its forward before its backward.
 
-    Results are bit-identical: random numbers, as for dropout, are drawn again, and batch norms
-    update their statistics once. Any other side effect of a forward happens twice; submodules with
+    Results are bit-identical: random numbers, as for dropout, are repeated, and batch norms update
+    their statistics once. Any other side effect of a forward pass happens twice; submodules with
     embedding tables are rejected.
     """
     for submodule in submodules_named(module, names, _FIELD):
@@ -87,8 +87,9 @@ def prepare_module(
     """Apply the strategy to a module; return it, and the group of its batch norms if they are
     synchronized, for ``CollectiveTraining``. All ranks must call it.
 
-    The module is modified in place, unless it is itself a batch norm; parameters and their names
-    stay. Order: batch norms, float32 parts, recomputation around them, compilation of the result.
+    The module is modified in place, unless it is itself a batch norm; parameters keep their names.
+    The order is batch norms, float32 parts, recomputation around them, and compilation of the
+    result.
     """
     norm_group = None
     if strategy.sync_batch_norm and world.size > 1:
@@ -109,8 +110,9 @@ def found_compiler() -> str | None:
 
 
 def compile_module(module: nn.Module) -> bool:
-    """Make ``module`` compile its forward at the first call; return False, with one warning, if
-    there is no compiler."""
+    """Make ``module`` compile its forward on the first call; return False, with one warning, if
+    there is no compiler.
+    """
     if not can_compile():
         return False
     module.compile()

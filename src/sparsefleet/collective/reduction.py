@@ -34,14 +34,14 @@ class Transfer:
     """The size of the tensor, equal on all ranks."""
 
     sent_bytes: int
-    """Bytes that this rank sent for it."""
+    """Number of bytes that this rank sent for it."""
 
     sent_across_nodes_bytes: int
     """The part of `sent_bytes` that went to other nodes."""
 
 
 class Traffic:
-    """Counts what a rank sends. Thread-safe.
+    """Counts the bytes that a rank sends. Thread-safe.
 
     >>> traffic = Traffic()
     >>> traffic.count(Transfer(kind="reduce", payload_bytes=8, sent_bytes=8,
@@ -59,19 +59,19 @@ class Traffic:
 
     @property
     def calls(self) -> int:
-        """Collective calls of all kinds."""
+        """Number of collective calls of all kinds."""
         with self._lock:
             return sum(self._calls.values())
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that this rank sent."""
+        """Number of bytes that this rank sent."""
         with self._lock:
             return self._sent_bytes
 
     @property
     def sent_across_nodes_bytes(self) -> int:
-        """Bytes that this rank sent to ranks on other nodes."""
+        """Number of bytes that this rank sent to ranks on other nodes."""
         with self._lock:
             return self._across_bytes
 
@@ -81,7 +81,7 @@ class Traffic:
             return self._calls.get(kind, 0)
 
     def listen(self, listener: Callable[[Transfer], None]) -> None:
-        """Call ``listener`` for every transfer from now on, in the thread that counts it."""
+        """Call ``listener`` for every transfer from now on, on the thread that counts it."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -97,9 +97,9 @@ class Traffic:
             listener(transfer)
 
 
-# Sparse gradients of all ranks on every rank: they have no common shape to be summed in.
+# Sparse gradients are gathered on every rank, since they have no common shape in which to sum them.
 #
-# Letters: N rows of a rank, M rows of all ranks, D width of a row.
+# Letters: N rows of one rank, M rows of all ranks, D row width.
 
 
 def gather_rows(
@@ -107,8 +107,8 @@ def gather_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys [M] and rows [M, D] of all ranks in rank order; equal on all of them.
 
-    All ranks must call it; N may differ and be 0. A key may come from several ranks: the caller
-    adds up its rows and divides by the number of ranks.
+    All ranks must call it; N may differ and be 0. A key may come from several ranks; the caller
+    sums its rows and divides by the number of ranks.
 
     >>> gather_rows(World.join(), torch.tensor([7]), torch.ones(1, 2))
     (tensor([7]), tensor([[1., 1.]]))
@@ -137,7 +137,8 @@ def gather_gradient(
     traffic: Traffic | None = None,
 ) -> torch.Tensor:
     """Return the sum over ranks of a sparse gradient of ``parameter`` [K, D], as a coalesced sparse
-    tensor. All ranks must call it; None is a gradient without rows."""
+    tensor. All ranks must call it; None is a gradient without rows.
+    """
     if gradient is None:
         keys = torch.zeros(0, dtype=torch.int64, device=parameter.device)
         rows = parameter.new_zeros((0, *parameter.shape[1:]))
@@ -177,26 +178,27 @@ def _count(
 
 
 class Reduction(ABC):
-    """Sums tensors over ranks. All ranks must start the same ones in the same order."""
+    """Sums tensors over ranks. All ranks must start the same reductions in the same order."""
 
     @abstractmethod
     def start(self, tensor: torch.Tensor) -> Callable[[], object]:
         """Start replacing ``tensor`` with the sum over all ranks; return a function that waits.
 
-        tensor: contiguous, one dimension, its length a multiple of R; do not touch it meanwhile.
+        tensor: contiguous, one-dimensional, with a length that is a multiple of R; do not touch it
+        until then.
         """
 
     @abstractmethod
     def groups(self) -> list[dist.ProcessGroup]:
-        """Return the groups that only this reduction uses."""
+        """Return the groups that are used only by this reduction."""
 
     def close(self) -> None:
-        """End threads; REQUIRES: nothing is pending."""
+        """Stop threads. REQUIRES: nothing is pending."""
         return
 
 
 class _RingReduction(Reduction):
-    """The all-reduce of torch.distributed, used where the order of summation does not matter."""
+    """The all-reduce of torch.distributed, used if the order of summation does not matter."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
         self._group = group
@@ -235,10 +237,10 @@ class _ThreadReduction(Reduction):
 
 
 class _OrderedReduction(_ThreadReduction):
-    """Each rank sums a part of the tensor, always in rank order.
+    """Makes each rank sum a part of the tensor, always in rank order.
 
-    With more than two ranks, the order in which a ring adds depends on an element's position in
-    the tensor, so different buckets would give different bits. This sends as much as a ring, in 2
+    With more than two ranks, the order in which a ring adds depends on an element's position in the
+    tensor, so different buckets would give different bits. This sends as many bytes as a ring, in 2
     steps instead of 2 (R - 1).
     """
 
@@ -263,18 +265,20 @@ class _OrderedReduction(_ThreadReduction):
             first.add_(other)
         for other in rest:
             other.copy_(first)
-        # Directly to each rank; an all-gather would pass it along from rank to rank.
+        # Sent directly to each rank; an all-gather would pass it along from rank to rank.
         dist.all_to_all_single(tensor, parts, group=self._group)
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return reused memory: fresh pages in every step would cost as much as the sums."""
+        """Return reused memory, since fresh pages in every step would cost as much as the sums."""
         if self._scratch.dtype != tensor.dtype or len(self._scratch) < len(tensor):
             self._scratch = torch.empty_like(tensor)
         return self._scratch[: len(tensor)]
 
 
 class _HierarchicalReduction(_ThreadReduction):
-    """Sums within nodes, among their first ranks, and back: S bytes between nodes, not S * L."""
+    """Sums within nodes, then among their first ranks, and broadcasts back: S bytes between nodes,
+    not S * L.
+    """
 
     def __init__(
         self,
@@ -310,7 +314,7 @@ class _HierarchicalReduction(_ThreadReduction):
 
 
 class _Count:
-    """Counts what this rank sends to each other rank."""
+    """Counts the bytes that this rank sends to each other rank."""
 
     def __init__(self, traffic: Traffic, rank: int, ranks_per_node: int) -> None:
         self.rank = rank
@@ -333,8 +337,9 @@ class _Count:
 def make_reductions(
     world: World, strategy: CollectiveStrategy, traffic: Traffic
 ) -> list[Reduction]:
-    """Return one reduction per ring, none if R is 1. All ranks must call it with the same
-    strategy."""
+    """Return one reduction per ring, or none if R is 1. All ranks must call it with the same
+    strategy.
+    """
     if world.size == 1:
         return []
     ranks_per_node = strategy.ranks_per_node or world.ranks_per_node
@@ -365,7 +370,7 @@ def _is_hierarchical(size: int, ranks_per_node: int, strategy: CollectiveStrateg
 
 
 def _flat(world: World, ranks: list[int], count: _Count) -> Reduction | None:
-    """Return a reduction over some ranks; None on other ranks, which must also call it."""
+    """Return a reduction over some ranks, or None on other ranks, which must also call it."""
     group = world.new_group(ranks)
     if group is None:
         return None

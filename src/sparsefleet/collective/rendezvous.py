@@ -1,4 +1,4 @@
-"""How the ranks of a job find each other: through a torch.distributed store."""
+"""Lets the ranks of a job find each other through a torch.distributed store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
-# A process keeps its store for ranks that still use it when a world has ended, and for the next
+# A process keeps its store after a world has ended, for ranks that still use it and for the next
 # world; each world has its own key prefix.
 _stores: dict[str, Store] = {}
 _times_met: Counter[str] = Counter()
@@ -56,12 +56,12 @@ def choose_device(
     wanted: str | torch.device | None = None,
     falls_back: bool = False,
 ) -> torch.device:
-    """Return the device of process `index` of the `count` that train on this machine.
+    """Return the device for process `index` of the `count` that train on this machine.
 
     Each gets its own GPU if torch sees enough of them; otherwise all use the CPU, since processes
     cannot share a GPU for collectives. SPARSEFLEET_REQUIRE_CUDA=1 turns that fallback into a
-    ConfigError. `wanted` ("cpu", "cuda:1") overrides this if it exists; with `falls_back` the
-    result is the CPU if there is no GPU at all.
+    ConfigError. `wanted` ("cpu", "cuda:1") overrides this if that device exists; with `falls_back`,
+    the result is the CPU if there is no GPU at all.
 
     >>> choose_device(wanted="cpu")
     device(type='cpu')
@@ -91,7 +91,7 @@ def backend_of(device: torch.device) -> str:
 
 
 def is_cuda_required() -> bool:
-    """Return whether a missing GPU is an error instead of falling back to the CPU."""
+    """Return whether a missing GPU is an error instead of a reason to use the CPU."""
     text = os.environ.get("SPARSEFLEET_REQUIRE_CUDA", "").strip()
     if text not in ("", "0", "1"):
         raise ConfigError(f"SPARSEFLEET_REQUIRE_CUDA must be 0 or 1, got {text!r}")
@@ -104,17 +104,17 @@ def _gpus(count: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeetingStore:
-    """The store that all ranks of a world share."""
+    """The store shared by all ranks of a world."""
 
     store: Store
     where: str
-    """A description for errors."""
+    """A description for error messages."""
     is_loopback: bool
     """Whether all ranks are on this machine."""
     keeper: int | None = None
     """The rank whose process holds the store, if any."""
     generation: int | None = None
-    """How many ranks had been replaced when it was opened; None: none can be."""
+    """Number of ranks that had been replaced when it was opened; None if none can be."""
     attempt: int = 0
     """How many times the job was restarted."""
 
@@ -133,7 +133,7 @@ def open_meeting(
     timeout_s: float,
     incarnation: int | None = None,
 ) -> MeetingStore:
-    """Open the store for a new world; for the arguments see `World.join`."""
+    """Open the store for a new world; for the arguments, see `World.join`."""
     keeper = generation = None
     if dist.is_initialized():
         where = "of the script's process group"
@@ -172,10 +172,10 @@ def open_meeting(
 
 
 def reopen_meeting(meeting: MeetingStore, *, timeout_s: float) -> MeetingStore:
-    """Return the store in which ranks meet once another one was replaced.
+    """Return the store in which ranks meet after one of them was replaced.
 
-    Waits until its new process has begun that meeting; raises DeadlineError after `timeout_s`. If
-    it is the keeper that was replaced, the store is a new one.
+    Waits until the new process has started that meeting; raises DeadlineError after `timeout_s`. If
+    the keeper was replaced, the store is a new one.
     """
     assert meeting.generation is not None
     deadline = time.monotonic() + timeout_s
@@ -184,12 +184,11 @@ def reopen_meeting(meeting: MeetingStore, *, timeout_s: float) -> MeetingStore:
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
             raise DeadlineError(
-                f"no process took the place of a lost rank within {timeout_s:g} s: see the log of "
-                "the launcher"
+                f"no process replaced a lost rank within {timeout_s:g} s: see the launcher's log"
             )
         try:
             found = _generation(meeting)
-        except RuntimeError:  # its keeper is gone, and so is everything in it
+        except RuntimeError:  # its keeper is gone, along with everything in it
             endpoint = parse_endpoint(meeting.where)
             _stores[meeting.where] = _open_store(endpoint, is_keeper=False, timeout_s=remaining_s)
             known = 0
@@ -213,7 +212,7 @@ def _generation_prefix(attempt: int, generation: int) -> str:
 
 
 def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -> Store:
-    """Connect to the store, or hold it in this process, listening at `meeting_point` only."""
+    """Connect to the store, or hold it in this process, listening only at `meeting_point`."""
     listener = _listen(meeting_point) if is_keeper else None
     try:
         return TCPStore(
@@ -232,7 +231,7 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
 
 
 def second_connection(store: Store) -> Store:
-    """Return the same store for another thread, which need not wait for calls of the first."""
+    """Return the same store for another thread, which need not wait for the first one's calls."""
     if hasattr(store, "clone"):  # torch 2.7 and later
         clone: Store = store.clone()
         return clone
@@ -244,7 +243,7 @@ def second_connection(store: Store) -> Store:
 def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -> list[str]:
     """Return the keys that nobody has set within `timeout_s`.
 
-    It polls, because torch logs a message when a wait of the store times out.
+    Polls, because torch logs a message when a wait on the store times out.
     """
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
@@ -260,9 +259,9 @@ def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -
 
 @contextlib.contextmanager
 def loopback_sockets(is_on: bool) -> Iterator[None]:
-    """Make gloo listen on the loopback interface only, for groups created inside.
+    """Make gloo listen only on the loopback interface, for groups created inside.
 
-    Otherwise it uses the address of this machine's host name, which may not exist without a
+    Otherwise, it uses the address of this machine's host name, which may not exist without a
     network. An interface chosen by the user is kept.
     """
     if not is_on or _INTERFACE in os.environ:
@@ -276,7 +275,7 @@ def loopback_sockets(is_on: bool) -> Iterator[None]:
 
 
 def _listen(meeting_point: Endpoint) -> socket.socket:
-    """Listen at the given address only; a store's own socket would listen on all interfaces."""
+    """Listen only at the given address; a store's own socket would listen on all interfaces."""
     family = socket.AF_INET6 if ":" in meeting_point.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -295,8 +294,8 @@ def _listen(meeting_point: Endpoint) -> socket.socket:
 class AnsweringStore:
     """A store whose calls end within `answer_s`. Thread-safe.
 
-    torch's own calls wait forever if the network to the store's keeper fails silently. A call
-    without an answer raises DistNetworkError, and so does every later call, at once, because the
+    torch's own calls wait forever if the network to the store's keeper fails silently. An
+    unanswered call raises DistNetworkError, and so does every later call immediately, because the
     first one still holds the connection.
 
     >>> store = AnsweringStore(dist.HashStore())
@@ -311,7 +310,7 @@ class AnsweringStore:
         self._answer_s = answer_s
         self._is_silent = False
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        # A daemon: it may wait for an answer when the process ends.
+        # A daemon, since it may be waiting for an answer when the process ends.
         threading.Thread(target=self._run, daemon=True, name="collective-store").start()
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -331,7 +330,7 @@ class AnsweringStore:
         return self._ask(lambda: self.plain.delete_key(key))
 
     def close(self) -> None:
-        """Accept no more calls."""
+        """Stop accepting calls."""
         self._is_silent = True
         self._calls.put(None)
 
@@ -339,7 +338,7 @@ class AnsweringStore:
         answer: futures.Future[Answer] = futures.Future()
         if not self._is_silent:
             self._calls.put((call, answer))
-            # Checks twice: if all threads were blocked, an answer may have gone unnoticed.
+            # Check twice: if all threads were blocked, an answer may have gone unnoticed.
             for timeout_s in (self._answer_s, _SECOND_LOOK_S):
                 if futures.wait([answer], timeout_s).done:
                     return answer.result()

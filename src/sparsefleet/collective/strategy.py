@@ -1,4 +1,4 @@
-"""The settings of collective training, checked at construction."""
+"""The settings of collective training, validated at construction."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class LocalSgdConfig:
     """
 
     warm_steps: int = 0
-    """Synchronous optimizer steps before LocalSGD starts."""
+    """Number of synchronous optimizer steps before LocalSGD starts."""
 
     steps: int = 4
-    """Steps between averagings. Larger: less traffic and waiting, less accurate."""
+    """Steps between averagings. Larger values mean less traffic and waiting, but less accuracy."""
 
     adaptive: bool = False
-    """Adapt the interval to the loss, as in AdaComm (Wang and Joshi, 2019):
-    ceil(steps * sqrt(loss / first loss)), so that ranks average more often as the loss falls."""
+    """Adapt the interval to the loss, as in AdaComm (Wang and Joshi, 2019): ceil(steps * sqrt(loss
+    / first loss)), which makes ranks average more often as the loss falls."""
 
     max_steps: int = 16
     """The largest interval with ``adaptive``."""
@@ -54,19 +54,20 @@ class LocalSgdConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AmpConfig:
-    """Mixed precision: parameters and updates in float32, most of the rest in 16 bits.
+    """Mixed precision, with parameters and updates in float32 and most other computation in 16
+    bits.
 
     The defaults are those of Fluid's ``decorate``.
     """
 
     dtype: Literal["auto", "bfloat16", "float16"] = "auto"
-    """The 16-bit type: "auto" is bfloat16 on a CPU and float16 on a GPU."""
+    """The 16-bit type; "auto" is bfloat16 on a CPU and float16 on a GPU."""
 
     init_loss_scaling: float = 2.0**15
     """The initial factor by which the loss is multiplied and gradients are divided."""
 
     dynamic: bool = True
-    """Adapt the scale to overflows. False: the scale is fixed and overflows are not checked."""
+    """Adapt the scale to overflows. If False, the scale is fixed and overflows are not checked."""
 
     incr_every_n_steps: int = 1000
     """The scale grows after more than this many consecutive steps without overflow."""
@@ -106,44 +107,52 @@ class CollectiveStrategy:
     """
 
     fuse_all_reduce: bool = True
-    """Send gradients in buckets. False: one all-reduce per gradient."""
+    """Send gradients in buckets. If False, use one all-reduce per gradient."""
 
     fuse_memory_mb: float | None = None
-    """A bucket takes whole layers until it holds this many MB. -1: one bucket per layer. None: the
-    environment variable FLAGS_fuse_parameter_memory_size; if that is not set, one bucket per layer
-    for Fluid programs, and for torch modules a tenth of all gradients but at least 4 MB."""
+    """A bucket takes whole layers until it holds this many MB. -1 means one bucket per layer. None
+    uses the environment variable FLAGS_fuse_parameter_memory_size; if that is not set, one bucket
+    per layer for Fluid programs, and for torch modules a tenth of all gradients but at least 4
+    MB.
+    """
 
     fuse_groups: int | None = None
-    """A bucket takes whole layers until it holds more than this many gradients. 1: no such limit;
-    -1: one bucket for all. None: the environment variable FLAGS_fuse_parameter_groups_size, or
-    1."""
+    """A bucket takes whole layers until it holds more than this many gradients. 1 means no such
+    limit, and -1 one bucket for all. None uses the environment variable
+    FLAGS_fuse_parameter_groups_size, or 1.
+    """
 
     num_rings: int = 1
-    """Process groups that all-reduces use in turn, without waiting for each other. Fluid
-    recommends 1 on one machine and 2 on several."""
+    """Number of process groups that all-reduces use in turn, without waiting for each other. Fluid
+    recommends 1 on one machine and 2 on several.
+    """
 
     hierarchical: bool = False
     """Sum within each node, then among the first ranks of the nodes, then broadcast within each
-    node: less traffic between nodes."""
+    node, which reduces traffic between nodes.
+    """
 
     ranks_per_node: int = 0
-    """Ranks per node, for ``hierarchical``. 0: the number the launcher started on each."""
+    """Ranks per node, for ``hierarchical``. 0 means the number that the launcher started on each.
+    """
 
     local_sgd: LocalSgdConfig | None = None
-    """Average parameters from time to time, instead of gradients in each step."""
+    """Average parameters from time to time instead of gradients in each step."""
 
     amp: AmpConfig | None = None
     """Mixed precision and loss scaling."""
 
     gradient_merge_steps: int = 1
-    """Batches whose gradients add up before ranks exchange them and the optimizer steps."""
+    """Number of batches whose gradients add up before ranks exchange them and the optimizer steps.
+    """
 
     gradient_merge_average: bool = True
-    """Average the gradients of merged batches. False: sum them."""
+    """Average the gradients of merged batches. If False, sum them."""
 
     recompute: tuple[str, ...] = ()
     """Names of submodules whose activations are recomputed in the backward pass instead of being
-    kept: less memory, more time."""
+    kept, which takes less memory but more time.
+    """
 
     sync_batch_norm: bool = False
     """Normalize batches with the statistics of all ranks."""
@@ -152,7 +161,7 @@ class CollectiveStrategy:
     """Fuse kernels with torch.compile; without a compiler it is off, with a warning."""
 
     timeout_s: float = 300.0
-    """The longest wait for other ranks; the error names the missing ones."""
+    """Maximum wait for other ranks; the error names the missing ones."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -187,8 +196,9 @@ class CollectiveStrategy:
             )
 
     def fuse_bytes(self, default: int = 0) -> int:
-        """Return the bytes at which a bucket is full, or 0 for no limit; ``default`` if neither
-        the fields nor the environment set bucket sizes."""
+        """Return the bytes at which a bucket is full, or 0 for no limit; ``default`` if neither the
+        fields nor the environment set bucket sizes.
+        """
         megabytes = self.fuse_memory_mb
         if megabytes is None:
             megabytes = _flag(_MEMORY_FLAG)

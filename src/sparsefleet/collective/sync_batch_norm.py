@@ -1,6 +1,6 @@
 """Batch normalization with the statistics of all ranks' batches.
 
-torch's own SyncBatchNorm rejects CPU tensors; this one takes them. Letters: B examples of a rank,
+torch's own SyncBatchNorm rejects CPU tensors; this one accepts them. Letters: B examples of a rank,
 C channels, R ranks.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["NormGroup", "SyncBatchNorm", "convert_batch_norms", "normalize_toget
 
 
 class NormGroup:
-    """The ranks whose batches are normalized together: those that still have data.
+    """The ranks whose batches are normalized together, which are those that still have data.
 
     All ranks of the world must create it, and call ``meet`` the same number of times. Copies of a
     module share it.
@@ -32,12 +32,13 @@ class NormGroup:
         everyone = tuple(range(world.size))
         self._everyone = world.shared_group(everyone)
         self.present = everyone
-        """The ranks that take part, in ascending order."""
+        """The participating ranks, in ascending order."""
         self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
-        """Announce whether this rank has another batch; return the ranks that do, which
-        become ``present``. Call it before each forward pass in training."""
+        """Announce whether this rank has another batch; return the ranks that do, which become
+        ``present``. Call it before each forward pass in training.
+        """
         if self._everyone is None:
             self.present = (0,) if is_present else ()
             return self.present
@@ -54,7 +55,7 @@ class NormGroup:
         return self
 
     def gather(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors of all ranks that take part; all have the same shape."""
+        """Return the tensors of all participating ranks; all have the same shape."""
         if self._group is None:
             return [own]
         parts = [torch.empty_like(own) for _ in self.present]
@@ -63,7 +64,7 @@ class NormGroup:
         return parts
 
     def add_up(self, sums: torch.Tensor) -> None:
-        """Replace ``sums`` with the sum over the ranks that take part."""
+        """Replace ``sums`` with the sum over the participating ranks."""
         if self._group is not None:
             with self._world.naming_lost("gradients of sync_batch_norm"):
                 dist.all_reduce(sums, group=self._group)
@@ -116,7 +117,7 @@ def normalize_together(
 
     Returns y like x and, without gradient: mean [C], population variance [C], and the number of
     elements [] per channel over all ranks. All ranks of the group must call it, and ``backward``,
-    in the same order; B may differ and be 0. norm_group None: this rank only.
+    in the same order; B may differ and be 0. With norm_group None, only this rank counts.
 
     >>> y, mean, var, count = normalize_together(
     ...     torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.zeros(1), eps=0.0)
@@ -136,7 +137,7 @@ def _common_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return mean, variance and count over ranks, bit-identical on all ranks.
 
-    They are combined from those of each rank (Chan et al., 1979); sums of squares would lose
+    They are combined from each rank's own (Chan et al., 1979); sums of squares would lose
     precision."""
     dims = _all_but_channels(x)
     wide = x.float()
@@ -170,7 +171,7 @@ class SyncBatchNorm(_BatchNorm):
     """
 
     def __init__(self, norm: _BatchNorm, norm_group: NormGroup) -> None:
-        """Use the parameters and buffers of ``norm`` themselves, not copies."""
+        """Use the parameters and buffers of ``norm`` directly, not copies."""
         super().__init__(norm.num_features, norm.eps, norm.momentum, affine=False)
         self.affine = norm.affine
         self.track_running_stats = norm.track_running_stats

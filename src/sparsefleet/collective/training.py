@@ -21,16 +21,17 @@ from sparsefleet.errors import ConfigError
 __all__ = ["CollectiveTraining"]
 
 _BUCKET = 4 * 2**20
-"""The smallest default bucket, since calls cost more than bytes in smaller ones. A tenth of all
-gradients is Fluid's rule of thumb."""
+"""Minimum size of a default bucket; in smaller ones, calls cost more than bytes. A tenth of all
+gradients is Fluid's rule of thumb.
+"""
 
 
 class CollectiveTraining:
     """Collective training on one rank: parameters, an optimizer and a strategy.
 
     A rank loops over its batches and reports when it has no more; ranks may have different numbers
-    of them. Training starts from the parameters of rank 0; they are equal on all ranks after every
-    step (with LocalSGD: after every averaging). Not thread-safe.
+    of batches. Training starts from the parameters of rank 0; they are equal on all ranks after
+    every step (with LocalSGD, after every averaging). Not thread-safe.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,10 +60,10 @@ class CollectiveTraining:
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
         """optimizer_step: applies ``parameter.grad`` of all parameters, some of which may be None;
-        clip gradients there. It returns False if it found an overflow, on all ranks alike, and
-        applied nothing. sparse_names: parameters with sparse gradients. norm_group: what
-        ``prepare_module`` returned. at_meeting: called on every rank when LocalSGD averages, with
-        the number of ranks that count."""
+        clip gradients there. It returns False on all ranks if it found an overflow and applied
+        nothing. sparse_names: parameters with sparse gradients. norm_group: the group returned by
+        ``prepare_module``. at_meeting: called on every rank when LocalSGD averages, with the number
+        of ranks that count."""
         self._everything = list(named_parameters)
         self._parameters = [pair for pair in self._everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
@@ -70,7 +71,7 @@ class CollectiveTraining:
         self._strategy = strategy
         self._norm_group = norm_group
         self.traffic = Traffic()
-        """Counts what this rank sends."""
+        """Counts the bytes that this rank sends."""
         self._layer_of = layer_of
         self._sparse_names = sparse_names
         self._exchange = self._connect()
@@ -88,9 +89,9 @@ class CollectiveTraining:
         self._phase = 0  # batches of this step that some rank had
         self._loss: torch.Tensor | None = None
         self.num_steps = 0
-        """Optimizer steps, including those skipped because of an overflow."""
+        """Number of optimizer steps, including those skipped because of an overflow."""
         self.num_skipped = 0
-        """Steps skipped because of an overflow."""
+        """Number of steps skipped because of an overflow."""
 
     def _connect(self) -> GradientExchange:
         exchange = GradientExchange(
@@ -108,7 +109,7 @@ class CollectiveTraining:
 
     def reconnect(self) -> None:
         """Exchange gradients over the new connections of `World.meet_again`, starting from the
-        parameters of rank 0. A new process of a rank creates its training instead. The interrupted
+        parameters of rank 0. A rank's new process creates its training instead. The interrupted
         step is dropped.
         """
         self._exchange.close()
@@ -132,17 +133,19 @@ class CollectiveTraining:
 
     @property
     def num_merged(self) -> int:
-        """Batches of this rank whose gradients are not yet applied."""
+        """Number of this rank's batches whose gradients are not yet applied."""
         return self._num_merged
 
     @property
     def num_present(self) -> int:
-        """How many ranks had a batch in the last exchange of gradients."""
+        """Number of ranks that had a batch in the last exchange of gradients."""
         return self._exchange.num_present
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Return the context of a training forward pass: precision and synchronized batch norms."""
+        """Return the context for a training forward pass, with precision and synchronized batch
+        norms.
+        """
         if self._norm_group is not None:
             self._norm_group.meet(is_present=True)
             self._phase += 1
@@ -150,8 +153,9 @@ class CollectiveTraining:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss []; those of the last batch of a step are sent to other
-        ranks while the rest is still being computed."""
+        """Compute the gradients of the loss []; for the last batch of a step, they are sent to
+        other ranks while the rest is still being computed.
+        """
         is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
         self._exchange.hold(not is_last or self._is_local)
         with self._giving_up_on_error():
@@ -163,8 +167,9 @@ class CollectiveTraining:
     def step(self) -> bool:
         """Update the parameters with the mean gradient of all ranks; return whether it did.
 
-        False while batches are merged, and if the step is skipped because of an overflow. All ranks
-        skip it, since the overflow of one is in the mean of all. (LocalSGD: each rank on its own.)
+        Returns False while batches are merged, and if the step is skipped because of an overflow.
+        All ranks skip it, since the overflow of one is in the mean of all. (With LocalSGD, each
+        rank decides on its own.)
 
         Raises:
             WorkerError: other ranks gave up during the step.
@@ -172,7 +177,7 @@ class CollectiveTraining:
         """
         if not self._num_merged:
             raise ConfigError(
-                "no backward pass in this step: call backward(loss) of the step instead of "
+                "no backward pass in this step: call the step's backward(loss) instead of "
                 "loss.backward(), since the loss may need to be scaled"
             )
         if self._num_merged < self._strategy.gradient_merge_steps:
@@ -191,12 +196,13 @@ class CollectiveTraining:
 
     def settle(self) -> None:
         """Make parameters equal on all ranks, for example before saving. All ranks must call it
-        after the same number of steps."""
+        after the same number of steps.
+        """
         if self._local is not None:
             self._local.settle()
 
     def _follow(self) -> bool:
-        """Take part in what the others do next; return False once all are done."""
+        """Take part in the others' next operation; return False once all are done."""
         if self._norm_group is None:
             if self._is_local:
                 assert self._local is not None
@@ -285,15 +291,16 @@ class CollectiveTraining:
         try:
             yield
         except Exception:
-            # With synchronized batch norms the others may be waiting elsewhere in the step.
+            # With synchronized batch norms, the others may be waiting elsewhere in the step.
             if not self._is_local and self._norm_group is None:
                 self._exchange.abandon()
             self._clear()
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Return loss scale and LocalSGD schedule as plain numbers; call it between steps, and with
-        LocalSGD after ``settle``."""
+        """Return the loss scale and LocalSGD schedule as plain numbers; call it between steps and,
+        with LocalSGD, after ``settle``.
+        """
         if self._num_merged:
             raise ConfigError(
                 f"CollectiveTraining.state_dict: {self._num_merged} batches are merged but not yet "
@@ -307,8 +314,9 @@ class CollectiveTraining:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from ``state_dict``. All ranks must call it after the parameters were loaded;
-        those of rank 0 are used. Parts that the strategy does not use are ignored."""
+        """Resume from ``state_dict``. All ranks must call it after loading the parameters; rank 0's
+        are used. Parts that the strategy does not use are ignored.
+        """
         self._world.broadcast([parameter.data for _, parameter in self._parameters])
         self.num_steps = int(state["num_steps"])
         self.num_skipped = int(state["num_skipped"])
@@ -320,5 +328,5 @@ class CollectiveTraining:
                 self._local.load_state_dict(state["local_sgd"])
 
     def close(self) -> None:
-        """Remove the hooks from the parameters and end threads."""
+        """Remove the hooks from the parameters and stop threads."""
         self._exchange.close()

@@ -36,7 +36,7 @@ __all__ = ["World"]
 
 _LOOK_S = 2.0
 _SILENCE_S = 3.0
-_LONGEST_SILENCE_S = 15.0  # a long call that blocks all other threads must not look like a death
+_LONGEST_SILENCE_S = 15.0  # a long call that blocks all other threads must not look like a crash
 _TIMEOUT_WORDS = ("timed out", "timeout")
 _LOST_WORDS = ("connection", "reset by peer", "broken pipe", "read error", "write error")
 _NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
@@ -65,13 +65,13 @@ class World:
         self.rank = rank
         """The rank of this process, from 0."""
         self.size = size
-        """Number of processes."""
+        """Number of ranks."""
         self.ranks_per_node = ranks_per_node
         """Ranks per machine, numbered contiguously; equal to `size` on a single machine."""
         self.device = device
-        """Where this rank computes."""
+        """The device on which this rank computes."""
         self.timeout_s = timeout_s
-        """The limit of every wait for other ranks."""
+        """The limit for every wait for other ranks."""
         self._group: dist.ProcessGroup | None = None
         self._shared_groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         self._connections: Connections | None = None
@@ -95,16 +95,16 @@ class World:
     ) -> Self:
         """Connect to the other ranks. A single rank needs no network.
 
-        meeting_point: "host:port" on which rank 0 listens, or with `is_kept_elsewhere` a process
-        that is not a rank; or a torch.distributed store used for nothing else. None: the process
-        group that the script has created. An existing process group takes precedence.
+        meeting_point: "host:port" at which rank 0 listens or, with `is_kept_elsewhere`, a process
+        that is not a rank; or a torch.distributed store used for nothing else. None uses the
+        process group that the script has created. An existing process group takes precedence.
         ranks_per_node: 0 if all are on one machine. attempt: how many times the job was restarted.
-        incarnation: how many processes had this rank before, if lost ones are replaced: the others
+        incarnation: how many processes had this rank before, if lost ranks are replaced; the others
         wait for them in `meet_again`.
         gpu: the GPU to use, if there are any (default: one per rank, in order).
-        device: use this device in any case.
-        Raises ConfigError for impossible arguments, DeadlineError naming the ranks that did not
-        arrive in time.
+        device: always use this device.
+        Raises ConfigError for impossible arguments, and DeadlineError, which names the ranks that
+        did not arrive in time.
         """
         if not 0 <= rank < size:
             raise ConfigError(f"World.join: rank must be in 0..{size - 1}, got {rank}")
@@ -116,7 +116,7 @@ class World:
         index, count = (rank % per_node, per_node) if gpu is None else (gpu, gpu + 1)
         chosen = choose_device(index, count=count, wanted=device)
         if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)  # so that "cuda" in the script means this rank's GPU
+            torch.cuda.set_device(chosen)  # makes "cuda" in the script mean this rank's GPU
         world = cls(rank, size, per_node, chosen, timeout_s=timeout_s)
         if size > 1:
             check_gloo_transport()
@@ -157,8 +157,9 @@ class World:
 
     @property
     def may_meet_again(self) -> bool:
-        """Whether the ranks can meet again when one was lost and replaced; not if one has left on
-        its own, after an error."""
+        """Whether the ranks can meet again after one was lost and replaced; they cannot if one has
+        left on its own, after an error.
+        """
         meeting, connections = self._meeting, self._connections
         if meeting is None or meeting.generation is None or connections is None:
             return False
@@ -167,8 +168,8 @@ class World:
     def meet_again(self, *, wait_s: float) -> None:
         """Break all connections and connect again, with the new process of a lost rank.
 
-        All other ranks must call it. Groups made before are gone. Raises DeadlineError if nobody
-        takes the place of the lost rank within `wait_s`.
+        All other ranks must call it. Groups created earlier are gone. Raises DeadlineError if no
+        process replaces the lost rank within `wait_s`.
         """
         connections, self._connections = self._others(), None
         self._group = None
@@ -185,14 +186,14 @@ class World:
         return None if self._others() is None else self._group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Create a group of some ranks with its own connections; None for ranks outside.
+        """Create a group of some ranks with its own connections; return None on ranks outside it.
 
         All ranks of the world must call it.
         """
         connections = self._others()
         if connections is None:
             return None
-        with self.naming_lost(f"making a group of {name_ranks(ranks)}"):
+        with self.naming_lost(f"creating a group of {name_ranks(ranks)}"):
             return connections.new_group(ranks)
 
     def shared_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
@@ -211,8 +212,8 @@ class World:
     def barrier(self, what: str, *, patient: bool = False) -> None:
         """Wait until all ranks have called it; errors mention `what`.
 
-        patient: others may be busy for hours; keep waiting as long as they are alive. Raises
-        PeerLostError or DeadlineError naming the ranks that are lost or missing.
+        patient: others may be busy for hours, so keep waiting as long as they are alive. Raises
+        PeerLostError or DeadlineError, which name the ranks that are lost or missing.
         """
         connections = self._others()
         if connections is None:
@@ -238,11 +239,11 @@ class World:
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
         """Return the data of every rank, by rank, on every rank."""
         if not isinstance(data, bytes):
-            raise ConfigError(f"all_gather_bytes takes bytes, got {type(data).__name__}")
+            raise ConfigError(f"all_gather_bytes needs bytes, got {type(data).__name__}")
         if self.size == 1:
             return [data]
         with self.naming_lost("gathering bytes of all ranks"):
-            # In CPU memory, whatever the default device of the caller.
+            # In CPU memory, regardless of the caller's default device.
             length = torch.tensor([len(data)], device="cpu")
             lengths = [torch.zeros_like(length) for _ in range(self.size)]
             dist.all_gather(lengths, length, group=self.group)
@@ -257,7 +258,7 @@ class World:
         return [part[: int(length)].numpy().tobytes() for part, length in parts]
 
     def broadcast_bytes(self, data: bytes, source: int) -> bytes:
-        """Return the data of rank `source` on every rank; data of other ranks is ignored."""
+        """Return the data of rank `source` on every rank; other ranks' data is ignored."""
         if self.size == 1:
             return data
         length = torch.tensor([len(data)], device="cpu")
@@ -269,7 +270,7 @@ class World:
         return sent.numpy().tobytes()
 
     def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
-        """Overwrite the tensors of every rank, of any shape and dtype, with those of `source`."""
+        """Overwrite every rank's tensors, of any shape and dtype, with those of `source`."""
         if self.size == 1:
             return
         with self.naming_lost(f"broadcast from rank {source}"), torch.no_grad():
@@ -300,7 +301,7 @@ class World:
         return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raise PeerLostError naming the ranks that are lost, if any; for use while waiting.
+        """Raise PeerLostError, which names the lost ranks, if there are any; for use while waiting.
 
         Takes up to 15 s if a heartbeat has stopped, to give a busy rank time.
         """
@@ -316,8 +317,9 @@ class World:
 
     @contextlib.contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
-        """Turn errors of torch.distributed about lost or late ranks into PeerLostError or
-        DeadlineError that name them; `what` says what was being done."""
+        """Convert errors from torch.distributed about lost or late ranks to PeerLostError or
+        DeadlineError, which name them; `what` describes the operation.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -331,13 +333,13 @@ class World:
             self._check_absence(what, range(self.size), cause=error)
             if is_late:
                 raise DeadlineError(
-                    f"{what}: not all {self.size} ranks arrived within {self.timeout_s:g} s though "
-                    "all are alive: every rank must make the same calls in the same order"
+                    f"{what}: not all {self.size} ranks arrived within {self.timeout_s:g} s "
+                    "although all are alive: every rank must make the same calls in the same order"
                 ) from error
             raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error
 
     def _others(self) -> Connections | None:
-        """Return the connections; None for a single rank."""
+        """Return the connections, or None for a single rank."""
         if self.size > 1 and self._connections is None:
             raise ConfigError(
                 f"rank {self.rank} has left the other ranks, after an error or by close(): all "

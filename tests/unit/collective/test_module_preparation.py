@@ -101,7 +101,9 @@ def test_recomputation_keeps_less() -> None:
 
 
 def test_unknown_submodules_are_refused() -> None:
-    with pytest.raises(ConfigError, match="recompute names 'first'.*Sequential; its submodules: 0"):
+    with pytest.raises(
+        ConfigError, match="recompute names 'first'.*Sequential; its submodules are 0"
+    ):
         prepared(nn.Sequential(nn.Linear(1, 1)), CollectiveStrategy(recompute=("first",)))
 
 
