@@ -54,7 +54,7 @@ def test_a_mode_that_the_script_cannot_use_has_its_reason_in_the_table(tmp_path:
     assert done.returncode == 0, done.stderr
     assert "\ngeo " in done.stdout
     assert "needs plain SGD" in done.stderr  # in full; the table shows only the beginning
-    assert "no other mode ran" in done.stdout
+    assert "no other mode completed" in done.stdout
     assert (tmp_path / "logs" / "geo" / "workerlog.0").exists()
 
 

@@ -1,4 +1,4 @@
-"""Sizes a job: a model of the fleet, measured costs of machines, and trials of a script."""
+"""Sizes a job with a model of the fleet, measured machine costs, and trial runs of a script."""
 
 from sparsefleet.planning.costs import MachineCosts, known_machines, load_machine, save_machine
 from sparsefleet.planning.fleet_model import Prediction, predict

@@ -1,4 +1,4 @@
-"""Sizes a job: servers, workers, memory, network, disk, price, and the mode that suits it."""
+"""Sizes a job: servers, workers, memory, network, disk, price, and the best mode."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from sparsefleet.store import RowDtype
 __all__ = ["Advice", "ModePlan", "PlanRequest", "advise_job"]
 
 _USABLE_MEMORY = 0.8
-"""The part of a machine's memory for tables: the rest is for requests, snapshots and the system."""
+"""The share of a machine's memory for tables; requests, snapshots and the system need the rest."""
 _MOST_WORKERS = 20_000
 _MOST_SERVERS = 2_000
 _ROUNDS = 12
-_GAIN = 1.01  # a larger fleet that adds less than this is not worth trying further
+_GAIN = 1.01  # stop enlarging the fleet once it adds less than this
 _BUSY = 0.75
-_WORTH = 1.25  # a stricter mode may cost this much more than the cheapest
+_WORTH = 1.25  # how much more than the cheapest a stricter mode may cost
 _STRICT_FIRST = ("sync", "hybrid", "half_async", "async", "geo")
-"""Modes by how fresh values are, the freshest first."""
+"""Modes ordered by how fresh their values are, freshest first."""
 _LOG_AND_SNAPSHOTS = 3
-"""A durable server's directory has room for two snapshots and a log as large as one."""
+"""A durable server's directory must hold two snapshots, and a log the size of one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRequest:
-    """The job and the machines that it may use."""
+    """The job, and the machines available to it."""
 
     rows: float
-    """Rows of all tables."""
+    """Rows in all tables."""
     dim: int
     """Floats per row."""
     optimizer: str = "adagrad"
     row_dtype: RowDtype = "float32"
     """How the tables store their rows."""
     batch: int = 512
-    """Examples of a mini-batch of one worker."""
+    """Examples in one worker's mini-batch."""
     examples_per_s: float = 100_000.0
-    """The target rate of the whole job."""
+    """The target rate for the whole job."""
     ids_per_example: float = 26.0
     distinct: float = 0.4
-    """Distinct ids of a mini-batch, as a fraction of its ids."""
+    """Distinct ids in a mini-batch, as a fraction of all its ids."""
     growth: float = 0.6
     """n mini-batches have `n ** growth` times the distinct ids of one."""
     dense: float = 430_000.0
-    """Parameters outside of tables; the default is that of the benchmarked CTR-DNN."""
+    """Number of parameters outside the tables; the default is that of the benchmarked CTR-DNN."""
     compute_us: float | None = None
-    """Processor time of an example in a worker; None: estimated from ids and dense parameters."""
+    """A worker's processor time per example; None estimates it from ids and dense parameters."""
     cores: int = 16
-    """Cores of a machine."""
+    """Cores per machine."""
     memory_gib: float = 64.0
-    """Memory of a machine."""
+    """Memory per machine."""
     network_gbit: float = 25.0
-    """Network bandwidth of a machine."""
+    """Network bandwidth per machine."""
     price_per_hour: float | None = None
-    """Price of a machine; None: no prices."""
+    """Price per machine; None omits prices."""
     headroom: float = 0.3
-    """Rows that will be added, as a fraction of `rows`."""
+    """Expected growth, as a fraction of `rows`."""
     modes: Sequence[str] = MODES
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class PlanRequest:
                 raise ConfigError(f"modes must be one of {', '.join(MODES)}, got {mode!r}")
 
     def job(self, costs: MachineCosts) -> JobShape:
-        """Return the step of a worker."""
+        """Return a worker's step."""
         ids = self.batch * self.ids_per_example
         if self.compute_us is not None:
             compute_s = self.compute_us * 1e-6 * self.batch
@@ -119,13 +119,13 @@ class ModePlan:
     predicted: Prediction | None = None
     price_per_hour: float | None = None
     network_gbit_per_server: float = 0.0
-    """Both directions together."""
+    """Traffic in both directions combined."""
     reason: str = ""
-    """What limits it, or why it is not possible."""
+    """The limiting factor, or why the mode cannot be used."""
 
     @property
     def machines(self) -> int:
-        """Return the machines of servers and workers."""
+        """Return the number of machines for servers and workers."""
         return self.servers + self.worker_machines
 
     @property
@@ -142,12 +142,12 @@ class Advice:
     job: JobShape
     row: RowBytes
     table_bytes: float
-    """Bytes of all tables, with room to grow."""
+    """Bytes in all tables, with room to grow."""
     servers_for_memory: int
     disk_bytes_per_server: float
-    """Log and snapshots of a durable server."""
+    """Disk space for the log and snapshots of a durable server."""
     log_bytes_per_s: float
-    """Bytes per second of all servers, at the target rate, in a mode that pushes every step."""
+    """Bytes per second over all servers, at the target rate, in a mode that pushes every step."""
     modes: Sequence[ModePlan] = field(default=())
     recommended: str = ""
     reasons: Sequence[str] = field(default=())
@@ -158,7 +158,7 @@ class Advice:
 
 
 def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
-    """Return what the job needs on such machines, and which mode suits it."""
+    """Return what the job needs on the given machines, and which mode suits it."""
     optimizer = find_optimizer(request.optimizer)
     row = measure_row_bytes(request.dim, optimizer, request.row_dtype)
     job = request.job(machine)
@@ -196,7 +196,7 @@ def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
 def _plan_mode(
     mode: str, request: PlanRequest, job: JobShape, machine: MachineCosts, for_memory: int
 ) -> ModePlan:
-    """Find the fewest workers and servers that reach the target rate."""
+    """Find the smallest numbers of workers and servers that reach the target rate."""
     if mode == "geo" and not job.merges_freely:
         return ModePlan(mode=mode, reason=f"geo needs plain SGD, got {request.optimizer}")
     target = request.examples_per_s
@@ -239,7 +239,7 @@ def _plan_mode(
 
 
 def _larger(workers: int, servers: int, found: Prediction, target: float) -> list[tuple[int, int]]:
-    """Return larger fleets to try: more workers and, if workers wait, more servers."""
+    """Return larger fleets to try, with more workers and, if workers wait, more servers."""
     missing = min(target / found.examples_per_s, 2.0)
     more_workers = max(workers + 1, math.ceil(workers * missing * 1.005))
     if found.worker_busy >= _BUSY:
@@ -262,7 +262,7 @@ def _fleet(request: PlanRequest, workers: int, servers: int) -> FleetShape:
 
 
 def _limit(found: Prediction, servers: int, for_memory: int) -> str:
-    """Describe what limits the rate and the number of servers."""
+    """Describe the limiting factors of the rate and of the number of servers."""
     if found.worker_busy >= _BUSY:
         limit = f"workers compute {found.worker_busy:.0%} of the time"
     elif found.network_busy >= _BUSY:
@@ -288,13 +288,13 @@ def _recommend(possible: Sequence[ModePlan]) -> tuple[str, list[str]]:
         )
     stricter = strict[: strict.index(chosen)]
     reasons += [
-        f"{plan.mode} is stricter, but needs {plan.machines} machines ({plan.reason})"
+        f"{plan.mode} is stricter but needs {plan.machines} machines ({plan.reason})"
         for plan in stricter
     ]
     if chosen.mode in ("async", "geo"):
         reasons.append(
-            "stale values can cost quality: compare it with local training on your own data with "
-            "`sparsefleet plan --try train.py`"
+            "stale values can cost quality: compare this mode with local training on your own "
+            "data by running `sparsefleet plan --try train.py`"
         )
     return chosen.mode, reasons
 

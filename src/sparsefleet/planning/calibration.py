@@ -1,9 +1,9 @@
 """Measures the costs of operations on this machine, with real server processes.
 
-There are two of them, since a client of several servers sorts keys and copies rows, which one of a
-single server need not. Each operation is repeated with few and many keys, narrow and wide rows. The
-processor time of both ends is then fitted by seconds per request, per key and per byte. Linux only:
-the processor time of the servers is read from the system.
+It uses two, since a client of several servers sorts keys and copies rows, which is unnecessary with
+a single server. Each operation is repeated with few and many keys, and with narrow and wide rows.
+The processor time at both ends is then fitted as seconds per request, per key and per byte. This
+works on Linux only, because the servers' processor time is read from the system.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["calibrate", "cpu_name", "local_server"]
 
 _DIMS = (8, 64)
 _KEYS = (16, 1000, 10_000)
-_DENSE = (16_384, 40_000, 400_000)  # each has a block for every server
+_DENSE = (16_384, 40_000, 400_000)  # each has one block per server
 _ROWS = 200_000
 _MEMBERS = 4
 _SERVERS = 2
@@ -49,12 +49,12 @@ _ROUND_STRETCHES = 4
 _READY_S = 60.0
 _END_S = 10.0
 _TRANSPORTS: dict[str, TransportName] = {"tls": "tls", "host": "auto"}
-"""The flag of the server for each transport of `MachineCosts`."""
+"""The server flag for each transport in `MachineCosts`."""
 Say = Callable[[str], None]
 
 
 def cpu_name() -> str:
-    """Return the processor's name, as the system gives it."""
+    """Return the processor's name as reported by the system."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -63,10 +63,9 @@ def cpu_name() -> str:
 
 
 def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
-    """Return the costs of this machine; takes about 20 seconds.
+    """Measure and return the costs of this machine, which takes about 20 seconds.
 
-    say: receives a line about what is being measured. Raises ConfigError where it cannot be
-        measured.
+    say: receives a line for each measurement. Raises ConfigError if this system cannot be measured.
     """
     if sys.platform != "linux":
         raise ConfigError(
@@ -100,7 +99,7 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
 
 @contextlib.contextmanager
 def local_server(transport: TransportName, key: str, index: int) -> Iterator[tuple[str, int]]:
-    """Run one of the servers on this machine; yield its endpoint and process id."""
+    """Run one of the servers on this machine, and yield its endpoint and process ID."""
     command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     command += ["--log-level", "warning", "--transport", transport]
     command += ["--index", str(index), "--num-servers", str(_SERVERS)]
@@ -124,7 +123,7 @@ def local_server(transport: TransportName, key: str, index: int) -> Iterator[tup
 
 
 def _endpoint_of(process: subprocess.Popen[str]) -> str:
-    """Return the address of the server, from its first line of output."""
+    """Return the server's address, parsed from its first line of output."""
     timer = threading.Timer(_READY_S, process.kill)
     timer.start()
     try:
@@ -136,17 +135,17 @@ def _endpoint_of(process: subprocess.Popen[str]) -> str:
     finally:
         timer.cancel()
     raise ConfigError(
-        f"a server for the calibration did not start (exit code {process.wait(_END_S)}): run "
+        f"a calibration server did not start (exit code {process.wait(_END_S)}): run "
         "`sparsefleet server --endpoint 127.0.0.1:0` to see why"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """One operation of one size: processor seconds of both ends, and how long it took."""
+    """One operation of one size: processor seconds at both ends, and elapsed time."""
 
     requests: float
-    """One for each server that it asks."""
+    """Number of requests, one per server asked."""
     keys: float
     size: float
     client_s: float
@@ -155,7 +154,7 @@ class _Measured:
 
 
 class _Meter:
-    """Measures the operations of one transport."""
+    """Measures the operations over one transport."""
 
     def __init__(
         self, endpoints: Sequence[str], key: bytes, transport: TransportName, pids: Sequence[int]
@@ -246,7 +245,7 @@ class _Meter:
         )
 
     def _round(self, count: int, dim: int) -> _Measured:
-        """Take rounds with several members, each a session in a thread."""
+        """Measure rounds with several members, each with its own session and thread."""
         keys, gradients = self._keys(count), np.ones((count, dim), np.float32)
         rounds = 8 if count > 1000 else 24
         with contextlib.ExitStack() as stack:
@@ -290,7 +289,7 @@ class _Meter:
     def _time(
         self, call: Callable[[int], object], keys: float, size: float, *, requests: int = _SERVERS
     ) -> _Measured:
-        """Return the cost of a call in the fastest of several series of calls."""
+        """Return the cost of a call, taken from the fastest of several series."""
         for number in range(3):
             call(number)
         begun = time.perf_counter()
@@ -306,15 +305,15 @@ class _Meter:
         return _Measured(requests, keys, size, client_s, server_s, wall_s)
 
     def _served_s(self) -> float:
-        """Return the processor time of all servers so far.
+        """Return the processor time that all servers have used so far.
 
-        The clock of another process has the id that clock_getcpuclockid(3) computes.
+        The clock ID of another process is computed as in clock_getcpuclockid(3).
         """
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids)
 
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
-        """Return, over several series, the least processor time of this process and of the server,
-        and the least elapsed time: other programs on the machine can only add to each.
+        """Return the minimum processor time of this process and of the server, and the minimum
+        elapsed time, over several series: other programs on the machine can only add to each.
         """
         taken = []
         for number in range(times):

@@ -27,9 +27,10 @@ __all__ = [
 
 KEY_BYTES = 8
 OPERATIONS = ("pull", "push", "round", "dense", "changes", "barrier")
-"""push: gradients through the optimizer. round: a push that all workers take part in. dense: a
-gradient of all dense parameters whose reply has their values. changes: rows that others changed, as
-geo fetches them."""
+"""push: gradients for the optimizer. round: a push in which all workers take part. dense: a
+gradient for all dense parameters, answered with their values. changes: rows changed by other
+workers, as fetched by geo.
+"""
 TRANSPORTS = ("tls", "host")
 """tls: over a network. host: through shared memory, for processes on one machine."""
 _FOLDER = Path(__file__).parent / "machines"
@@ -49,7 +50,7 @@ class Linear:
     byte_s: float = 0.0
 
     def of(self, *, requests: float = 1.0, keys: float = 0.0, size: float = 0.0) -> float:
-        """Return the seconds of requests with that many keys and bytes in total."""
+        """Return the seconds for requests with these total numbers of keys and bytes."""
         return self.request_s * requests + self.key_s * keys + self.byte_s * size
 
 
@@ -63,23 +64,23 @@ class OperationCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerCosts:
-    """The cost of a training step in a worker, without its requests."""
+    """The cost of a training step in a worker, excluding its requests."""
 
     step_s: float
-    """Per step: Python, torch's dispatch, the engine."""
+    """Per step, for Python, torch's dispatch and the engine."""
     id_s: float
-    """Per looked-up id: making unique, gathering, the gradient of the lookup."""
+    """Per looked-up id, for deduplication, gathering and the gradient of the lookup."""
     float_s: float
-    """Per float of a looked-up row: copies, sums and the gradient."""
+    """Per float in a looked-up row, for copies, sums and the gradient."""
     flops: float
-    """Floating-point operations per second of one core in the layers of a model."""
+    """Floating-point operations per second that one core achieves in a model's layers."""
     variation: float
     """Standard deviation of the duration of a step, as a fraction of its mean."""
 
     def compute_s(self, *, batch: int, ids: float, floats: float, dense: float) -> float:
-        """Return the seconds of a step that looks up `ids` rows with `floats` floats in all.
+        """Return the seconds for a step that looks up `ids` rows with `floats` floats in total.
 
-        Each of the `dense` parameters takes part in three products per example, of two operations
+        Each of the `dense` parameters takes part in three products per example, with two operations
         each.
         """
         rows_s = self.id_s * ids + self.float_s * floats
@@ -92,17 +93,16 @@ class MachineCosts:
 
     name: str
     cpu: str
-    """The processor, as the system names it."""
+    """The processor, as named by the system."""
     cores: int
-    """Cores of the machine that was measured."""
+    """Number of cores of the measured machine."""
     worker: WorkerCosts
     operations: Mapping[str, Mapping[str, OperationCost]]
     """By transport, then by operation."""
     latency_s: Mapping[str, float]
-    """By transport: seconds that a message takes to reach an idle process, without network
-    cards."""
+    """By transport, the seconds a message takes to reach an idle process, without network cards."""
     mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Processor seconds per step that a mode adds in the worker, beside its requests."""
+    """Processor seconds per step that a mode adds in the worker, excluding its requests."""
 
 
 def known_machines() -> list[str]:
@@ -115,9 +115,9 @@ def known_machines() -> list[str]:
 
 
 def load_machine(name_or_file: str | os.PathLike[str]) -> MachineCosts:
-    """Return a reference machine by name, or one that `sparsefleet plan --calibrate` wrote.
+    """Return a reference machine by name, or one from a file of `sparsefleet plan --calibrate`.
 
-    Raises ConfigError that lists the known names.
+    Raises ConfigError, which lists the known names.
     """
     text = os.fspath(name_or_file)
     path = _FOLDER / f"{text}.json" if text in known_machines() else Path(text)
@@ -134,13 +134,13 @@ def load_machine(name_or_file: str | os.PathLike[str]) -> MachineCosts:
         return _machine_of(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"machine file {text!r} is not one that `sparsefleet plan --calibrate` of this version "
-            f"wrote ({type(error).__name__}: {error}); calibrate again"
+            f"machine file {text!r} was not written by this version of `sparsefleet plan "
+            f"--calibrate` ({type(error).__name__}: {error}); calibrate again"
         ) from error
 
 
 def save_machine(machine: MachineCosts, path: str | os.PathLike[str]) -> None:
-    """Write a machine for `load_machine`."""
+    """Write a machine to a file for `load_machine`."""
     text = json.dumps({"format": _FORMAT, **dataclasses.asdict(machine)}, indent=1)
     Path(path).write_text(text + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Estimates from real data what a mini-batch looks up: ids, how many are distinct, how skewed."""
+"""Estimates the lookups of a mini-batch from real data: how many ids, how distinct, how skewed."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class DataSample:
     examples: int
     ids_per_example: float
     distinct_per_batch: float
-    """Distinct ids of a mini-batch, as a fraction of its ids."""
+    """Distinct ids in a mini-batch, as a fraction of all its ids."""
     growth: float
     """Exponent of Heaps' law: n mini-batches have `n ** growth` times the distinct ids of one."""
     distinct: int
-    """Distinct ids of the whole sample."""
+    """Distinct ids in the whole sample."""
     hot_share: float
-    """The share of all lookups that goes to the hottest thousandth of the ids."""
+    """The share of all lookups that go to the most frequent 0.1% of the ids."""
     hottest_share: float
-    """The share of the single hottest id."""
+    """The share of lookups that go to the most frequent id."""
     columns: tuple[str, ...]
     """The columns that count as ids."""
 
 
 def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str = "") -> DataSample:
-    """Read up to 200,000 records of a file or pattern, through the project's own readers.
+    """Read up to 200,000 records from a file or pattern with the project's own readers.
 
-    Columns of integers or strings count as ids, except `label`, "label" and "click"; columns of
-    floats do not. Each column has its own ids.
+    Integer and string columns count as ids, except `label`, "label" and "click"; float columns do
+    not. Each column has its own ids.
     """
     files = [os.fspath(path) for path in list_files(data)]
     chosen = _format_of(file_format, files[0])
@@ -71,8 +71,8 @@ def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str 
     if not kept:
         names = ", ".join(slot.name for slot in chosen.columns)
         raise ConfigError(
-            f"--sample {data}: no column of ids among {names or 'no columns'}; ids are integers "
-            "or strings"
+            f"--sample {data}: no id column among {names or 'no columns'}; ids must be integers or "
+            "strings"
         )
     batches: list[np.ndarray] = []
     examples = 0
@@ -84,12 +84,15 @@ def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str 
         if examples >= _MOST_EXAMPLES:
             break
     if not examples or not sum(map(len, batches)):
-        raise ConfigError(f"--sample {data}: no ids in {examples} records of {', '.join(kept)}")
+        raise ConfigError(
+            f"--sample {data}: no ids in the columns {', '.join(kept)} of {examples} records; "
+            "check the file and --format"
+        )
     return _summary(batches, examples, tuple(kept))
 
 
 def _ids_of(columns: Any, names: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Return the ids of a batch, distinct per column, and its examples."""
+    """Return the ids of a batch, made distinct per column, and its number of examples."""
     parts, size = [], 0
     for number, name in enumerate(names):
         found = columns[name]
@@ -108,7 +111,7 @@ def _summary(batches: Sequence[np.ndarray], examples: int, columns: tuple[str, .
     everything = np.concatenate(batches)
     _, counts = np.unique(everything, return_counts=True)
     counts = np.sort(counts)[::-1]
-    whole = batches[: max(1, len(batches) - 1)]  # the last may be short
+    whole = batches[: max(1, len(batches) - 1)]  # the last one may be short
     each = float(np.mean([len(np.unique(one)) for one in whole]))
     per_batch = float(np.mean([len(one) for one in whole]))
     growth = 1.0
@@ -141,7 +144,7 @@ def _format_of(name: str, path: str) -> RecordFormat:
         return _columnar(name, path)
     lines = list(_first_lines(path))
     if not lines:
-        raise ConfigError(f"--sample {path}: the file is empty")
+        raise ConfigError(f"--sample {path}: the file is empty; expected records")
     if name == "criteo" or (not name and lines[0].count("\t") == _CRITEO_COLUMNS - 1):
         return CriteoTsv()
     is_csv = name == "csv" or (not name and bare.lower().endswith(".tsv"))
@@ -149,7 +152,7 @@ def _format_of(name: str, path: str) -> RecordFormat:
 
 
 def _first_lines(path: str, most: int = 50) -> Iterator[str]:
-    """Yield the first lines that are not blank, of a file that may be remote or compressed."""
+    """Yield the first non-blank lines of a file, which may be remote or compressed."""
     compression = compression_of(path, "infer")
     if compression == "zstd":
         check_zstd()
@@ -161,7 +164,7 @@ def _first_lines(path: str, most: int = 50) -> Iterator[str]:
                 break
         else:
             text += b"\n"
-    for line in text.split(b"\n")[:-1][:most]:  # the last one may be cut off
+    for line in text.split(b"\n")[:-1][:most]:  # the last one may be truncated
         if line.strip():
             yield line.rstrip(b"\r").decode("utf-8", "replace")
 
@@ -192,7 +195,7 @@ def _columnar(name: str, path: str) -> RecordFormat:
     ]
     if not slots:
         raise ConfigError(
-            f"--sample {path}: no column of integers or strings among {', '.join(schema.names)}"
+            f"--sample {path}: no integer or string column among {', '.join(schema.names)}"
         )
     return Parquet(*slots) if name == "parquet" else ArrowIpc(*slots)
 
@@ -201,22 +204,24 @@ def _csv(lines: Sequence[str], path: str) -> RecordFormat:
     separator = max(_SEPARATORS, key=lines[0].count)
     rows = list(csv.reader(lines, delimiter=separator))
     if len(rows) < 2:
-        raise ConfigError(f"--sample {path}: a CSV file needs a line of names and records")
+        raise ConfigError(
+            f"--sample {path}: a CSV file needs a line with column names, followed by records"
+        )
     slots = []
     for number, name in enumerate(rows[0]):
         values = [row[number].strip() for row in rows[1:] if number < len(row)]
         if not _are_floats([value for value in values if value]):
-            # Numbers are hashed as well: further lines may have words there.
+            # Numbers are hashed too, since later lines may have words there.
             slots.append(Field(name.strip(), "uint64", (), missing=0, hash_seed=0))
     if not slots:
         raise ConfigError(
-            f"--sample {path}: no column of integers or strings among {', '.join(rows[0])}"
+            f"--sample {path}: no integer or string column among {', '.join(rows[0])}"
         )
     return Csv(*slots, separator=separator)
 
 
 def _are_floats(values: Sequence[str]) -> bool:
-    """Return whether all are numbers, and not all of them integers."""
+    """Return whether all values are numbers and at least one is not an integer."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -225,7 +230,7 @@ def _are_floats(values: Sequence[str]) -> bool:
 
 
 def _multi_slot(lines: Sequence[str], path: str) -> RecordFormat:
-    """Find the slots of MultiSlot lines: a count, then that many values, for every slot."""
+    """Find the slots of MultiSlot lines, which hold a count and that many values for every slot."""
     kinds: list[bool] = []
     for line in lines:
         words, place, slot = line.split(), 0, 0

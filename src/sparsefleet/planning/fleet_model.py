@@ -1,10 +1,10 @@
-"""A discrete-event model of a training job: how many examples per second a fleet trains.
+"""A discrete-event model of a training job, which predicts a fleet's examples per second.
 
-Keys are spread over servers by a hash, so that all servers get the same load. A few of them are
-simulated, and each represents the same number of others: its requests are those of one server, but
-occupy a worker's network card with the bytes of all. Likewise, of many workers at most 128 are
-simulated: a server then works as long, and its card carries as much, as if all had sent requests;
-and where workers step together, one of them takes as long as the slowest of those it represents.
+Keys are spread over servers by a hash, so all servers get the same load. A few of them are
+simulated, and each represents the same number of others: it handles the requests of one server, but
+they occupy a worker's network card with the bytes of all. Similarly, at most 128 workers are
+simulated. A server is then busy, and its card loaded, as if all workers had sent requests; and
+where workers step together, each simulated one takes as long as the slowest it represents.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from sparsefleet.planning.workload import MODES, FleetShape, JobShape
 __all__ = ["Prediction", "predict"]
 
 _SIMULATED_SERVERS = 4
-_FEWER = 2  # with many workers, to save time
+_FEWER = 2  # fewer with many workers, to save time
 _MANY_WORKERS = 64
 _SIMULATED_WORKERS = 128
-_SERVER_THREADS = 8  # the most that `sparsefleet server` takes by default
+_SERVER_THREADS = 8  # the maximum that `sparsefleet server` uses by default
 _FLOAT_BYTES = 4
 _FRAME_BYTES = 120  # header, section heads and TLS records of a request or reply
-_MERGED = 4  # AsyncConfig.max_merge for one thread, if merging changes nothing
+_MERGED = 4  # AsyncConfig.max_merge for one thread, if merging does not change results
 _LINGER_S = 0.05
 _WARM_STEPS = 4
-_FLOATS_PER_PIECE = 32  # floats of a row per thread that adds up rows of a round
-_GEO_PARTS = 5  # an interval of geo is simulated in this many pieces of computing
+_FLOATS_PER_PIECE = 32  # floats of a row per thread that sums the rows of a round
+_GEO_PARTS = 5  # a geo interval is simulated as this many pieces of computing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The performance of a fleet, according to the model."""
+    """The performance of a fleet as predicted by the model."""
 
     examples_per_s: float
     bytes_per_example: float
-    """Both ways, of all servers."""
+    """Traffic of all servers, in both directions."""
     server_busy: float
-    """The share of a server's cores that is busy; on one shared machine, of all its cores."""
+    """The busy share of a server's cores; on one shared machine, of all its cores."""
     worker_busy: float
-    """The share of a worker's core that computes or packs requests."""
+    """The share of time that a worker's core computes or packs requests."""
     network_busy: float
-    """The share of the busiest card's bandwidth, in its busier direction."""
+    """The share of bandwidth in use on the busiest card, in its busier direction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,61 +54,63 @@ class _Call:
     """The cost of one request to all servers."""
 
     send_s: float = 0.0
-    """In the worker, before the request leaves."""
+    """Time in the worker before the request leaves."""
     receive_s: float = 0.0
-    """In the worker, after all replies have come."""
+    """Time in the worker after all replies have arrived."""
     sent: float = 0.0
-    """Bytes to all servers, without the dense part."""
+    """Bytes to all servers, excluding the dense part."""
     received: float = 0.0
     sent_dense: float = 0.0
     received_dense: float = 0.0
     key_s: float = 0.0
-    """In all servers together, without requests and the dense part."""
+    """Total time in all servers, excluding the fixed cost of requests and the dense part."""
     dense_s: float = 0.0
-    """In the servers that hold dense parameters, together."""
+    """Total time in the servers that hold dense parameters."""
     reply_s: float = 0.0
-    """In all servers together, after a round is complete."""
+    """Total time in all servers after a round is complete."""
     merge_s: float = 0.0
-    """In all servers together: the part of `key_s` that only the thread which completes a round can
-    do, such as finding equal keys."""
+    """Total time in all servers for the part of `key_s` that only the thread that completes a round
+    can do, such as finding equal keys.
+    """
     add_s: float = 0.0
-    """The part of `key_s` in which several threads add up rows. The rest is decryption, done by the
-    thread of each request."""
+    """The part of `key_s` in which several threads sum rows. The rest is decryption, done by each
+    request's own thread.
+    """
     add_dense_s: float = 0.0
-    """The part of `dense_s` in which several threads add up values."""
+    """The part of `dense_s` in which several threads sum values."""
 
 
 class _Server:
-    """One simulated server, and the round that it collects."""
+    """One simulated server, and the round that it is collecting."""
 
     def __init__(self, host: Host, card: Card | None, threads: int, dense_share: float) -> None:
         self.host = host
         self.card = card
         self.pool = Pool(host, threads)
         self.dense_share = dense_share
-        """The part of the dense parameters that it holds."""
+        """The share of the dense parameters that it holds."""
         self.arrived = 0
         self.round = Gate()
 
 
 class _Worker:
-    """One worker process: what its threads wait for."""
+    """One worker process, and the gates at which its threads wait."""
 
     def __init__(self, host: Host, card: Card | None) -> None:
         self.host = host
         self.card = card
-        self.rows = Gate()  # the next batch's rows are there
+        self.rows = Gate()  # the next batch's rows have arrived
         self.wanted = Gate()  # rows may be pulled
         self.queued = 0
         self.filled = Gate()  # something is queued
         self.drained = Gate()  # there is room in the queue
-        self.exchanged = Gate()  # no exchange is under way
+        self.exchanged = Gate()  # no exchange is in progress
         self.exchanged.open()
         self.due = Gate()
 
 
 class _Countdown:
-    """A gate that opens after a number of calls."""
+    """A gate that opens after a given number of calls."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -121,7 +123,7 @@ class _Countdown:
 
 
 class _FleetModel:
-    """The simulation of one job. Used once."""
+    """The simulation of one job. Use it only once."""
 
     def __init__(self, mode: str, job: JobShape, fleet: FleetShape, costs: MachineCosts) -> None:
         self.mode = mode
@@ -129,7 +131,7 @@ class _FleetModel:
         self.fleet = fleet
         self.simulation = Simulation()
         self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
-        self._each = fleet.workers / self.num_workers  # workers represented by a simulated one
+        self._each = fleet.workers / self.num_workers  # workers represented by each simulated one
         self._operations = costs.operations[fleet.transport]
         self._unencrypted = costs.operations["host"]
         self._latency_s = costs.latency_s[fleet.transport]
@@ -222,7 +224,7 @@ class _FleetModel:
         )
 
     def _ask(self, worker: _Worker, call: _Call, *, in_round: bool = False) -> Process:
-        """Send a request to all servers; return when the last reply is unpacked."""
+        """Send a request to all servers, and return when the last reply is unpacked."""
         self.bytes += call.sent + call.received + call.sent_dense + call.received_dense
         yield worker.host.work(call.send_s)
         replies = _Countdown(len(self.servers))
@@ -243,8 +245,8 @@ class _FleetModel:
     def _serve_round(
         self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown
     ) -> Process:
-        """Keep the gradients; the thread of the last worker merges and applies all of them, and
-        others help it to add them up.
+        """Keep the gradients. The last worker's thread merges and applies all of them, and others
+        help it sum them.
         """
         yield self._arrive(worker, server, call)
         servers, share, each = self.fleet.servers, server.dense_share, self._each
@@ -270,7 +272,7 @@ class _FleetModel:
         replies.count()
 
     def _share(self, server: _Server, seconds: float, most: int) -> Process:
-        """Let up to `most` threads do work together."""
+        """Let up to `most` threads share the work."""
         pieces = min(most, _SERVER_THREADS, self.fleet.server_cores)
         done = _Countdown(pieces)
 
@@ -300,7 +302,7 @@ class _FleetModel:
     # -- modes --------------------------------------------------------------------------------
 
     def processes(self, worker: _Worker) -> Sequence[Process]:
-        """Return the threads of a worker in the mode."""
+        """Return a worker's threads in this mode."""
         if self.mode in ("sync", "half_async"):
             return (self._step_with_servers(worker),)
         if self.mode == "geo":
@@ -321,7 +323,7 @@ class _FleetModel:
         return max(self._random.gammavariate(shape, mean_s / shape) for _ in range(draws))
 
     def _step_with_servers(self, worker: _Worker) -> Process:
-        """Run sync and half_async: the reply to the gradients has the next batch's rows."""
+        """Run sync and half_async, where the reply to the gradients has the next batch's rows."""
         keys, dense = self.job.keys, "both" if self.job.dense else ""
         in_round = self.mode == "sync"
         gradients = "round" if in_round else "push"
@@ -332,7 +334,7 @@ class _FleetModel:
             self.steps += 1
 
     def _train_ahead(self, worker: _Worker, *, rounds: bool) -> Process:
-        """Run the training thread of async and hybrid."""
+        """Run the training thread for async and hybrid."""
         in_round = self._request(gradients="round", dense="both")
         worker.wanted.open()
         while True:
@@ -362,8 +364,8 @@ class _FleetModel:
             worker.rows.open()
 
     def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
-        """Run the sender: merge what is queued and push it. Once more than one mini-batch has been
-        sent since the last time, the reply brings the dense values.
+        """Run the sender, which merges queued gradients and pushes them. Once more than one
+        mini-batch has been sent since the last time, the reply carries the dense values.
         """
         parts = ("gradients", "both") if with_dense and self.job.dense else ("", "")
         calls = [
@@ -388,7 +390,7 @@ class _FleetModel:
             unseen = 0 if is_due else unseen + count
 
     def _train_copies(self, worker: _Worker) -> Process:
-        """Run geo's training thread: it sends no requests, and runs at most one interval ahead."""
+        """Run geo's training thread, which sends no requests; it is at most one interval ahead."""
         steps = max(1, self.job.exchange_steps // _GEO_PARTS)
         done = 0
         while True:
@@ -402,7 +404,7 @@ class _FleetModel:
                 worker.due.open()
 
     def _exchange(self, worker: _Worker) -> Process:
-        """Send this worker's differences; fetch the rows that any worker has changed since."""
+        """Send this worker's differences, and fetch the rows that any worker has changed since."""
         own = self.job.keys_of(self.job.exchange_steps)
         everyone = self.job.keys_of(self.job.exchange_steps * self.fleet.workers)
         dense = "both" if self.job.dense else ""
@@ -417,7 +419,7 @@ class _FleetModel:
 
 
 class _Per:
-    """The seconds of keys and bytes, without requests."""
+    """The seconds for keys and bytes, excluding the fixed cost of requests."""
 
     def __init__(self, cost: Linear, keys: float, size: float) -> None:
         self.key_s = cost.key_s * keys
@@ -433,7 +435,7 @@ def predict(
 ) -> Prediction:
     """Simulate a job and return its rate and how busy its parts are.
 
-    steps: mini-batches of each worker that are counted; None: enough for a steady mean.
+    steps: mini-batches counted per worker; None uses enough for a stable mean.
     """
     if mode not in MODES:
         raise ConfigError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
@@ -485,7 +487,7 @@ def _busy(
 def _network_busy(
     fleet: FleetShape, before: Sequence[float], after: Sequence[float], seconds: float
 ) -> float:
-    """Return how busy the busiest direction of a card is."""
+    """Return how busy a card is in its busier direction."""
     if fleet.network_bytes_per_s is None:
         return 0.0
     most = max(late - early for early, late in zip(before, after, strict=True))
@@ -493,7 +495,7 @@ def _network_busy(
 
 
 def _cards(model: _FleetModel) -> list[float]:
-    """Return the bytes so far, each way, of every card."""
+    """Return the bytes that every card has carried so far, in each direction."""
     owners: list[_Server | _Worker] = [*model.servers, *model.workers]
     cards = {id(each.card): each.card for each in owners if each.card is not None}
     return [size for card in cards.values() for size in (card.sent, card.received)]

@@ -1,4 +1,4 @@
-"""Runs a script for some seconds in each mode, on servers of this machine, and compares them."""
+"""Runs a script for some seconds in each mode, on servers on this machine, and compares them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 
 TRIAL_MODES = ("local", *MODES)
 _START_S = 120.0
-"""Seconds for a script to start, load its data, and evaluate at the end, beside its training."""
+"""Seconds that a script may take on top of training to start, load data and evaluate."""
 _END_S = 30.0
 _TAIL_LINES = 12
-_WARM = 0.25  # the first part of a trial does not count for its rate
+_WARM = 0.25  # the first part of a trial is excluded from its rate
 _AUC_CLOSE = 0.002
 _LOSS_CLOSE = 0.01
 _AS_FAST = 0.95
@@ -57,7 +57,7 @@ class TrialConfig:
     workers: int = 2
     """Number of workers in all modes but local, which has one process."""
     log_dir: str = ""
-    """Keeps the logs of all trials; "" keeps none, except of those that fail."""
+    """Directory for the logs of all trials; "" keeps only the logs of trials that fail."""
 
     def __post_init__(self) -> None:
         require_positive(self, "seconds")
@@ -82,23 +82,23 @@ class ModeResult:
     examples: int = 0
     seconds: float = 0.0
     examples_per_s: float = 0.0
-    """Excludes the first quarter of the trial, in which processes start."""
+    """Excludes the first quarter of the trial, when processes start."""
     auc: float | None = None
     """AUC on held-out data if the script evaluates any, otherwise on the last training batches."""
     is_held_out: bool = False
     loss: float = math.nan
     """Mean over the second half of the examples that every mode has trained on."""
     staleness: float = 0.0
-    """Mini-batches of its own that a step's dense values did not include, on average."""
+    """The average number of the worker's own mini-batches missing from a step's dense values."""
     bytes_per_example: float = 0.0
     points: Sequence[Point] = field(default=(), repr=False)
 
 
 def run_trials(config: TrialConfig, *, say: Say = lambda _: None) -> list[ModeResult]:
-    """Run the script in one mode after another.
+    """Run the script in each mode in turn.
 
-    Raises ConfigError if it fails in the first mode or does not train with a Trainer: the other
-    modes would then fail, too.
+    Raises ConfigError if it fails in the first mode or does not train with a Trainer, since the
+    other modes would then fail too.
     """
     folder = Path(config.log_dir or tempfile.mkdtemp(prefix="sparsefleet-trial-"))
     results: list[ModeResult] = []
@@ -142,7 +142,7 @@ def _run_mode(mode: str, config: TrialConfig, folder: Path) -> ModeResult:
         failed = _cause(folder, log, code)
     elif not records:
         failed = (
-            "the script ended without training: it must call Trainer.fit of sparsefleet in the "
+            "the script ended without training: it must call sparsefleet's Trainer.fit in the "
             "process that was started"
         )
     if failed:
@@ -151,7 +151,10 @@ def _run_mode(mode: str, config: TrialConfig, folder: Path) -> ModeResult:
     if trained != mode:
         return ModeResult(
             mode=mode,
-            error=f"the script trained in mode {trained}; only the mode of a Trainer can be chosen",
+            error=(
+                f"the script trained in mode {trained}; only a Trainer's mode can be set from "
+                "outside"
+            ),
         )
     return _result(mode, records)
 
@@ -171,7 +174,7 @@ _TIMED_OUT = -1000
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], log: Path, timeout_s: float) -> int:
-    """Run a command to its end and return its code; one that takes too long is ended."""
+    """Run a command to its end and return its exit code; kill it if it takes too long."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command], env={**environ}, stdout=output, stderr=output, stdin=subprocess.DEVNULL
@@ -199,13 +202,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _cause(folder: Path, log: Path, code: int) -> str:
-    """Return the last error of a script that failed, and where its output is."""
+    """Return the last error of a failed script, and where its output is."""
     for path in (*sorted(folder.glob("workerlog.*")), log):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines[-_TAIL_LINES:] if "Error" in line and line[:1] != " "]
         if errors:
-            return f"{errors[-1].strip()} (exit code {code}; all output in {path})"
-    return f"exit code {code}; all output in {folder}"
+            return f"{errors[-1].strip()} (exit code {code}; full output in {path})"
+    return f"exit code {code}; full output in {folder}"
 
 
 def _remove(folder: Path) -> None:
@@ -241,7 +244,7 @@ def _result(mode: str, records: Sequence[Mapping[str, Any]]) -> ModeResult:
 
 
 def _joined(workers: Sequence[Sequence[Point]]) -> list[Point]:
-    """Return the sums over workers, at every moment that any of them recorded."""
+    """Return the sums over workers at every time that any of them recorded."""
     moments = sorted({point[0] for points in workers for point in points})
     joined = []
     for moment in moments:
@@ -293,42 +296,42 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
     local = next((one for one in results if one.mode == "local" and not one.error), None)
     good = [one for one in results if one.mode != "local" and not one.error]
     if not good:
-        return ("local", ["no other mode ran"]) if local else ("", ["no mode ran"])
+        return ("local", ["no other mode completed"]) if local else ("", ["no mode ran"])
     reasons = []
     close = [one for one in good if local is None or _is_close(one, local)]
     if local is None:
-        reasons.append("local was not tried: quality is not compared")
+        reasons.append("local was not tried, so quality is not compared")
     if not close and local is not None:
         least = min(good, key=lambda one: one.loss)
         reasons = [f"{one.mode}: {_gap(one, local)}" for one in good]
         reasons.append(
-            f"no mode learns as well as local in this time, and {least.mode} has the least loss: "
-            "try longer (--seconds) before you decide"
+            f"no mode learns as well as local in this time; {least.mode} has the lowest loss. Try "
+            "longer (--seconds) before you decide"
         )
         return least.mode, reasons
     for one in good:
         if one not in close and local is not None:
-            reasons.append(f"{one.mode} is left out: {_gap(one, local)}")
+            reasons.append(f"{one.mode} is excluded: {_gap(one, local)}")
     fastest = max(close, key=lambda one: one.examples_per_s)
     strict = sorted(close, key=lambda one: _STRICT_FIRST.index(one.mode))
     chosen = next(one for one in strict if one.examples_per_s >= _AS_FAST * fastest.examples_per_s)
     if chosen is fastest:
-        reasons.append(f"{chosen.mode} is the fastest of those that learn as well as local")
+        reasons.append(f"{chosen.mode} is the fastest mode that learns as well as local")
     else:
         reasons.append(
-            f"{chosen.mode} is as fast as {fastest.mode} within 5 %, and its values are fresher"
+            f"{chosen.mode} is within 5% of the speed of {fastest.mode}, and its values are fresher"
         )
     if local is not None and local.examples_per_s > fastest.examples_per_s:
         reasons.append(
-            "local is faster on this machine, whose cores servers and workers share: use servers "
-            "for tables that do not fit, or for several machines"
+            "local is faster on this machine, where servers and workers share cores: use servers "
+            "for tables that do not fit, or with several machines"
         )
     return chosen.mode, reasons
 
 
 def _is_close(one: ModeResult, local: ModeResult) -> bool:
     if one.auc is not None and local.auc is not None and one.auc < local.auc - _AUC_CLOSE:
-        # In the same time a slower mode sees fewer examples: the loss decides only then.
+        # A slower mode sees fewer examples in the same time; only then does the loss decide.
         if one.examples >= local.examples:
             return False
         return one.loss <= local.loss * (1 + _LOSS_CLOSE)

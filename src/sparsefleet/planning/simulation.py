@@ -19,8 +19,8 @@ __all__ = ["Card", "Crowding", "Gate", "Host", "Pool", "Process", "Simulation", 
 Wait = Callable[[Callable[[], None]], None]
 Process = Generator[Wait, None, None]
 
-_SOON_S = 1e-12  # tasks that end within this time of each other end together
-_SOON = 1e-10  # as a share of the clock: a rest that is lost in its rounding would never end
+_SOON_S = 1e-12  # tasks that end this close together end at the same time
+_SOON = 1e-10  # relative to the clock: a remainder lost in rounding would never end
 
 
 class Simulation:
@@ -46,7 +46,7 @@ class Simulation:
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._number), call))
 
     def start(self, process: Process) -> None:
-        """Run a process to its first wait; events continue it."""
+        """Run a process to its first wait; events resume it."""
         try:
             wait = next(process)
         except StopIteration:
@@ -54,7 +54,7 @@ class Simulation:
         wait(lambda: self.start(process))
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Advance from event to event until `is_over`, or until nothing is left to happen."""
+        """Advance from event to event until `is_over` returns True or no events are left."""
         while self._events and not is_over():
             self.now_s, _, call = heapq.heappop(self._events)
             call()
@@ -66,17 +66,18 @@ class Simulation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crowding:
-    """How much more processor time the same work takes next to other work on the machine.
+    """How much longer the same work takes next to other work on the machine.
 
     >>> Crowding(neighbours=0.1, displaced=0.2).stretch(tasks=8, cores=2)
     1.25
     """
 
     neighbours: float = 0.0
-    """Added, as a fraction, when all cores are busy: they share memory bandwidth and a cache."""
+    """Added fraction when all cores are busy, since they share memory bandwidth and a cache."""
     displaced: float = 0.0
-    """Added, as a fraction, to a slice of time before which the core ran another task, whose data
-    has displaced this one's from the caches."""
+    """Added fraction for a time slice on a core that has just run a different task, whose data has
+    displaced this one's from the caches.
+    """
 
     def __post_init__(self) -> None:
         require_not_negative(self, "neighbours")
@@ -85,7 +86,7 @@ class Crowding:
     def stretch(self, *, tasks: int, cores: float) -> float:
         """Return the factor by which processor time grows when `tasks` want to run.
 
-        Of the slices of more tasks than cores, all but cores / tasks follow one of another task.
+        With more tasks than cores, all but cores / tasks of the slices follow a different task.
         """
         added = 0.0
         if cores > 1:
@@ -118,18 +119,18 @@ class Host:
         self._crowding = crowding or Crowding()
         self._tasks: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
-        self._served_s = 0.0  # processor time that a task would have got since the start
+        self._served_s = 0.0  # processor time of a task that has run since the start
         self._since_s = 0.0
         self._version = 0
         self.busy_s = 0.0
-        """Processor time of all tasks, up to the last one that began or ended."""
+        """Processor time of all tasks, up to the last time one started or ended."""
 
     def work(self, seconds: float) -> Wait:
         """Return a wait for processor time."""
         return lambda resume: self._add(seconds, resume)
 
     def _rate(self) -> float:
-        """Return how fast each task advances."""
+        """Return the speed at which each task advances."""
         tasks = len(self._tasks)
         if not tasks:
             return 1.0
@@ -158,7 +159,7 @@ class Host:
             self._simulation.call_after(left, lambda: self._finish(version))
 
     def _finish(self, version: int) -> None:
-        if version != self._version:  # tasks came or went since: another event is under way
+        if version != self._version:  # tasks have come or gone since, so a newer event is pending
             return
         self._catch_up()
         done = []
@@ -171,7 +172,7 @@ class Host:
 
 
 class Pool:
-    """A number of threads that take tasks in order of arrival and run them on a host."""
+    """A pool of threads that take tasks in order of arrival and run them on a host."""
 
     def __init__(self, host: Host, threads: int) -> None:
         self._host = host
@@ -202,7 +203,7 @@ class Pool:
 
 
 class Gate:
-    """Waits that end together, when the gate opens."""
+    """A gate; all waits for it end together when it opens."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -213,7 +214,7 @@ class Gate:
         return lambda resume: resume() if self.is_open else self._waiting.append(resume)
 
     def wait_within(self, simulation: Simulation, seconds: float) -> Wait:
-        """Return a wait until the gate is open, or for at most this long."""
+        """Return a wait until the gate is open, or for at most the given time."""
 
         def begin(resume: Callable[[], None]) -> None:
             is_over = False
@@ -242,14 +243,14 @@ class Gate:
 
 
 class Card:
-    """The network card of a machine: bytes leave and arrive one after another."""
+    """The network card of a machine; bytes leave and arrive in sequence."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
         self.free_out_s = 0.0
         self.free_in_s = 0.0
         self.sent = 0.0
-        """Bytes so far."""
+        """Bytes carried so far."""
         self.received = 0.0
 
 
@@ -263,9 +264,8 @@ def send(
     """Return a wait until a message has arrived.
 
     sizes: bytes on the sender's and on the receiver's card, which differ if one message represents
-        several. A message arrives while it is still leaving. No card: both are on one machine,
-        where
-    the copies are processor time.
+        several. A message arrives while it is still leaving. Without cards, both ends are on one
+        machine, where the copies count as processor time.
     """
 
     def begin(resume: Callable[[], None]) -> None:

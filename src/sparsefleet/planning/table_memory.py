@@ -1,4 +1,4 @@
-"""The size of a row: in a server's memory, in its log, and in checkpoints."""
+"""The size of a row in a server's memory, in its log, and in checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
 
 
 def find_optimizer(name: str) -> optim.Optimizer:
-    """Return the optimizer of that name, with its defaults.
+    """Return the optimizer with the given name, with its defaults.
 
     >>> find_optimizer("adagrad").kind
     'adagrad'
@@ -46,13 +46,13 @@ class RowBytes:
     """The bytes of one row."""
 
     values: int
-    """The row itself, as the table stores it."""
+    """The row's values, as the table stores them."""
     state: int
-    """The optimizer's state beside it, with counters."""
+    """The optimizer state of the row, including counters."""
     index: float
-    """Key, index and allocation: all that a table holds besides values and state."""
+    """Key, index and allocation: the table's overhead on top of values and state."""
     log: int
-    """In the log of a durable server, for each push of the row: key and gradient."""
+    """The log entry of a durable server for each push of the row: key and gradient."""
 
     @property
     def memory(self) -> float:
@@ -75,7 +75,7 @@ def measure_row_bytes(
 ) -> RowBytes:
     """Fill a real table and return the bytes per row, as the native core counts them.
 
-    The index grows in steps: this is the mean over several sizes.
+    The index grows in steps, so this is the mean over several sizes.
 
     >>> row = measure_row_bytes(16, optim.Adagrad(lr=0.01))
     >>> row.values, row.state

@@ -29,11 +29,11 @@ _SIZES = (
     (1024, 26, 8, 400),
     (1024, 4, 64, 400),
 )
-"""Batch size, ids of an example, floats of a row, width of three layers."""
+"""Batch size, ids per example, floats per row, width of three layers."""
 
 
 class _Model(nn.Module):
-    """A lookup and, with a width, three layers over the rows side by side."""
+    """A lookup and, if a width is given, three layers over the concatenated rows."""
 
     def __init__(self, ids: int, dim: int, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Model(nn.Module):
 
 
 def calibrate_worker() -> WorkerCosts:
-    """Return the costs of steps in this process, on one core; takes a few seconds."""
+    """Measure and return the costs of steps in this process, on one core; takes a few seconds."""
     columns, seconds, variations = [], [], []
     for batch, ids, dim, width in _SIZES:
         model = _Model(ids, dim, width)
@@ -102,6 +102,6 @@ def _step_times(model: _Model, batch: int, ids: int) -> list[float]:
 
 
 def _variation(durations: Sequence[float]) -> float:
-    """Return how much steps vary, as a fraction of their mean, without the slowest tenth."""
+    """Return the variation of steps as a fraction of their mean, without the slowest tenth."""
     kept = sorted(durations)[: max(2, len(durations) * 9 // 10)]
     return statistics.pstdev(kept) / statistics.fmean(kept)

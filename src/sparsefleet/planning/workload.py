@@ -1,4 +1,4 @@
-"""The cost-relevant shape of a training job: what a step looks up, computes and sends."""
+"""The properties of a training job that determine its cost: lookups, computation, traffic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BITS = 8
 
 
 def gbit(number: float) -> float:
-    """Return bytes per second.
+    """Convert Gbit/s to bytes per second.
 
     >>> gbit(10)
     1250000000.0
@@ -41,27 +41,27 @@ class JobShape:
     """
 
     batch: int
-    """Examples of a mini-batch."""
+    """Examples in a mini-batch."""
     ids: float
-    """Ids that a mini-batch looks up, in all tables."""
+    """Ids that a mini-batch looks up, over all tables."""
     keys: float
-    """Distinct ones among them: the rows that are pulled and pushed."""
+    """Distinct ids among them, which are the rows pulled and pushed."""
     row_floats: float
-    """Floats of a row: the width of the table, or the mean over several."""
+    """Floats per row: the width of the table, or the mean over several."""
     dense: float
-    """Parameters outside of tables."""
+    """Number of parameters outside the tables."""
     compute_s: float
-    """Processor seconds of a step in the worker, without its requests."""
+    """Processor seconds per step in the worker, excluding its requests."""
     growth: float = 0.6
     """The number of distinct keys in n mini-batches is `keys * n ** growth` (Heaps' law)."""
     rows: float = math.inf
-    """Rows of all tables, which no number of mini-batches exceeds."""
+    """Rows in all tables, an upper limit for distinct keys."""
     merges_freely: bool = False
-    """All optimizers are plain SGD, so that async may merge mini-batches."""
+    """Whether all optimizers are plain SGD, in which case async may merge mini-batches."""
     variation: float = 0.05
     """Standard deviation of the duration of a step, as a fraction of its mean."""
     exchange_steps: int = 100
-    """Mini-batches between two exchanges of geo."""
+    """Mini-batches between two geo exchanges."""
     crowding: Crowding = field(default_factory=Crowding)
     """How much slower a step is next to other work on its machine."""
 
@@ -76,36 +76,39 @@ class JobShape:
         require(self.growth <= 1, self, "growth", "<= 1")
         if self.keys > self.ids * (1 + 1e-9):
             raise ConfigError(
-                f"JobShape.keys must be <= ids, {self.ids:g}, got {self.keys:g}: they are the "
-                "distinct ones"
+                f"JobShape.keys must be <= ids, {self.ids:g}, got {self.keys:g}: keys are the "
+                "distinct ids"
             )
 
     def keys_of(self, steps: float) -> float:
-        """Return the distinct keys of several mini-batches."""
+        """Return the number of distinct keys in several mini-batches."""
         return float(min(self.keys * steps, self.keys * steps**self.growth, self.rows))
 
     def dense_parts(self, servers: int) -> int:
-        """Return how many servers hold a part of the dense parameters."""
+        """Return the number of servers that hold a part of the dense parameters."""
         return int(min(max(self.dense // _DENSE_BLOCK, 1), servers)) if self.dense else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetShape:
-    """How many processes there are, and on which machines."""
+    """How many processes there are, and on which machines they run."""
 
     workers: int
     """Processes that train, with one thread each."""
     servers: int
     network_bytes_per_s: float | None = None
-    """Bandwidth of each machine's network card, each way. None: all processes share one machine."""
+    """Bandwidth of each machine's network card, per direction. None: all processes share one
+    machine.
+    """
     latency_s: float = 50e-6
     """One-way latency between two machines."""
     worker_cores: int = 1
-    """Workers on a machine, each with its own core. On one shared machine: its cores."""
+    """Workers per machine, each with its own core. On one shared machine, the number of its cores.
+    """
     server_cores: int = 8
-    """Cores of a server's machine. On one shared machine: threads of a server."""
+    """Cores of a server's machine. On one shared machine, the threads per server."""
     busy_cores: float = 0.0
-    """Cores of one shared machine that are busy with unrelated processes."""
+    """Cores of one shared machine that are kept busy by unrelated processes."""
 
     def __post_init__(self) -> None:
         require_int(self, "workers", 1, 1_000_000)

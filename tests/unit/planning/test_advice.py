@@ -88,7 +88,7 @@ def test_the_fastest_mode_that_learns_as_well_as_local_is_recommended() -> None:
     )  # fmt: skip
     chosen, reasons = recommend(results)
     assert chosen == "async"
-    assert any(reason.startswith("geo is left out: loss 0.6000") for reason in reasons)
+    assert any(reason.startswith("geo is excluded: loss 0.6000") for reason in reasons)
 
 
 def test_a_stricter_mode_wins_if_it_is_as_fast() -> None:
@@ -96,7 +96,7 @@ def test_a_stricter_mode_wins_if_it_is_as_fast() -> None:
                                   tried("async", 150, 0.5)])  # fmt: skip
     chosen, reasons = recommend(results)
     assert chosen == "sync"
-    assert "as fast as async within 5 %" in reasons[-1]
+    assert "within 5% of the speed of async" in reasons[-1]
 
 
 def test_a_lower_auc_after_as_many_examples_excludes_a_mode() -> None:
@@ -114,11 +114,11 @@ def test_where_no_mode_learns_as_well_as_local_the_reasons_say_only_that() -> No
     chosen, reasons = recommend(results)
     assert chosen == "sync"
     assert [reason.split(":")[0] for reason in reasons[:2]] == ["sync", "async"]
-    assert reasons[2].startswith("no mode learns as well as local in this time, and sync has the")
+    assert reasons[2].startswith("no mode learns as well as local in this time; sync has the")
     assert len(reasons) == 3
 
 
 def test_modes_that_failed_are_not_recommended() -> None:
     failed = ModeResult(mode="geo", error="needs plain SGD")
-    assert recommend([tried("local", 100, 0.5), failed]) == ("local", ["no other mode ran"])
+    assert recommend([tried("local", 100, 0.5), failed]) == ("local", ["no other mode completed"])
     assert recommend([failed])[0] == ""

@@ -119,9 +119,9 @@ def test_skewed_ids_grow_slower_than_uniform_ones(tmp_path: Path) -> None:
     [
         ("empty", "", "is empty"),
         ("words", "this is no data\n", "is not MultiSlot"),
-        ("only.csv", "a,b\n", "needs a line of names and records"),
-        ("floats.csv", "a,b\n0.5,1.5\n", "no column of integers or strings"),
-        ("floats", "2 0.5 0.5\n", "no column of ids"),
+        ("only.csv", "a,b\n", "needs a line with column names, followed by records"),
+        ("floats.csv", "a,b\n0.5,1.5\n", "no integer or string column"),
+        ("floats", "2 0.5 0.5\n", "no id column"),
     ],
 )
 def test_data_without_ids_is_an_error_that_names_the_file(
