@@ -14,7 +14,7 @@ def test_demo_shows_its_training_and_a_saved_model_that_predicts_the_same(tmp_pa
     out = tmp_path / "model"
     flags = ("--mode", "async", "--rows", "20000", "--batch", "100", "--out", str(out))
     printed = run_launched("ctr_dnn", tmp_path, *flags)
-    assert re.search(r"epoch 1/1 +100 %.*examples/s.*loss 0\.\d+", printed), printed
+    assert re.search(r"epoch 1/1 +100%.*examples/s.*loss 0\.\d+", printed), printed
     assert "trained 10,000 examples" in printed  # worker 0's part
     assert "where the time went" in printed
     assert number_after("held-out AUC", printed) > 0.6

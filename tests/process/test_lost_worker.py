@@ -42,8 +42,8 @@ def test_callbacks_hear_of_a_killed_worker(
         # Only the lost worker could read its data, so records were left out.
         assert launched.wait() != 0, launched.output()
         assert f"worker {lost} was killed by SIGKILL" in launched.output()
-        assert "some records were not used: of worker" in launched.output()
-        assert re.search(rf"not used: of worker {lost}, [78] batches: ", launched.output())
+        assert "some data of lost workers was not used (worker" in launched.output()
+        assert re.search(rf"not used \(worker {lost}, [78] batches: ", launched.output())
     finally:
         launched.close()
     seen = {int(path.name[-1]): path.read_text().split("\n")[:-1] for path in out.iterdir()}

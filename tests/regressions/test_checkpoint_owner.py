@@ -74,7 +74,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         first.fit(BATCHES, epochs=1)
     with (
         trainer(tmp_path, width=2) as second,
-        pytest.raises(CheckpointMismatchError, match="another model"),
+        pytest.raises(CheckpointMismatchError, match="a different model"),
     ):
         second.fit(BATCHES, epochs=1)
 

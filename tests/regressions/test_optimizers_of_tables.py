@@ -68,7 +68,9 @@ def test_adamw_trains_tables_as_torch_does_with_rows_in_every_step() -> None:
 def test_an_optimizer_that_tables_do_not_have_is_refused_by_name(make: Make, named: str) -> None:
     model = Clicks()
     with (
-        pytest.raises(ConfigError, match=f"table 'ads' has no optimizer of its own.*{named}"),
+        pytest.raises(
+            ConfigError, match=f"table 'ads' has no optimizer and cannot use the model's.*{named}"
+        ),
         Trainer(model, BCE, make(model), config=QUIET, fleet=Fleet()) as trainer,
     ):
         trainer.fit(clicks())

@@ -31,4 +31,6 @@ def test_the_second_job_warns_of_the_rows_that_it_finds(
         assert "earlier job" not in caplog.text
         monkeypatch.setattr(placement, "_THIS_JOB", "another")
         train(servers)
-        assert "tables of an earlier job, and this one continues with them: 'ads' (" in caplog.text
+        assert (
+            "tables from an earlier job, and this one continues with them: 'ads' (" in caplog.text
+        )

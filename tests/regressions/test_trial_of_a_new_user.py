@@ -40,8 +40,8 @@ def test_a_stray_quote_names_the_setting_that_helps(tmp_path: Path) -> None:
 
 def test_the_bottleneck_is_the_largest_share_of_its_table() -> None:
     shares = TimeShares(compute=48, pull=21, push=15, data=10, other=6)
-    assert advise(shares).startswith("48 % compute")
-    assert advise(TimeShares(compute=48, pull=40, other=12)).startswith("40 % pull")
+    assert advise(shares).startswith("48% compute")
+    assert advise(TimeShares(compute=48, pull=40, other=12)).startswith("40% pull")
 
 
 def test_a_long_line_of_output_does_not_squeeze_names_and_states() -> None:

@@ -1,4 +1,4 @@
-"""The engine: the one training loop behind both the PyTorch and the Fluid API."""
+"""The engine: the single training loop behind both the PyTorch and the Fluid API."""
 
 from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.engine.events import Events

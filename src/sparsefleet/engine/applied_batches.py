@@ -1,4 +1,4 @@
-"""Tracks which data of a pass the servers have applied, for a process that continues the pass."""
+"""Tracks which data of a pass the servers have applied, for a process that resumes the pass."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Ranges = list[tuple[int, int]]
 
 
 class AppliedBatches:
-    """The mini-batches that all servers have applied, and those that only some have.
+    """The mini-batches that all servers have applied, and the ones that only some have.
 
     Mini-batches are identified by their position in the pass, or by their records in files.
 
-    servers: what `RemoteStore.applied_data` returned. epoch: the pass, as in its marks.
-    kinds: the streams in which a mini-batch must be applied, see `Mode.data_streams`.
+    servers: the result of `RemoteStore.applied_data`. epoch: the pass, as in its marks.
+    kinds: the streams in which a mini-batch must be applied; see `Mode.data_streams`.
 
     >>> applied = AppliedBatches([[(0, 7, 0, 4)], [(0, 7, 0, 3)]], epoch=7, kinds=(0,))
     >>> applied.count, applied.is_done(3), applied.is_done(4), applied.origin(4).partial
@@ -36,7 +36,7 @@ class AppliedBatches:
         base: int = 0,
     ) -> None:
         self.base = base
-        """Added to streams where this data continues; see `BatchOrigin.base`."""
+        """Added to the stream numbers under which this data continues; see `BatchOrigin.base`."""
         self.epoch = epoch
         """The pass."""
         self._kinds = kinds
@@ -46,14 +46,14 @@ class AppliedBatches:
         self._some = {k: [_ranges(marks, k) for marks in self._servers] for k in kinds}
         self._done = _common(list(self._everywhere.values()))
         self.count = sum(end - begin for begin, end in self._done)
-        """Mini-batches that all servers have applied, if positions identify them."""
+        """The number of mini-batches that all servers have applied, if positions identify them."""
 
     def is_done(self, number: int) -> bool:
-        """Return whether all servers have applied all of mini-batch `number`, from 1."""
+        """Return whether all servers have applied the whole mini-batch `number`, counted from 1."""
         return _contains(self._done, number - 1)
 
     def origin(self, number: int) -> BatchOrigin:
-        """Return what a push reports about mini-batch `number`."""
+        """Return the origin that a push reports for mini-batch `number`."""
         applied = [k for k in self._kinds if _contains(self._everywhere[k], number - 1)]
         partial = [
             kind
@@ -71,8 +71,8 @@ class AppliedBatches:
 
     @property
     def next_round(self) -> int | None:
-        """Return the first round after those that all servers have applied; None: none in this
-        pass.
+        """Return the first round that not all servers have applied, or None if none was applied in
+        this pass.
         """
         if not all(self._rounds):
             return None
@@ -89,8 +89,8 @@ class AppliedBatches:
         ]
 
     def partial_records(self) -> list[BatchOrigin]:
-        """Return the records that only some servers have applied, in pieces whose records the same
-        servers have.
+        """Return the records that only some servers have applied, in pieces that the same servers
+        have.
         """
         found = []
         for file in self._files():

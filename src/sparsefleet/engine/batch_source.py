@@ -1,4 +1,4 @@
-"""The source of batches: one iterator per pass, shared by all training threads, resumable."""
+"""The source of batches: one resumable iterator per pass, shared by all training threads."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StatefulData(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataPosition:
-    """The part of one worker's data that has been trained on in the current pass.
+    """How much of one worker's data has been trained on in the current pass.
 
     >>> DataPosition.from_json(DataPosition(batches=3).to_json()).batches
     3
@@ -66,8 +66,8 @@ class DataPosition:
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """Without `state`: the random generators at the start of the pass, so that shuffled data
-    repeats its order.
+    """Without `state`: the state of the random generators at the start of the pass, which lets
+    shuffled data repeat its order.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class DataPosition:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> DataPosition:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         try:
             return DataPosition(
                 batches=int(found["batches"]),
@@ -87,27 +87,29 @@ class DataPosition:
                 random_at_start=found["random_at_start"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"not a position in training data: {found!r:.200}") from error
+            raise CheckpointError(
+                f"expected a position in training data, got {found!r:.200}"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassStart:
-    """The start of a pass that resumes one of an earlier run."""
+    """The start of a pass that resumes an earlier run."""
 
     positions: Sequence[DataPosition] = field(default_factory=list)
-    """This worker's position; or those of all workers of the earlier run, if their number
+    """This worker's position, or the positions of all workers of the earlier run if their number
     differed.
     """
 
     is_through: bool = False
-    """Nothing is left to train on in this pass."""
+    """Whether nothing is left to train on in this pass."""
 
     together: PassStart | None = None
-    """Positions of all workers, for shared data: any of them may take what is left."""
+    """Positions of all workers, for shared data; any worker may take the remaining data."""
 
     applied: AppliedBatches | None = None
-    """The batches after the position that servers have applied, if a previous process of this
-    worker trained them.
+    """Batches after the position that servers have already applied, if a previous process of this
+    worker trained on them.
     """
 
     def for_data(self, data: object) -> PassStart:
@@ -116,14 +118,14 @@ class PassStart:
         return self.together if is_shared and self.together is not None else self
 
     def own(self) -> DataPosition | None:
-        """Return this worker's position, if each worker has the data it had before."""
+        """Return this worker's position, if each worker has the same data as before."""
         return self.positions[0] if len(self.positions) == 1 else None
 
     def load_into(self, data: object) -> bool:
-        """Make `data` resume there; return False if it cannot.
+        """Make `data` resume here; return False if it cannot.
 
-        Data that was divided among another number of workers needs `load_state_dicts`, which takes
-        the states of all; without it the pass starts over, with a warning.
+        Data that was divided among a different number of workers needs `load_state_dicts`, which
+        takes the states of all workers; without it, the pass starts over with a warning.
         """
         begun = [each for each in self.positions if each.batches or each.state is not None]
         states = [each.state for each in begun if each.state is not None]
@@ -139,23 +141,23 @@ class PassStart:
         return True
 
     def warn_of_restart(self) -> None:
-        """Log that the pass starts over: data that was already seen will be seen again."""
+        """Log that the pass starts over and repeats data that was already seen."""
         _log.warning(
             "the checkpoint was written by %d workers, and this data cannot be resumed with a "
-            "different number: the interrupted epoch starts over (data.Reader can resume)",
+            "different number, so the interrupted epoch starts over (data.Reader can resume)",
             len(self.positions),
         )
 
 
 def skip_batches(batches: Iterator[Any], count: int) -> None:
-    """Skip `count` batches that were already trained on."""
+    """Skip `count` batches that were trained on earlier."""
     if count:
-        _log.info("skipping %d batches that were trained on before", count)
+        _log.info("skipping %d batches that were trained on earlier", count)
     for number in range(count):
         if next(batches, batches) is batches:
             raise ConfigError(
-                f"the data has {number} batches, but the checkpoint was made after {count}: this "
-                "is different data. Load the model without its training position: "
+                f"the data has {number} batches, but the checkpoint was made after {count}, so "
+                "this is different data. Use the original data, or load only the model with "
                 "Trainer.load(directory)"
             )
 
@@ -182,20 +184,21 @@ class BatchFeed:
         applied: AppliedBatches | None = None,
         files: Mapping[str, int] | None = None,
     ) -> None:
-        """data: reports its position, if possible. before: where the pass started.
+        """data: reports its position, if it can. before: where the pass started.
 
-        close: stops the reading behind `batches`, if it was started for this pass.
-        applied: batches to skip, since servers have applied them.
-        files: whose records identify batches, by number; None: those of `data`, if any.
+        close: stops the reader behind `batches`, if it was started for this pass.
+        applied: batches to skip because servers have applied them.
+        files: the files whose records identify batches, by number; None uses those of `data`, if
+            any.
         """
         self._batches = batches
         self._close = close
         self._as_batch = as_batch
         self.data = data
-        """What the batches come from, if known."""
+        """The data that the batches come from, if known."""
         self._before = before or DataPosition()
         self.applied = applied
-        """What servers had applied of this pass when this process began."""
+        """The data of this pass that servers had applied when this process started."""
         self._files = record_files(data) if files is None else files
         self._epoch = None if applied is None else applied.epoch
         self._origins: dict[int, BatchOrigin] = {}
@@ -209,7 +212,7 @@ class BatchFeed:
         return self._taken
 
     def take(self) -> Batch | None:
-        """Return the next batch; None at the end or after `stop`."""
+        """Return the next batch, or None at the end or after `stop`."""
         with self._lock:
             if self._ended:
                 return None
@@ -250,15 +253,14 @@ class BatchFeed:
         return taken.batch
 
     def keep_account(self, epoch: int) -> None:
-        """Report each batch of pass `epoch` to the servers. Call before taking the first batch."""
+        """Report each batch of pass `epoch` to the servers. Call it before the first `take`."""
         self._epoch = epoch
         keep = getattr(self.data, "keep_account", None)
         if callable(keep):
             keep()
 
     def origin(self, number: int) -> BatchOrigin | None:
-        """Return what a push reports about batch `number`, once; None if batches are not
-        tracked."""
+        """Return the origin that a push reports for batch `number`, once; None if not tracked."""
         if self._epoch is None:
             return None
         if self._files is not None:
@@ -272,7 +274,7 @@ class BatchFeed:
         return self._ended
 
     def position(self) -> DataPosition:
-        """Return what has been handed out in this pass; call it while no thread takes batches."""
+        """Return the position reached in this pass; call it while no thread takes batches."""
         before = self._before
         state = before.state
         if isinstance(self.data, StatefulData):
@@ -286,29 +288,29 @@ class BatchFeed:
         self._ended = True
 
     def close(self) -> None:
-        """Stop, and shut down the reading behind the batches: threads, processes, files."""
+        """Stop, and shut down the reader behind the batches: threads, processes and files."""
         self.stop()
         self._batches = iter(())
         close, self._close = self._close, None
         if close is not None:
             try:
                 close()
-            except Exception as error:  # any data; the error being raised says more
+            except Exception as error:  # any data; the error being raised is more informative
                 _log.warning("the data could not be closed: %r", error)
 
 
 class BatchSource:
-    """Data that can be read `passes` times; raises ConfigError for data that cannot."""
+    """Data that can be read `passes` times. Raises ConfigError if it cannot."""
 
     def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
         self._as_batch = as_batch
         self._data = data
-        self._opened: object = data  # by a function, for the last pass
+        self._opened: object = data  # returned by a function, for the last pass
         self._open: Callable[[], Iterable[Any]]
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
-                f"data is a {type(data).__name__}, expected an iterable of batches "
-                "(inputs, labels), or a function that returns one"
+                "data must be an iterable of batches (inputs, labels) or a function that returns "
+                f"one, got a {type(data).__name__}"
             )
         if isinstance(data, Iterable):
             if passes > 1 and isinstance(data, Iterator):
@@ -322,30 +324,30 @@ class BatchSource:
             self._open = data
         else:
             raise ConfigError(
-                f"data is a {type(data).__name__}, expected an iterable of batches or a function "
-                "that returns one"
+                "data must be an iterable of batches or a function that returns one, got a "
+                f"{type(data).__name__}"
             )
         self.reading = ReadingWatch(data)
-        """What the data reports about its reading."""
+        """The statistics that the data reports about its reading."""
         self.num_batches = _length_of(data)
-        """Batches per pass, if known."""
+        """Number of batches per pass, if known."""
 
     @property
     def record_files(self) -> Mapping[str, int] | None:
-        """Return the files whose records identify batches; None if positions do."""
+        """Return the files whose records identify batches, or None if positions identify them."""
         return record_files(self._opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
-        """Return the data of another worker; None if only its own process can read it.
+        """Return the data of a different worker, or None if only its own process can read it.
 
-        files: the ones it read, if known.
+        files: the files that worker read, if known.
         """
         read = getattr(self._opened, "of_worker", None)
         theirs = read(rank, files) if callable(read) else None
         return None if theirs is None else BatchSource(theirs, self._as_batch)
 
     def begin_pass(self, start: PassStart | None = None) -> BatchFeed:
-        """Start a pass, at the first batch or at `start`."""
+        """Start a pass at the first batch, or at `start`."""
         start = None if start is None else start.for_data(self._data)
         if start is not None and start.is_through and not self._may_be_shared(start):
             return BatchFeed(iter(()), self._as_batch, before=start.own())
@@ -360,7 +362,7 @@ class BatchSource:
         batches = self._open()
         if not isinstance(batches, Iterable):
             raise ConfigError(
-                f"the data function returned a {type(batches).__name__}, expected an iterator"
+                f"the data function must return an iterator, got a {type(batches).__name__}"
             )
         data = self._opened = self._data if isinstance(self._data, StatefulData) else batches
         if start is not None and (left := self._left_of(data, start, before)) is not None:
@@ -368,7 +370,7 @@ class BatchSource:
         if start is not None and not is_loaded:
             start = start.for_data(batches)
             own = start.own()
-            if start.is_through:  # this worker's data; what the function returned is not shared
+            if start.is_through:  # this worker's data; the function's result is not shared
                 return BatchFeed(iter(()), self._as_batch, before=own)
             is_loaded = start.load_into(batches)
         iterator = iter(batches)
@@ -389,8 +391,8 @@ class BatchSource:
         )
 
     def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
-        """Return what a previous process left of a pass over data that is identified by its
-        records; None for other data.
+        """Return the rest of a pass that a previous process left, for data that is identified by
+        its records; None for other data.
         """
         files, applied = record_files(data), start.applied
         if files is None or applied is None or not isinstance(data, MarkedData):
@@ -413,7 +415,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether shared data may be left; a function must be called to find out."""
+        """Return whether shared data may have batches left; a function is called to find out."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

@@ -1,4 +1,4 @@
-"""How a training thread gets its next batch: on demand, or read ahead with its rows."""
+"""Supplies a training thread with batches: on demand, or read ahead along with their rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparsefleet.nn.pulled_rows import PulledRows
 
 __all__ = ["BatchSupply", "DirectSupply", "PrefetchingSupply", "SteppingSupply", "Supplied"]
 
-_STOP_LATENCY_S = 0.2  # how long a thread that waits for a batch may miss the end
+_STOP_LATENCY_S = 0.2  # maximum delay until a thread waiting for a batch notices the end
 
 
 class Supplied(NamedTuple):
-    """A batch and, if they were fetched ahead, its rows."""
+    """A batch and, if fetched in advance, its rows."""
 
     batch: Batch
     pulled: PulledRows | None
@@ -33,16 +33,16 @@ class BatchSupply(Protocol):
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether a batch that was not taken yet has been read or is being read."""
+        """Return whether a batch that has not been taken has been read or is being read."""
 
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
-        """Return the next batch; None at the end.
+        """Return the next batch, or None at the end.
 
         read_ahead: if False, do not start reading the batch after this one.
         """
 
     def read_ahead(self) -> PulledRows | None:
-        """Implement `ReadAhead`: called at the end of a step, before its gradients are sent."""
+        """Implement `ReadAhead`; called at the end of a step, before its gradients are sent."""
 
     def close(self) -> None:
         """Stop reading."""
@@ -74,10 +74,11 @@ class DirectSupply:
 
 
 class SteppingSupply:
-    """Reads the next batch at the end of a step, so that its rows return with the gradients.
+    """Reads the next batch at the end of a step; its rows come back with the reply to the
+    gradients.
 
-    It reads in the training thread: data and model draw random numbers in the same order as if the
-    batch were read after the step.
+    It reads in the training thread, so data and model draw random numbers in the same order as if
+    the batch were read after the step.
 
     plan: returns the rows needed by the inputs of a batch, or None.
     """
@@ -112,7 +113,7 @@ class SteppingSupply:
             return None
         try:
             self._ahead = self._read_and_plan()
-        except Exception as error:  # not the current step's error: raised by the next take
+        except Exception as error:  # not the current step's error, so the next take raises it
             self._error = error
         return None if self._ahead is None else self._ahead.pulled
 
@@ -136,7 +137,7 @@ class SteppingSupply:
 
 
 class _Ahead(NamedTuple):
-    """What the reading thread delivers: a batch, the end, or an error."""
+    """A message from the reading thread: a batch, the end, or an error."""
 
     supplied: Supplied | None
     pull_s: float

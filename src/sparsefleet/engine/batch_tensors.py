@@ -1,4 +1,4 @@
-"""Nested structures of tensors, which batches consist of."""
+"""Nested structures of tensors, which make up batches."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def register_tensor_type(kind: type[Kind], convert: Callable[[Kind], Any]) -> No
 def as_tensors(value: Any) -> Any:
     """Return the same structure of tuples, lists and dicts, with NumPy arrays as tensors.
 
-    Tensors share the memory of arrays. Types of `register_tensor_type` are converted, too.
+    Tensors share memory with the arrays. Types registered with `register_tensor_type` are converted
+    too.
     """
     if isinstance(value, Tensor):
         return value
     if type(value) is tuple and all(type(part) is Tensor for part in value):
-        return value  # the most common batch is not worth copying
+        return value  # the most common kind of batch needs no copy
     if isinstance(value, np.ndarray):
         return _as_tensor(value)
     if isinstance(value, tuple):
@@ -47,7 +48,7 @@ def as_tensors(value: Any) -> Any:
 
 
 def moved(value: Any, device: torch.device | None) -> Any:
-    """Return the same structure with its tensors on that device; unchanged for None."""
+    """Return the same structure with its tensors on the device; None leaves them unchanged."""
     if device is None:
         return value
     if isinstance(value, Tensor):
@@ -63,7 +64,7 @@ def moved(value: Any, device: torch.device | None) -> Any:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the least nested tensor: in (values, offsets), the values are not one per example."""
+    """Return the least nested tensor; in (values, offsets), the values are not one per example."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
@@ -77,7 +78,7 @@ def first_tensor(value: Any) -> Tensor | None:
 
 
 def _as_tensor(array: NDArray[Any]) -> Tensor:
-    # Torch shares only memory that is writable and has no negative strides.
+    # Torch can share memory only if it is writable and has no negative strides.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)

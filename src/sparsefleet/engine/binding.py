@@ -1,4 +1,4 @@
-"""Binds a model to the fleet of a process: which kind of model, in which mode."""
+"""Binds a model to the fleet of a process, with the right kind of model for the mode."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def bind_model(
 
 
 def mode_for_job(mode: str | ModeConfig | None, role: RoleInfo) -> ModeConfig | None:
-    """Return the config of the mode; None: the model's own default.
+    """Return the config of the mode; None means the model's own default.
 
-    Several workers without servers can only train collectively: in any other mode each would wait
+    Several workers without servers can only train collectively; in any other mode, each would wait
     for the others at a store that they do not share.
 
     >>> mode_for_job(None, RoleInfo(kind="worker", index=1, worker_num=2)).strategy.num_rings
@@ -78,7 +78,7 @@ def mode_for_job(mode: str | ModeConfig | None, role: RoleInfo) -> ModeConfig | 
         return CollectiveConfig()
     if not isinstance(config, CollectiveConfig):
         raise ConfigError(
-            f"mode {mode!r} cannot join several workers without servers, and this job has "
+            f"mode {mode!r} cannot connect several workers without servers, but this job has "
             f"{role.worker_num} workers and no servers: start it with --servers, or choose mode "
             "'collective'"
         )

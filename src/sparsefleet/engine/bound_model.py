@@ -1,4 +1,4 @@
-"""What the engine's loop requires of a model, from either API."""
+"""The interface that the engine's loop requires of a model, for either API."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Part = TypeVar("Part")
 
 
 class BoundModel(StartedModel, Protocol):
-    """A model whose values are stored somewhere, and its steps; see `DistributedModel`.
+    """A model with stored values, and its steps; see `DistributedModel`.
 
-    The Fluid API has another one, for programs that store and update their own values.
+    The Fluid API has a second implementation, for programs that store and update their own values.
     """
 
     name: str
@@ -98,7 +98,7 @@ class BoundModel(StartedModel, Protocol):
 
 
 def require_started(part: Part | None) -> Part:
-    """Return a part that a model has only after it is started."""
+    """Return an attribute that a model has only after it is started."""
     if part is None:
         raise ConfigError("the model is not started: call fleet.init_worker() first")
     return part

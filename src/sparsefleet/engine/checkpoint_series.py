@@ -1,4 +1,4 @@
-"""The checkpoints of one training run, written one after another in the background."""
+"""The checkpoints of one training run, written in the background."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 class CheckpointSeries:
-    """Takes snapshots, writes them and removes old ones; the first worker does it for all.
+    """Takes snapshots, writes them and removes old ones; the first worker does this for all.
 
-    A failed save is logged and leaves earlier checkpoints alone; training continues, and the next
-    save is a full one. Not thread-safe.
+    A failed save is logged and does not affect earlier checkpoints; training continues, and the
+    next save is a full one. Not thread-safe.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CheckpointSeries:
         events: Events,
         owner: SeriesOwner | None = None,
     ) -> None:
-        """owner: this training, if it has claimed the directory."""
+        """owner: this training run, if it has claimed the directory."""
         self._owner = owner
         self._events = events
         self._distributed = distributed
@@ -53,18 +53,19 @@ class CheckpointSeries:
         self._writer: threading.Thread | None = None
         self._known: dict[int, WorkerReport] = {}  # the last report of each worker
         self._is_cleaned = False
-        self._last_position: object = None  # of the last save
-        self._base: Base | None = None  # what a delta would be built on
+        self._last_position: object = None  # time of the last save
+        self._base: Base | None = None  # the base for the next delta
         self._deltas = 0  # since the last full one
         self.error: Exception | None = None
-        """The error of the last save; None if it succeeded."""
+        """The error from the last save; None if it succeeded."""
         if distributed.role.is_first_worker:
-            # Servers load what saving needs now, so that the first save is as quick as the others.
+            # Servers load the code for saving now, which makes the first save as quick as later
+            # ones.
             ServerCalls(distributed.store, "").ask_all("files_ready")
 
     def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
-        """Return all workers' reports by rank; for lost workers the last one, since their data was
-        not trained on.
+        """Return all workers' reports by rank; for a lost worker, its last one, since no data was
+        trained on since.
 
         present: reports of the workers still present, by rank.
         """
@@ -77,14 +78,14 @@ class CheckpointSeries:
         ]
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
-        """Take a snapshot and let a thread write it; return what was done, for the log.
+        """Take a snapshot and let a thread write it; return a summary for the log.
 
-        All workers must be paused, with everything applied.
+        All workers must be paused, and all their updates applied.
         """
         if self.is_busy:
             return "skipped: the previous one is still being written"
         self._join()
-        if self._owner is None:  # another worker has claimed the directory, and is lost
+        if self._owner is None:  # a different worker claimed the directory and is lost
             self._owner = SeriesOwner.of(self._directory, self._config.storage_options)
         step = sum(report.batches for report in reports)
         position = (step, [(report.fit, report.epoch, report.is_ended) for report in reports])
@@ -92,7 +93,7 @@ class CheckpointSeries:
             return "skipped: nothing was trained since the last save"
         path = f"{self._directory}/{step_name(step)}"
         base = self._base if self._deltas < self._config.deltas_between_fulls else None
-        if base is not None and base.path == path:  # an epoch ended just after a save
+        if base is not None and base.path == path:  # an epoch ended right after a save
             base = None
         begun = time.monotonic()
         try:
@@ -120,7 +121,7 @@ class CheckpointSeries:
         )
         self._writer.start()
         kind = "full" if base is None else "delta"
-        return f"began: {path} ({kind}), snapshot taken in {pause_ms:.1f} ms"
+        return f"started: {path} ({kind}), snapshot taken in {pause_ms:.1f} ms"
 
     @property
     def is_busy(self) -> bool:
@@ -128,12 +129,12 @@ class CheckpointSeries:
         return self._writer is not None and self._writer.is_alive()
 
     def wait(self) -> None:
-        """Return when the current save is committed, or has failed."""
+        """Block until the current save is committed or has failed."""
         self._join()
 
     def _join(self) -> None:
         if self._writer is not None:
-            self._writer.join()  # ends: every call in it has a deadline
+            self._writer.join()  # it ends, since every call in it has a deadline
             self._writer = None
 
     def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:
@@ -163,7 +164,7 @@ class CheckpointSeries:
             )
 
     def _clean_up_once(self) -> None:
-        """Remove what killed saves left behind, before the first save may need the space."""
+        """Remove leftovers of killed saves, before the first save may need the space."""
         if not self._is_cleaned:
             self._is_cleaned = True
             with self._removing():
@@ -171,7 +172,7 @@ class CheckpointSeries:
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[None]:
-        """Log what cannot be removed: it only costs space."""
+        """Log files that cannot be removed; they only cost space."""
         try:
             yield
         except (SparseFleetError, OSError) as error:
@@ -179,7 +180,7 @@ class CheckpointSeries:
 
     def _failed(self, path: str, error: Exception) -> None:
         self.error = error
-        self._base = None  # servers may count rows as saved that are not
+        self._base = None  # servers may count unsaved rows as saved
         self._deltas = 0
         self._last_position = None
         _log.error(

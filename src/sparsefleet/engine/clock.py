@@ -1,4 +1,4 @@
-"""Where the time of training threads and readers goes, and what to do about it."""
+"""Tracks where the time of training threads and readers goes, and advises how to reduce it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MEGABYTE = 1e6
 class StepClock:
     """The time of one thread in one pass by activity, and its counts.
 
-    Only its thread writes it. Others may read it meanwhile: each number is consistent by itself,
+    Only that thread writes it. Others may read it at any time: each number is consistent by itself,
     but two numbers may belong to different steps.
     """
 
@@ -50,11 +50,11 @@ class StepClock:
 
     def __init__(self, window_batches: int = 1) -> None:
         self.steps = 0
-        """Steps finished, without skipped ones."""
+        """Number of finished steps, excluding skipped ones."""
         self.examples = 0
-        """Examples in those steps."""
+        """Number of examples in those steps."""
         self.skipped = 0
-        """Batches skipped, such as those with a loss that is not finite."""
+        """Number of skipped batches, such as ones with a non-finite loss."""
         self.loss_sum = 0.0
         """Sum of loss * examples over the steps."""
         self.data_s = 0.0
@@ -64,15 +64,15 @@ class StepClock:
         self.compute_s = 0.0
         """Forward, loss, backward."""
         self.hand_over_s = 0.0
-        """From the end of the backward pass until the mode released the thread."""
+        """Time from the end of the backward pass until the mode released the thread."""
         self.save_s = 0.0
         """Paused for saves."""
         self.elapsed_s = 0.0
-        """The thread's whole time; set when it ends."""
+        """The thread's total time; set when it ends."""
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
         """The last batches."""
         self.ended_at = 0.0
-        """When the last step that a script took itself ended, by `perf_counter`; 0: none."""
+        """End of the last step that the script took itself, by `perf_counter`; 0 if none."""
 
     def count(
         self,
@@ -85,10 +85,10 @@ class StepClock:
         loss: float | None = None,
         is_skipped: bool = False,
     ) -> None:
-        """Count a step that a script took itself; the moments are those of `perf_counter`.
+        """Count a step that a script took itself; times are from `perf_counter`.
 
-        The time since the last such step counts as elapsed, and hence as "other": what a script
-        does between its steps is unknown.
+        The time since the last such step counts as elapsed, and hence as "other", since it is
+        unknown what a script does between its steps.
         """
         self.pull_s += entered - begun
         self.compute_s += computed - entered
@@ -101,7 +101,7 @@ class StepClock:
             return
         self.steps += 1
         self.examples += examples
-        if loss is not None and math.isfinite(loss):  # the sum is kept for as long as the process
+        if loss is not None and math.isfinite(loss):  # the sum lives as long as the process
             self.loss_sum += loss * examples
 
     @property
@@ -150,7 +150,7 @@ class TimeShares:
     """Waiting for other threads, for room in a queue, or for a save to start."""
 
     other: float = 0.0
-    """The rest: counting, and waiting for the interpreter."""
+    """Everything else, such as counting and waiting for the interpreter."""
 
     @property
     def total(self) -> float:
@@ -173,7 +173,7 @@ class TimeShares:
 
     @staticmethod
     def of(clock: StepClock, wait_s: float) -> TimeShares:
-        """Build from a clock and the seconds of its hand-over that the mode spent waiting."""
+        """Build from a clock and the part of its hand-over time that the mode spent waiting."""
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
         known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(
@@ -189,26 +189,26 @@ class TimeShares:
 def advise(
     shares: TimeShares, reading: ReaderStats | None = None, *, is_local: bool = False
 ) -> str:
-    """Return one sentence: the bottleneck, its share, and how to reduce it.
+    """Return one sentence with the bottleneck, its share, and how to reduce it.
 
-    reading: what the data's reader counted meanwhile, if there is one.
-    is_local: tables are in this process.
+    reading: the reader's counts for the same period, if there is a reader.
+    is_local: whether tables are in this process.
 
     >>> advise(TimeShares(compute=9.0, data=1.0))[:46]
-    '90 % compute: computing is the bottleneck, as '
+    '90% compute: computing is the bottleneck, as i'
     >>> advise(TimeShares(compute=5.0, data=4.0))[:45]
-    '44 % data: reading batches is the bottleneck;'
+    '44% data: reading batches is the bottleneck; '
     """
     found = find_bottleneck(shares.seconds(), is_local=is_local)
     if found is None:
-        return "nothing was trained: the data had no batches"
+        return "nothing was trained because the data had no batches"
     if found.activity == "data" and reading is not None:
         found = found._replace(advice=advise_reading(reading))
     return str(found)
 
 
 class ReadingWatch:
-    """Tracks the counts of data with `stats()` (readers, Datasets, loaders) since a given moment.
+    """Tracks the counts of data with `stats()` (readers, Datasets, loaders) since a given time.
 
     >>> watch = ReadingWatch([1, 2])
     >>> watch.begin(), watch.so_far()
@@ -220,11 +220,11 @@ class ReadingWatch:
         self._before = stats_of(data)
 
     def begin(self) -> None:
-        """Start counting now."""
+        """Start counting from now."""
         self._before = stats_of(self._data)
 
     def so_far(self) -> ReaderStats | None:
-        """Return what was read since; None if the data keeps no counts."""
+        """Return the counts since `begin`, or None if the data keeps no counts."""
         if self._before is None:
             return None
         now = stats_of(self._data)
@@ -232,7 +232,7 @@ class ReadingWatch:
 
 
 def stats_of(data: object) -> ReaderStats | None:
-    """Return what the data reports about its reading, if anything."""
+    """Return the statistics that the data reports about its reading, if any."""
     stats = getattr(data, "stats", None)
     if not callable(stats):
         return None
@@ -244,47 +244,47 @@ def stats_of(data: object) -> ReaderStats | None:
 
 
 def describe_reading(reading: ReaderStats, seconds: float) -> str:
-    """Return one line: how much was read, how fast, and who waited for whom.
+    """Return one line that says how much was read, how fast, and who waited for whom.
 
     >>> stats = ReaderStats(lines=2_000, bytes=1_000_000, bad_lines=3, threads=1,
     ...                     producers_blocked_s=0.5, consumers_blocked_s=1.25)
     >>> print(describe_reading(stats, 2.0))
-    read 2,000 lines, 1.0 MB (1,000 lines a second) with 1 thread; the queue of \
-batches was empty for 1.2 s and full for 0.5 s; 3 bad lines were left out
+    read 2,000 lines, 1.0 MB (1,000 lines per second) with 1 thread; the batch queue \
+was empty for 1.2 s and full for 0.5 s; 3 bad lines were skipped
     """
     if reading.threads == 0:
         return f"took {reading.records:,} records" + (" from memory" if reading.records else "")
     noun, count = ("lines", reading.lines) if reading.lines else ("records", reading.records)
     rate = count / seconds if seconds > 0 else 0.0
     parts = [
-        f"read {count:,} {noun}, {reading.bytes / _MEGABYTE:,.1f} MB ({rate:,.0f} {noun} a second) "
-        f"with {_plural(reading.threads, 'thread')}",
-        # Not "training waited": a thread also waits for its turn, for the interpreter, and while a
-        # batch becomes tensors, which the table of times counts as waiting for batches.
-        f"the queue of batches was empty for {reading.consumers_blocked_s:.1f} s and full for "
+        f"read {count:,} {noun}, {reading.bytes / _MEGABYTE:,.1f} MB ({rate:,.0f} {noun} per "
+        f"second) with {_plural(reading.threads, 'thread')}",
+        # Not "training waited": a thread also waits for its turn, for the interpreter, and for the
+        # conversion to tensors, all of which the time table counts as waiting for batches.
+        f"the batch queue was empty for {reading.consumers_blocked_s:.1f} s and full for "
         f"{reading.producers_blocked_s:.1f} s",
     ]
     if reading.bad_lines:
         were = "was" if reading.bad_lines == 1 else "were"
-        parts.append(f"{_plural(reading.bad_lines, 'bad line')} {were} left out")
+        parts.append(f"{_plural(reading.bad_lines, 'bad line')} {were} skipped")
     return "; ".join(parts)
 
 
 def advise_reading(reading: ReaderStats) -> str:
-    """Return what helps when training waits for batches.
+    """Return advice for training that waits for batches.
 
     >>> advise_reading(ReaderStats(lines=9, threads=2, consumers_blocked_s=3.0))[:60]
-    'training waits for the 2 threads that read; use more of them'
+    'training waits for the 2 reading threads; use more of them o'
     """
     if reading.threads == 0:
         return (
-            "the data is in memory, but making batches from it is slow; prepare the next one "
-            "while this one computes (prefetch=True), or use larger batches"
+            "the data is in memory, but making batches from it is slow; prepare the next batch "
+            "while the current one computes (prefetch=True), or use larger batches"
         )
     if reading.producers_blocked_s > reading.consumers_blocked_s:
         return (
-            "batches were read in time, but taking them is the bottleneck; prepare the next one "
-            "while this one computes (prefetch=True), or use larger batches"
+            "batches were read in time, but taking them is the bottleneck; prepare the next batch "
+            "while the current one computes (prefetch=True), or use larger batches"
         )
     if reading.lines == 0:
         return (
@@ -292,13 +292,11 @@ def advise_reading(reading: ReaderStats) -> str:
             "make whole batches with NumPy, run several generators in processes, or read files "
             "natively (data.Reader)"
         )
-    threads = (
-        "thread that reads" if reading.threads == 1 else f"{reading.threads} threads that read"
-    )
+    threads = "reading thread" if reading.threads == 1 else f"{reading.threads} reading threads"
     return (
         f"training waits for the {threads}; use more of them on free cores (Reader(threads=...)) "
-        "with a file for each, a format instead of a pipe command, or keep the data in memory "
-        "(MemoryData)"
+        "with a file for each, use a built-in format instead of a pipe command, or keep the data "
+        "in memory (MemoryData)"
     )
 
 

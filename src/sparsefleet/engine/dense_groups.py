@@ -30,21 +30,21 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseGroup:
-    """Parameters that one rule updates; they form one dense table."""
+    """Parameters that are updated by one rule and form one dense table."""
 
     table: str
     index: int
     """Index of the optimizer's parameter group."""
     parameters: list[nn.Parameter]
     optimizer: optim.Optimizer | None
-    """None: only torch implements this rule."""
+    """None if only torch implements this rule."""
     reason: str = ""
-    """Why only torch implements it."""
+    """Why only torch implements the rule."""
     min_block_size: int = 8192
-    """Smallest number of elements worth placing on another server."""
+    """Smallest number of elements worth placing on an additional server."""
 
     def spec(self) -> DenseSpec:
-        """Return the description of its table. REQUIRES: `optimizer` is not None."""
+        """Return the spec of the group's table. REQUIRES: `optimizer` is not None."""
         assert self.optimizer is not None
         size = sum(parameter.numel() for parameter in self.parameters)
         on_one_server = self.optimizer.needs_norms
@@ -61,8 +61,8 @@ OptimizerLike = torch.optim.Optimizer | optim.Optimizer | list[DenseGroup]
 
 
 def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]:
-    """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one,
-    or each in its own if it needs their norms.
+    """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one
+    group, or in one each if it needs their norms.
 
     Frozen parameters (requires_grad=False) are left out.
     """
@@ -115,7 +115,7 @@ def _table_name(number: int) -> str:
 def describe_optimizer(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Any]
 ) -> optim.Optimizer:
-    """Return the description that updates as torch does; raise ConfigError if there is none.
+    """Return the description that updates like torch. Raises ConfigError if there is none.
 
     >>> layer = nn.Linear(2, 1)
     >>> adam = torch.optim.Adam(layer.parameters(), lr=0.002)
@@ -132,7 +132,7 @@ def describe_optimizer(
         )
     if group.get("maximize"):
         raise ConfigError(
-            f"tables do not support {kind.__name__} with maximize=True: negate the loss"
+            f"tables do not support {kind.__name__} with maximize=True; negate the loss instead"
         )
     return describe(group)
 
@@ -140,18 +140,19 @@ def describe_optimizer(
 def require_something_to_train(
     model: nn.Module, groups: Sequence[DenseGroup], modules: Sequence[SparseModule]
 ) -> None:
-    """Raise ConfigError for a model with nothing to train, or with clashing table names."""
+    """Raise ConfigError if a model has nothing to train, or clashing table names."""
     if not groups and not modules:
         raise ConfigError(
-            f"{type(model).__name__} has no parameter that the optimizer holds and no "
-            "SparseEmbedding: there is nothing to train"
+            f"{type(model).__name__} has no SparseEmbedding and none of the optimizer's "
+            "parameters, so there is nothing to train: create the optimizer from "
+            "model.parameters()"
         )
     own = {group.table for group in groups}
     for module in modules:
         if module.name in own:
             raise ConfigError(
-                f"a {type(module).__name__} has the table name '{module.name}', which is "
-                "reserved for dense parameters: choose another"
+                f"a {type(module).__name__} has the table name '{module.name}', which is reserved "
+                "for dense parameters: choose a different name"
             )
 
 
@@ -160,23 +161,23 @@ def require_table_optimizers(
 ) -> None:
     """Raise ConfigError for tables that would use an optimizer that only torch implements.
 
-    default: the optimizer of tables without their own; None if there is none.
+    default: the optimizer for tables without their own; None if there is none.
     """
     without = [module.name for module in modules if module.own_optimizer is None]
     if default is None and without and groups:
         raise ConfigError(
-            f"table '{without[0]}' has no optimizer of its own and cannot use the one given: "
+            f"table '{without[0]}' has no optimizer and cannot use the model's: "
             f"{groups[0].reason}. Use one of these, or set one for the table: "
             "SparseEmbedding(..., optimizer=sparsefleet.optim.Adam(lr=...))"
         )
 
 
 def require_local(groups: Sequence[DenseGroup], role: RoleInfo, mode: str | ModeConfig) -> None:
-    """Raise ConfigError for rules that only torch implements where servers must apply them."""
+    """Raise ConfigError if servers would have to apply rules that only torch implements."""
     if groups and (role.server_endpoints or not isinstance(mode_config(mode), LocalConfig)):
         where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
         raise ConfigError(
-            f"{groups[0].reason}; {where} only these can be used, or any in mode 'collective'"
+            f"{groups[0].reason}; {where}, only these can be used; mode 'collective' supports any"
         )
 
 

@@ -68,9 +68,9 @@ class DistributedModel:
 
     name: identifies this training run among the workers; each run has its own.
     connect_s: seconds to wait for servers to start.
-    wire_dtype: number format on the network, see `RemoteStoreConfig`.
-    track_dirty: tables track which rows changed, so that a save can hold only those.
-    placement: where dense parameters live and who updates them; None is the store.
+    wire_dtype: number format on the network; see `RemoteStoreConfig`.
+    track_dirty: whether tables track changed rows, which lets a save contain only those.
+    placement: where dense parameters live and who updates them; None means the store.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
@@ -109,7 +109,7 @@ class DistributedModel:
         optimizer = self.placement.own_optimizer(model, optimizer)
         self._optimizer = optimizer
         self.stepping = TorchStepping(optimizer)
-        """The user's torch optimizer, while this model is in charge of it."""
+        """The user's torch optimizer, while this model controls it."""
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
         self.wait_s = wait_s
         self._remote = RemoteStoreConfig(
@@ -136,12 +136,12 @@ class DistributedModel:
         self._rates = schedule_with_rates(
             schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
         )
-        self._steps = 0  # schedule steps counted by earlier modes
+        self._steps = 0  # schedule steps counted by previous modes
         self._starts = 0
         self._failed = False
         self._replicas = Replicas(self.flat, model, spares_model=bool(self._by_torch))
         self.plans = LookupPlans()
-        """The lookups of each batch layout, learned from steps."""
+        """The lookups for each batch layout, learned from steps."""
         self._store: Store | None = None
         self._board: Board | None = None
         self._mode: Mode | None = None
@@ -149,11 +149,11 @@ class DistributedModel:
         self._incarnation = Incarnation()
         self._shared_at = 0
         self.succession: Succession | None = None
-        """What this worker leaves for a process in its place; None if there will be none."""
+        """The state left for a process that replaces this worker; None if it is never replaced."""
         self.replacement: RankReplacement | None = None
-        """How lost ranks are replaced; None if one ends the job."""
+        """How lost ranks are replaced; None if losing one ends the job."""
         self.left_out: dict[int, LeftOut] = {}
-        """Data of lost workers that nobody has trained, by worker."""
+        """Data of lost workers that nobody has trained on, by worker."""
         self._tables: dict[str, TableSpec] = {}
 
     # -- life ---------------------------------------------------------------------------------
@@ -164,17 +164,21 @@ class DistributedModel:
 
     @property
     def store(self) -> Store:
-        """Return the store of the tables; available after `start()`."""
+        """Return the store that holds the tables; available after `start()`."""
         return require_started(self._store)
 
     @property
     def device(self) -> torch.device | None:
-        """Return the device for batches, after `start()`; None: they stay on the CPU."""
+        """Return the device for batches, or None to keep them on the CPU; available after
+        `start()`.
+        """
         return self.placement.device
 
     @property
     def board(self) -> Board:
-        """Return the workers' board for notes, after `start()`: the servers, if any."""
+        """Return the board for notes between workers, on the servers if any; available after
+        `start()`.
+        """
         return require_started(self._board)
 
     @property
@@ -189,19 +193,21 @@ class DistributedModel:
 
     @property
     def tables(self) -> Mapping[str, TableSpec]:
-        """Return the sparse tables by name, after `start()`."""
+        """Return the sparse tables by name; available after `start()`."""
         return self._tables
 
     def start(self) -> None:
         """Connect to the servers and define the tables; all workers start with the same values.
 
-        These are the first worker's, or those in the directory that servers were asked to load.
-        Raises DeadlineError naming the server that does not start.
+        The values come from the first worker, or from the directory that servers were asked to
+        load. Raises DeadlineError naming the server that does not start.
         """
         if self.is_started:
             return
         if self.role.is_server:
-            raise ConfigError("a server trains no model: call fleet.run_server()")
+            raise ConfigError(
+                "this process is a server and cannot train a model: call fleet.run_server()"
+            )
         taken: TakenOver | None = None
         if self._store is None:
             self.placement.join(self)
@@ -245,7 +251,7 @@ class DistributedModel:
         WORKER.serve(self)
 
     def finish(self) -> None:
-        """Apply everything handed over, leave the other workers and end threads."""
+        """Apply everything handed over, leave the other workers, and end all threads."""
         if self._mode is not None:
             mode, self._mode = self._mode, None
             if not self._failed:
@@ -257,12 +263,12 @@ class DistributedModel:
                 self._steps += mode.steps_of_schedule
 
     def close(self) -> None:
-        """Finish and close connections. Tables in this process live on in the model."""
+        """Finish and close connections. Tables in this process stay with the model."""
         WORKER.release(self)
         store, self._store = self._store, None
         try:
             self.finish()
-            if store is not None and not self._failed:  # a worker that failed counts as lost
+            if store is not None and not self._failed:  # a failed worker counts as lost
                 if self.succession is not None:
                     self.succession.closes()
                 self.meeting.leave()
@@ -273,13 +279,13 @@ class DistributedModel:
             raise_left_out(self.left_out)
 
     def flush(self) -> None:
-        """Return when everything handed over is applied and the parameters here are current."""
+        """Block until everything handed over is applied and the local parameters are current."""
         self.mode.flush()
 
     def settle(self) -> None:
-        """Flush on all workers: the parameters here then include what any worker handed over.
+        """Flush on all workers; the local parameters then include what any worker handed over.
 
-        All workers call it.
+        Must be called by all workers.
         """
         self.flush()
         if not self.meeting.is_alone:
@@ -296,7 +302,7 @@ class DistributedModel:
         self.mode.rejoin()
 
     def fail(self, error: BaseException) -> None:
-        """Report that a thread failed: threads that wait for it raise an error."""
+        """Report that a thread failed, which makes threads that wait for it raise an error."""
         self._failed = True
         if self.succession is not None and self._store is not None:
             self.succession.keep_session(True)
@@ -307,7 +313,7 @@ class DistributedModel:
     # -- steps --------------------------------------------------------------------------------
 
     def replicas(self, count: int) -> list[nn.Module]:
-        """Return `count` models over the same parameters, one per thread; see `Replicas`."""
+        """Return `count` models that share the same parameters, one per thread; see `Replicas`."""
         return self._replicas.first(count)
 
     def step(
@@ -321,20 +327,20 @@ class DistributedModel:
         place: Place | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
-        """Return a training step: run forward and backward inside; its gradients are sent at the
-        end.
+        """Return a training step. Run forward and backward inside it; gradients are sent when it
+        ends.
 
-        batch: any nested structure of tensors. With it, the rows of all its ids are fetched in one
-        request per server, once a first batch has shown which ids go where.
+        batch: any nested structure of tensors. If given, the rows for all its ids are fetched in
+        one request per server, once a first batch has shown which ids go where.
         pulled: rows that `prefetch` or the previous step fetched for this batch.
-        lookups: predicts what a batch looks up; None uses what this model has learned.
+        lookups: predicts the lookups of a batch; None uses the plans this model has learned.
         ahead, place, origin: see `Step`.
         """
         clock = (WORKER.own_clock(), perf_counter()) if place is None else None
         mode = self.mode
         source = None
         is_planned = False
-        if pulled is not None and pulled.wanted():  # planned, but no step has fetched the rows
+        if pulled is not None and pulled.wanted():  # planned, but not fetched by an earlier step
             pulled = None
         if batch is not None:
             source = lookups or self.plans
@@ -357,15 +363,17 @@ class DistributedModel:
         )
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
-        """Pull the rows of a later batch; None if the mode needs fresh rows, or without a plan."""
+        """Pull the rows of a later batch. Return None if the mode needs fresh rows or there is no
+        plan.
+        """
         may = self.mode.may_prefetch and not self.mode.needs_fresh_rows
         found = (lookups or self.plans).lookups(batch) if may else None
         return pull_rows(found, self.mode.pull) if found else None
 
     def plan_ahead(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
-        """Return what a later batch looks up, without the rows, for `ReadAhead`.
+        """Return the lookups of a later batch, without rows, for `ReadAhead`.
 
-        None if the mode does not return rows, or without a plan.
+        Return None if the mode does not return rows or there is no plan.
         """
         found = (lookups or self.plans).lookups(batch) if self.mode.brings_rows else None
         return plan_rows(found) if found else None
@@ -378,11 +386,11 @@ class DistributedModel:
         batch: Any = None,
         lookups: LookupSource | None = None,
     ) -> Iterator[nn.Module]:
-        """Return the model for evaluation: no gradients; rows are read, not created.
+        """Return the model for evaluation, without gradients; rows are read but not created.
 
-        `with distributed.evaluating() as model: model(ids)`. For batch and lookups see `step`.
+        `with distributed.evaluating() as model: model(ids)`. For batch and lookups, see `step`.
         """
-        # Not `replica or ...`: a compiled module has a length only if the original has one.
+        # Not `replica or ...`: a compiled module has a length only if the original does.
         model, pull = self.model if replica is None else replica, self.mode.pull
         source = lookups or self.plans
         found = None if batch is None else source.lookups(batch)
@@ -402,7 +410,7 @@ class DistributedModel:
 
     @property
     def schedule_steps(self) -> int:
-        """Return the steps of the learning-rate schedule, as far as known here."""
+        """Return the number of learning-rate schedule steps, as known to this worker."""
         return self._steps + (0 if self._mode is None else self._mode.steps_of_schedule)
 
     def learning_rates(self) -> dict[str, float]:
@@ -418,10 +426,11 @@ class DistributedModel:
         return rates
 
     def save(self, directory: str | os.PathLike[str], *, only: Predicate | None = None) -> None:
-        """Write model and tables with all optimizer state; one worker calls it.
+        """Write the model and its tables with all optimizer state; call it on one worker.
 
-        Returns when the checkpoint is committed. What other workers hand over meanwhile may or may
-        not be in it; for a consistent cut see `Trainer.save`. only: what to save, by name.
+        Returns when the checkpoint is committed. Updates that other workers hand over in the
+        meantime may or may not be in it; for a consistent save see `Trainer.save`. only: selects
+        what to save, by name.
         """
         self.flush()
         save = ModelSave(self, directory, schedule_steps=self.schedule_steps, only=only)
@@ -435,10 +444,10 @@ class DistributedModel:
         only: Predicate | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Read what `save` wrote. All workers call it; the first one loads it.
+        """Load a checkpoint of `save`. Must be called by all workers; the first one loads.
 
         A schedule resumes at its position here or in the checkpoint, whichever is further. only:
-        what to load, by name. On an error nothing has changed, and all workers raise.
+        selects what to load, by name. On an error, nothing has changed and all workers raise it.
         """
         self.finish()
         self.placement.load(self, LoadRequest(directory, only, storage_options))
@@ -446,45 +455,46 @@ class DistributedModel:
         self.start()
 
     def make_publisher(self, config: PublishConfig) -> Publisher:
-        """Return a publisher of this model as updates of the export in `config.model`."""
+        """Return a publisher of this model, as updates to the export in `config.model`."""
         from sparsefleet.engine.publishing import make_publisher
 
         return make_publisher(self, config)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of the random generators that training draws from, for JSON."""
+        """Return the state of the random generators used in training, for JSON."""
         return random_state()
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `random_state` returned."""
+        """Restore the state that `random_state` returned."""
         set_random_state(state)
 
     def collect(self) -> None:
-        """Send state that only other workers have to the first one, before a save. All workers call
-        it."""
+        """Send state that only other workers have to the first one before a save. Must be called by
+        all workers.
+        """
         self.placement.collect()
 
     def notes_to_save(self) -> dict[str, Any]:
-        """Return what a checkpoint stores besides tensors and tables, for JSON."""
+        """Return the data that a checkpoint stores besides tensors and tables, for JSON."""
         return self.placement.notes_to_save(self.mode, self.groups)
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:
-        """Restore what `notes_to_save` left in a checkpoint that is being loaded."""
+        """Restore the data of `notes_to_save` from a checkpoint that is being loaded."""
         self.placement.take_notes(notes)
 
     def fitted(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the tensors of a checkpoint in the form this worker takes."""
+        """Return the tensors of a checkpoint in the form that this worker needs."""
         return self.placement.fitted(tensors, self.role.index)
 
     # -- for placements -----------------------------------------------------------------------
 
     @property
     def first_step(self) -> int:
-        """Steps of the learning-rate schedule before the next start."""
+        """Number of schedule steps before the next start."""
         return self._steps
 
     def continue_schedule(self, steps: int) -> None:
-        """Resume the schedule at this step, unless it is already further along."""
+        """Resume the schedule at this step, unless it is already past it."""
         self._steps = max(self._steps, steps)
 
     def write_dense(self) -> None:
@@ -565,7 +575,7 @@ class DistributedModel:
         )
 
     def _step_by_torch(self, gradients: Mapping[str, Floats]) -> None:
-        """Take one step of an optimizer that only torch implements, on the shared parameters."""
+        """Take one step with an optimizer that only torch implements, on the shared parameters."""
         self.stepping.step(self._replicas.parameters_of(self.model), gradients)
 
     def _share_values(self) -> None:
@@ -573,7 +583,7 @@ class DistributedModel:
         self.placement.share_values(self)
 
     def _use_live_values(self) -> None:
-        """Make parameters in this process the table's own memory instead of a copy."""
+        """Make the parameters in this process use the table's memory instead of a copy."""
         if isinstance(self._store, LocalStore) and not self._has_own_copies:
             for group in self._native_groups():
                 live = self._store.live_dense(group.table)

@@ -1,4 +1,4 @@
-"""Training events, as values that displays, loggers and callbacks subscribe to."""
+"""Training events: values to which displays, loggers and callbacks subscribe."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ __all__ = [
 ]
 AnyEvent = TypeVar("AnyEvent")
 _log = logging.getLogger("sparsefleet.engine")
-_STOP_S = 60.0  # longest wait for a call that is under way
+_STOP_S = 60.0  # maximum wait for a call in progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassView:
     """A running pass as seen from outside its threads, for displays that poll it.
 
-    Training threads pay nothing for being polled, beyond the interpreter's time.
+    Polling costs training threads nothing but the interpreter's time.
     """
 
     epoch: int
-    """The epoch, from 1."""
+    """The epoch, counted from 1."""
     epochs: int
     num_batches: int | None
-    """Batches of a whole pass, if known."""
+    """Number of batches in a whole pass, if known."""
     clocks: list[StepClock]
-    """One per thread, live."""
+    """One clock per thread, live."""
     stats_before: ModeStats
     """The mode's counters at the start of the pass."""
     reading: ReadingWatch
@@ -70,7 +70,7 @@ class PassView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassResult:
-    """The result of one pass over the data of this worker."""
+    """The result of one pass over this worker's data."""
 
     epoch: int
     examples: int
@@ -80,17 +80,17 @@ class PassResult:
     loss: float
     """Mean loss per example, each computed before learning from it."""
     reading: ReaderStats | None
-    """What was read for the pass; None if the data keeps no counts."""
+    """Reading statistics for the pass; None if the data keeps no counts."""
     time_shares: TimeShares
     validation: Mapping[str, float] | None = None
-    """Metrics of the validation data after the pass."""
+    """Metrics on the validation data after the pass."""
 
 
 class FitBegan(NamedTuple):
     """Training is about to start or resume."""
 
     epoch: int
-    """The first epoch to be trained, from 1."""
+    """The first epoch to train, counted from 1."""
     epochs: int
 
 
@@ -101,7 +101,7 @@ class PassBegan(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """A thread has finished a step. Emitted in that thread, only if there is a subscriber."""
+    """A thread has finished a step. Emitted in that thread, and only if there is a subscriber."""
 
     place: Place
     outcome: Outcome
@@ -109,14 +109,14 @@ class StepDone(NamedTuple):
 
 
 class PassEnded(NamedTuple):
-    """All threads of this worker have run out of data, and saves of the pass have begun."""
+    """All threads of this worker have run out of data, and the saves of the pass have started."""
 
     view: PassView
     result: PassResult
 
 
 class Evaluated(NamedTuple):
-    """Validation data was evaluated, by all workers together."""
+    """Validation data was evaluated by all workers together."""
 
     epoch: int
     epochs: int
@@ -125,7 +125,7 @@ class Evaluated(NamedTuple):
 
 
 class EvaluatedWithin(NamedTuple):
-    """Validation data was evaluated within an epoch, by all workers while their threads pause.
+    """Validation data was evaluated within an epoch by all workers, with their threads paused.
 
     Emitted in a training thread, or where `fit` was called if this worker has no more data.
     """
@@ -133,25 +133,25 @@ class EvaluatedWithin(NamedTuple):
     epoch: int
     epochs: int
     step: int
-    """Batches trained on by all workers together."""
+    """Number of batches that all workers together have trained on."""
     figures: Mapping[str, float]
     """The metrics, the same on all workers."""
 
 
 class EpochEnded(NamedTuple):
-    """An epoch and its validation have finished; the model has the parameters of the store."""
+    """An epoch and its validation have finished; the model holds the store's parameters."""
 
     result: PassResult
 
 
 class Saved(NamedTuple):
-    """A checkpoint is committed. Emitted in the first worker, which writes."""
+    """A checkpoint is committed. Emitted in the first worker, which writes it."""
 
     path: str
     step: int
-    """Batches trained on by all workers together."""
+    """Number of batches that all workers together have trained on."""
     is_full: bool
-    """False: it holds only the rows changed since the one before."""
+    """False if it contains only the rows changed since the previous one."""
     seconds: float
 
 
@@ -171,17 +171,17 @@ class Failed(NamedTuple):
 class WorkerLost(NamedTuple):
     """A worker was missing when the others synchronized, and they continue without it.
 
-    It cannot return: the servers reject a lost worker until the job is restarted.
+    It cannot return, since the servers reject a lost worker until the job is restarted.
     """
 
     rank: int
 
 
 class FitEnded(NamedTuple):
-    """All epochs are over, or were ended early. Everything handed over is applied."""
+    """All epochs are finished, or training was ended early. Everything handed over is applied."""
 
     epochs: int
-    """Epochs finished, over all runs of this `fit`."""
+    """Number of epochs finished over all runs of this `fit`."""
     was_stopped: bool
     """Whether a subscriber requested an early end."""
 
@@ -206,7 +206,7 @@ class Events:
     """Delivers events to the subscribers of their type, in order of subscription.
 
     Subscribe before training starts. `emit` runs listeners in the calling thread; an exception from
-    a listener is raised there, and stops the training. Background threads `post` instead: a
+    a listener is raised there and stops training. Background threads call `post` instead, and a
     training thread delivers at its next step.
 
     >>> events, seen = Events(), []
@@ -238,10 +238,9 @@ class Events:
             self.posted.clear()
 
     def listener(self, kind: type[AnyEvent]) -> Callable[[AnyEvent], None] | None:
-        """Return a function that delivers events of this type; None if there are no subscribers.
+        """Return a function that delivers events of this type, or None if there are no subscribers.
 
-        For events on the hot path: look it up once per pass, and create no event without
-        subscribers.
+        On the hot path, look it up once per pass and create no event without subscribers.
         """
         listeners = self._listeners.get(kind)
         if not listeners:
@@ -254,7 +253,7 @@ class Events:
             listener(event)
 
     def emit_to_all(self, event: Any) -> None:
-        """Deliver an event to every listener; log what a listener raises."""
+        """Deliver an event to every listener; log any exceptions they raise."""
         for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
@@ -267,17 +266,17 @@ class Events:
             self.posted.append(event)
 
     def deliver(self) -> None:
-        """Deliver what was posted."""
+        """Deliver the posted events."""
         while self.posted:
             try:
                 event = self.posted.popleft()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # a different thread took the last one
                 return
             self.emit(event)
 
 
 class Attendance:
-    """Compares attendance at each meeting of the workers, and reports each lost worker once.
+    """Compares attendance at each meeting of the workers and reports each lost worker once.
 
     >>> events, seen = Events(), []
     >>> events.subscribe(WorkerLost, seen.append)
@@ -309,8 +308,7 @@ class Attendance:
 class Periodic:
     """Calls a function every `interval_s` seconds during a pass, in its own thread.
 
-    An exception ends the calls, is reported as that thread's error, and does not affect the
-    training.
+    An exception ends the calls, is reported as that thread's error, and does not affect training.
     """
 
     def __init__(self, interval_s: float, call: Callable[[], None], *, name: str) -> None:
@@ -327,7 +325,7 @@ class Periodic:
         events.subscribe(Failed, lambda _: self.stop())
 
     def start(self) -> None:
-        """Start the calls; the first one comes after an interval."""
+        """Start the calls; the first one is made after an interval."""
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()

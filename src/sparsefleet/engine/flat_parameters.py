@@ -1,6 +1,6 @@
 """A model's dense parameters as views of flat buffers, one buffer per dense table.
 
-Letters: P elements of all parameters of a table.
+Letters: P elements in all parameters of a table.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Floats = NDArray[np.float32]
 
 
 class FlatParameters:
-    """Moves parameters into flat float32 buffers and leaves them as views of these.
+    """Moves parameters into flat float32 buffers and makes them views of these.
 
-    The model and all its replicas immediately see what is written into ``arrays``: threads share
-    one set of parameters. Each replica has its own parameter objects, so that autograd counts
-    versions per replica and does not mistake a write by another thread for an error.
+    The model and all its replicas immediately see writes to ``arrays``, so threads share one set of
+    parameters. Each replica has its own parameter objects, because autograd then counts versions
+    per replica and does not mistake a write by another thread for an error.
 
     >>> model = nn.Linear(2, 1)
     >>> flat = FlatParameters(model, {"dense": list(model.parameters())})
@@ -51,7 +51,7 @@ class FlatParameters:
     def adopt(self, table: str, array: Floats, models: Iterable[nn.Module] = ()) -> None:
         """Make `array` (float32[P]) hold the values from now on.
 
-        models: existing replicas, whose parameters also become views of it.
+        models: existing replicas whose parameters also become views of it.
         """
         array[:] = self.arrays[table]
         for model in (self._model, *models):
@@ -59,10 +59,12 @@ class FlatParameters:
         self.arrays[table] = array
 
     def replica(self) -> nn.Module:
-        """Return another model object over the same parameters and buffers, for another thread."""
+        """Return a new model object over the same parameters and buffers, for use in another
+        thread.
+        """
         memo: dict[int, object] = {}
         for parameter in self._model.parameters():
-            # .data counts versions by itself; .detach() would share the count.
+            # .data has its own version counter; .detach() would share the counter.
             alias = nn.Parameter(parameter.data, requires_grad=parameter.requires_grad)
             _copy_hooks(parameter, alias)
             memo[id(parameter)] = alias
@@ -83,7 +85,7 @@ class FlatParameters:
 class Replicas:
     """Models over the same parameters, one per thread; the first is the model itself. Thread-safe.
 
-    spares_model: torch steps on the model's own parameters, so threads use copies only.
+    spares_model: torch steps the model's own parameters, so threads use only copies.
     """
 
     def __init__(self, flat: FlatParameters, model: nn.Module, *, spares_model: bool) -> None:
@@ -95,7 +97,7 @@ class Replicas:
         self._parameters = {id(model): flat.parameters_of(model)}
 
     def first(self, count: int) -> list[nn.Module]:
-        """Return `count` replicas, the same ones each time."""
+        """Return `count` replicas; repeated calls return the same ones."""
         begin = 1 if self._spares_model and count > 1 else 0
         with self._lock:
             while len(self.all) < begin + count:
@@ -112,8 +114,8 @@ class Replicas:
 def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Floats]:
     """Return dense table -> flat gradient, float32[P]; empty if no parameter has a gradient.
 
-    The parameters have none afterwards. A parameter without a gradient counts as zero if another
-    one of its table has a gradient.
+    Clears the gradients of the parameters. A missing gradient counts as zero if any other parameter
+    of its table has one.
     """
     return {table: join(parts) for table, parts in take_gradient_parts(parameters).items()}
 
@@ -128,13 +130,13 @@ def take_gradient_parts(
     taken: dict[str, list[Floats]] = {}
     for table, members in parameters.items():
         parts: list[Floats] = []
-        without: list[int] = []  # positions of parameters that have none
+        without: list[int] = []  # positions of parameters without a gradient
         for place, parameter in enumerate(members):
             gradient = parameter.grad
             if gradient is None:
                 without.append(place)
                 continue
-            # Every torch operator releases the GIL and must get it back; NumPy's do not.
+            # Every torch operator releases the GIL and must reacquire it; NumPy's do not.
             if gradient.requires_grad or gradient.is_sparse:
                 gradient = gradient.detach().to_dense()
             parts.append(gradient.numpy().reshape(-1))
@@ -175,7 +177,7 @@ def _copy_hooks(parameter: nn.Parameter, alias: nn.Parameter) -> None:
 
 
 def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """Return one buffer with all values; each parameter becomes a view of its part."""
+    """Return one buffer with all values, of which each parameter becomes a view."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     _make_views(parameters, flat)
     return flat

@@ -1,10 +1,10 @@
-"""Trains on the data left by lost workers, in a job that continues without them.
+"""Trains on data left by lost workers, in a job that continues without them.
 
-After each pass the remaining workers agree on who is lost, and divide their unfinished data: the
-part that no server, or not every server, has applied. A worker that takes over the data of another
-continues tracking it: the batches have their own streams, in the session of the worker that trains
-them. It also takes over the session of the lost one, so that a process that was only presumed lost
-is rejected when it comes back.
+After each pass, the remaining workers agree on who is lost and divide the unfinished data, which is
+the part that no server, or not every server, has applied. A worker that takes over such data
+continues to track it: the batches have their own streams, in the session of the worker that trains
+on them. It also takes over the lost worker's session, so a process that was only presumed lost is
+rejected when it comes back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LeftBehind", "LeftOut", "LostData", "add_left_out", "raise_left_out"]
 
 _log = logging.getLogger("sparsefleet.engine")
-_FILES = 2**40  # streams of one worker's data: more than it has files
+_FILES = 2**40  # streams for one worker's data, more than it has files
 
 
 class LeftOut(NamedTuple):
@@ -41,12 +41,12 @@ class LeftOut(NamedTuple):
     """
 
     number: int | None
-    """None: unknown, because the length of the data is unknown."""
+    """None if unknown, because the length of the data is unknown."""
     unit: str
     why: str
 
     def and_then(self, later: LeftOut) -> LeftOut:
-        """Return this plus what was left out in a later pass."""
+        """Return the sum of this and the data skipped in a later pass."""
         is_known = self.number is not None and later.number is not None and self.unit == later.unit
         number = (self.number or 0) + (later.number or 0) if is_known else None
         return later._replace(number=number)
@@ -59,7 +59,7 @@ class LeftOut(NamedTuple):
 class LeftBehind:
     """The part of a pass that a lost worker left, for the worker that takes it over.
 
-    source: its data; None if only its own process could read it.
+    source: the lost worker's data; None if only its own process could read it.
     """
 
     def __init__(self, rank: int, source: BatchSource | None, start: PassStart) -> None:
@@ -68,12 +68,12 @@ class LeftBehind:
         self._start = start
 
     def begin(self) -> BatchFeed | None:
-        """Return its batches; None if no worker can read them."""
+        """Return its batches, or None if no worker can read them."""
         return None if self._source is None else self._source.begin_pass(self._start)
 
 
 class LostData:
-    """The data of lost workers, as seen by one remaining worker. Not thread-safe."""
+    """The data of lost workers, as seen by one of the remaining workers. Not thread-safe."""
 
     def __init__(
         self, distributed: BoundModel, incarnation: Incarnation, attendance: Attendance
@@ -82,11 +82,11 @@ class LostData:
         self._job = incarnation.job
         self._attendance = attendance
         self.left_out: dict[int, LeftOut] = {}
-        """The lost workers whose data is left out in this pass."""
+        """The lost workers whose data is skipped in this pass."""
 
     def divide(self, epoch: int) -> tuple[bool, int | None]:
-        """Return whether anything is left of the data of lost workers in this pass, and the worker
-        whose data this one takes over, if any. All workers call it, after the pass.
+        """Return whether any data of lost workers is left in this pass, and the worker whose data
+        this one takes over, if any. Must be called by all workers, after the pass.
         """
         role, meeting = self._distributed.role, self._distributed.meeting
 
@@ -96,7 +96,7 @@ class LostData:
             left_out = {rank: done for each in reported for rank, done in each["left_out"].items()}
             lost = sorted(set(range(role.worker_num)) - set(present))
             left = [rank for rank in lost if self._note(epoch, rank, "done") is None]
-            takes = dict(zip(left, present, strict=False))  # one per worker; the rest next time
+            takes = dict(zip(left, present, strict=False))  # one per worker; the rest come later
             return json.dumps({"present": present, "takes": takes, "left_out": left_out}).encode()
 
         mine = {"rank": role.index, "left_out": self.left_out}
@@ -110,15 +110,17 @@ class LostData:
         return bool(takes), own[0] if own else None
 
     def take(self, rank: int, epoch: int, source: BatchSource) -> LeftBehind:
-        """Take over the data of a lost worker. source: this worker's own, read the same way."""
+        """Take over a lost worker's data. source: this worker's own data, which is read the same
+        way.
+        """
         record = WorkerRecord(self._distributed.board, self._who(rank)).read() or {}
         takers = json.loads(self._note(epoch, rank, "takers") or b"[]")
         mine = self._distributed.role.index
         base = self._base(rank)
         lost = [self._marks_of(rank, epoch, base=0)]
         lost += [self._marks_of(taker, epoch, base=base) for taker in takers if taker != mine]
-        # A push that only some servers have applied is completed: each server records its part in
-        # the session of this worker, which pushes the same data again.
+        # A push that only some servers have applied is completed: this worker pushes the same data
+        # again, and each server records its part in this worker's session.
         own = self._marks_of(mine, epoch, base=base)
         found = [[mark for marks in each for mark in marks] for each in zip(*lost, strict=True)]
         both = list(zip(found, own, strict=True))
@@ -138,17 +140,17 @@ class LostData:
         if theirs is None:
             total = record.get("num_batches")
             missing = None if total is None else max(0, total - applied.count)
-            trained = f"of the last pass it had trained {applied.count}"
+            trained = f"it had trained on {applied.count} of them in the last pass"
             why = f"only its own process could read them; {trained}"
             self.left_out[rank] = LeftOut(missing, "batches", why)
-            _log.error("worker %d is lost; its data is left out: %s", rank, self.left_out[rank])
+            _log.error("worker %d is lost; its data is skipped: %s", rank, self.left_out[rank])
         else:
-            _log.warning("worker %d is lost: this one trains what is left of its data", rank)
+            _log.warning("worker %d is lost; this worker trains on the rest of its data", rank)
         start = PassStart(positions=[position], applied=applied)
         return LeftBehind(rank, theirs, start)
 
     def finished(self, left: LeftBehind, epoch: int) -> None:
-        """Called when all of it is trained and applied, or no worker can read it."""
+        """Called when all of the data is trained on and applied, or no worker can read it."""
         self._put(epoch, left.rank, "done", b"")
 
     def _adopt(self, by_server: Sequence[Sequence[DataMark]], base: int) -> None:
@@ -166,7 +168,9 @@ class LostData:
         )
 
     def _marks_of(self, rank: int, epoch: int, *, base: int) -> list[list[DataMark]]:
-        """Return, by server, what a worker's session has applied of the streams at `base`."""
+        """Return, for each server, the data of the streams at `base` that a worker's session has
+        applied.
+        """
         if rank == self._distributed.role.index:
             store = self._distributed.store
             assert isinstance(store, RemoteStore)
@@ -218,18 +222,18 @@ class LostData:
 
 
 def add_left_out(so_far: dict[int, LeftOut], more: Mapping[int, LeftOut]) -> None:
-    """Add what was left out in one more pass, and report it to the launcher."""
+    """Add the data skipped in one more pass, and report it to the launcher."""
     for rank, new in more.items():
         before = so_far.get(rank)
         so_far[rank] = new if before is None else before.and_then(new)
-        report_left_out(rank, f"of worker {rank}, {so_far[rank]}")
+        report_left_out(rank, f"worker {rank}, {so_far[rank]}")
 
 
 def raise_left_out(left_out: dict[int, LeftOut]) -> None:
     """Raise PeerLostError for records that were not trained on; once, when all else is done."""
-    which = "; ".join(f"of worker {rank}, {each}" for rank, each in left_out.items())
+    which = "; ".join(f"worker {rank}, {each}" for rank, each in left_out.items())
     left_out.clear()
     raise PeerLostError(
-        f"training has ended, but some records were not used: {which}. Other workers can take over "
-        "files: use data.Reader, or a Dataset"
+        f"training has ended, but some data of lost workers was not used ({which}). Use "
+        "data.Reader or a Dataset, whose files other workers can take over"
     )

@@ -1,7 +1,7 @@
 """A model in a checkpoint: dense parameters by name, their optimizer state, and its tables.
 
-A parameter's state is stored beside it as `<parameter>/<name of the state>`; state with one float
-for all elements, such as Adam's step, is repeated for each element, as servers hold it.
+A parameter's state is stored next to it as `<parameter>/<name of the state>`; state with one float
+for all elements, such as Adam's step, is repeated for each element, as on servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LoadRequest", "ModelSave", "Predicate", "load_model", "read_user_not
 Arrays = dict[str, NDArray[Any]]
 
 Predicate = Callable[[str], bool]
-"""Chooses parameters, buffers and tables by name."""
+"""Selects parameters, buffers and tables by name."""
 
 _SCHEDULE_NOTE = "schedule_steps"
 _USER_NOTES = "user"
@@ -40,13 +40,13 @@ _USER_NOTES = "user"
 class ModelSave:
     """One save of a model and its tables; created and used by one worker.
 
-    step: training steps so far, for listings of checkpoints.
-    workers: what each worker needs to resume, by rank.
+    step: number of training steps so far, for listings of checkpoints.
+    workers: the data that each worker needs to resume, by rank.
     schedule_steps: steps of the learning-rate schedule.
     user_notes: JSON stored in the manifest for the caller; see `read_user_notes`.
-    only: what to save; None is everything.
-    generation: of the series that it belongs to.
-    For base, track, storage_options and timeout_s see `StoreSave`.
+    only: selects what to save; None means everything.
+    generation: the generation of the series that it belongs to. For base, track, storage_options
+        and timeout_s, see `StoreSave`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ModelSave:
         reports: Sequence[WorkerReport],
         **how: Any,
     ) -> ModelSave:
-        """Create a save that stores the position of each worker, by rank; `how`: the other
+        """Create a save that stores the position of each worker by rank; `how` holds the other
         arguments of the class.
         """
         return cls(
@@ -109,7 +109,7 @@ class ModelSave:
     def open(self) -> None:
         """Take the snapshot. Everything handed over must be applied, and no worker may train.
 
-        Quick: no file is touched.
+        This is quick and touches no file.
         """
         self._own = self._tensors.copy_own(self._only)
         self._tables.open()
@@ -150,20 +150,22 @@ class ModelSave:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """A checkpoint to load, and which part of it."""
+    """A checkpoint to load, and which part of it to load."""
 
     directory: str | os.PathLike[str]
     only: Predicate | None = None
-    """What to load, by name; None: everything, and then the checkpoint must hold nothing else."""
+    """Selects what to load, by name. None means everything; the checkpoint must then hold nothing
+    else.
+    """
     storage_options: Mapping[str, Any] | None = None
     """Options for fsspec."""
 
 
 def load_model(distributed: BoundModel, request: LoadRequest, *, with_tables: bool = True) -> int:
-    """Load what `ModelSave` wrote, in one worker; return the steps of the schedule.
+    """Load a checkpoint of `ModelSave` in one worker; return the number of schedule steps.
 
-    Nothing changes unless the whole checkpoint fits and is intact. with_tables: False if another
-    worker loads them.
+    Nothing changes unless the whole checkpoint fits and is intact. with_tables: False if a
+    different worker loads the tables.
     """
     path, only = absolute_path(request.directory), request.only
     checkpoint = Checkpoint.open(path, dict(request.storage_options or {}) or None)
@@ -184,7 +186,7 @@ def load_model(distributed: BoundModel, request: LoadRequest, *, with_tables: bo
 
 
 def read_user_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the notes that a checkpoint keeps for its user; empty if it is missing or has none."""
+    """Return the notes that a checkpoint keeps for its user, or {} if it is missing or has none."""
     try:
         manifest = Checkpoint.open(absolute_path(path)).manifest
     except CheckpointMissingError:
@@ -197,7 +199,7 @@ def _everything(_: str) -> bool:
 
 
 def _chosen_tables(distributed: BoundModel, only: Predicate) -> list[str]:
-    """Return sparse tables chosen by name, dense ones by the parameters in them."""
+    """Return the selected sparse tables, and the dense tables that contain selected parameters."""
     sparse = [name for name in distributed.tables if only(name)]
     in_tables = distributed.tensors.in_tables
     return sparse + [table for table, names in in_tables.items() if any(map(only, names))]
@@ -214,7 +216,7 @@ def _require_fits(checkpoint: Checkpoint, distributed: BoundModel, only: Predica
             continue
         if name not in found:
             raise CheckpointMismatchError(
-                f"{where} belongs to another model: expected '{name}', found no tensor of that name"
+                f"{where} belongs to a different model: it has no tensor '{name}'"
             )
         if found[name] != shape:
             raise CheckpointMismatchError(
@@ -228,6 +230,6 @@ def _require_fits(checkpoint: Checkpoint, distributed: BoundModel, only: Predica
     )
     if unknown:
         raise CheckpointMismatchError(
-            f"{where} belongs to another model: it has '{unknown[0]}', which this model lacks; to "
-            "load part of it pass only="
+            f"{where} belongs to a different model: it has '{unknown[0]}', which this model lacks; "
+            "to load part of it, pass only="
         )

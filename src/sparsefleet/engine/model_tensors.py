@@ -1,4 +1,4 @@
-"""A model's dense tensors by name: those in tables of the store, and those kept only here."""
+"""A model's dense tensors by name, both in tables of the store and local to this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["FrozenState", "ModelTensors", "state_on"]
 
 
 class ModelTensors:
-    """A model's parameters and persistent buffers, once each.
+    """A model's parameters and persistent buffers, each listed once.
 
     in_tables: dense table -> the names of the parameters in it, in order.
-    stepped_by: the torch optimizer that steps the parameters here; None if the store does.
+    stepped_by: the torch optimizer that steps the parameters here; None if the store updates them.
 
     >>> model = nn.BatchNorm1d(2)
     >>> tensors = ModelTensors(model, {"dense": ["weight", "bias"]}, None)
@@ -43,11 +43,13 @@ class ModelTensors:
             table: {name: tuple(parameters[name].shape) for name in names}
             for table, names in in_tables.items()
         }
-        """Dense table -> name and shape of its parameters, in order."""
+        """Dense table -> names and shapes of its parameters, in order."""
         self._elsewhere = {name for names in in_tables.values() for name in names}
 
     def own_names(self) -> list[str]:
-        """Return the tensors that no table holds: buffers, frozen parameters, those torch steps."""
+        """Return the tensors that no table holds: buffers, frozen parameters, and parameters
+        stepped by torch.
+        """
         return list(self._own())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -68,7 +70,7 @@ class ModelTensors:
         return copies
 
     def take_own(self, arrays: Mapping[str, NDArray[Any]], only: Callable[[str], bool]) -> None:
-        """Overwrite them with arrays of the same names and shapes."""
+        """Overwrite these tensors with arrays of the same names and shapes."""
         parameters = dict(self._model.named_parameters())
         with torch.no_grad():
             for name, tensor in self._own().items():
@@ -107,7 +109,7 @@ class ModelTensors:
 
 
 class FrozenState:
-    """A model's parameters that no optimizer holds, and its buffers, of any type."""
+    """A model's buffers, and its parameters that no optimizer holds, of any type."""
 
     def __init__(self, model: nn.Module, groups: Sequence[DenseGroup]) -> None:
         optimised = {id(p) for group in groups for p in group.parameters}
@@ -116,7 +118,7 @@ class FrozenState:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
 
     def to_bytes(self) -> bytes:
-        """Return the values, for other workers."""
+        """Return the values as bytes, for other workers."""
         return b"".join(
             tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             for tensor in self._tensors
@@ -127,8 +129,8 @@ class FrozenState:
         sizes = [tensor.numel() * tensor.element_size() for tensor in self._tensors]
         if len(values) != sum(sizes):
             raise ConfigError(
-                f"the model's buffers and frozen parameters have {sum(sizes)} bytes, those of the "
-                f"first worker {len(values)}: all workers must create the same model"
+                f"the model's buffers and frozen parameters have {sum(sizes)} bytes, but "
+                f"{len(values)} on the first worker: all workers must create the same model"
             )
         begin = 0
         for tensor, size in zip(self._tensors, sizes, strict=True):
@@ -145,7 +147,7 @@ def state_on(state: Tensor, device: torch.device) -> Tensor:
 def _to_array(name: str, tensor: Tensor) -> NDArray[Any]:
     try:
         return np.array(tensor.detach().cpu().numpy())
-    except TypeError as error:  # bfloat16 and other types that NumPy lacks
+    except TypeError as error:  # bfloat16 and other types missing from NumPy
         raise ConfigError(
             f"'{name}' has type {tensor.dtype}, which checkpoints do not support: convert it to "
             "float32"

@@ -1,10 +1,10 @@
-"""Preemption: this process is asked to end and hands its training over to another process.
+"""Preemption: a process that is asked to end hands its training over to another process.
 
-The notice is SIGTERM. Under a launcher, SIGTERM is a notice only if the launcher's file exists: it
-also sends SIGTERM to end a failed job. There are two ways to hand over. With checkpoints, all
-workers pause after the same step and save one. With servers whose state the launcher keeps
-(`--state-dir`), each worker finishes its step and sends what it has; the servers then know what was
-trained.
+The notice is SIGTERM. Under a launcher, SIGTERM is a notice only if the launcher's file exists,
+since it also sends SIGTERM to end a failed job. There are two ways to hand over. With checkpoints,
+all workers pause after the same step and save one. With servers whose state the launcher keeps
+(`--state-dir`), each worker finishes its step and sends its gradients; the servers then know which
+data was trained on.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ __all__ = ["HandedOver", "HandoverPauses", "Notice", "is_state_kept"]
 
 _log = logging.getLogger("sparsefleet.engine")
 _LOOK_S = 0.5
-_STEP_S = 3.0  # a launcher allows 10 s in total by default
+_STEP_S = 3.0  # by default, a launcher allows 10 s in total
 
 
 class HandedOver(SystemExit):
-    """Ends the process with exit code 75, which asks to be started elsewhere."""
+    """Ends the process with exit code 75, which asks for it to be started elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(os.EX_TEMPFAIL)
 
 
 def is_state_kept() -> bool:
-    """Return whether the launcher keeps the servers' state, so that another job can continue."""
+    """Return whether the launcher keeps the servers' state, which lets another job continue."""
     return os.environ.get("SPARSEFLEET_STATE_KEPT") == "1"
 
 
 class Notice:
-    """Whether this process was asked to end, while open.
+    """Tracks, while open, whether this process was asked to end.
 
-    is_heeded: False: SIGTERM ends the process at once, as by default.
-    may_abort: a step that takes long, such as one that waits for a worker which has ended already,
-        may be abandoned, since servers track what was applied.
+    is_heeded: if False, SIGTERM ends the process at once, which is the default action.
+    may_abort: whether a slow step, such as one waiting for a worker that has already ended, may be
+        abandoned; servers track what was applied.
     """
 
     def __init__(self, *, is_heeded: bool, may_abort: bool) -> None:
@@ -65,7 +65,7 @@ class Notice:
 
     @property
     def start(self) -> str:
-        """Return an identifier of this start of the job, the same on all workers."""
+        """Return an identifier for this start of the job, the same on all workers."""
         return self._file
 
     @property
@@ -80,7 +80,7 @@ class Notice:
 
     def __enter__(self) -> Self:
         in_main = threading.current_thread() is threading.main_thread()
-        # If the script has a handler, that decides.
+        # If the script has a handler, leave the decision to it.
         if self.is_heeded and in_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._receive)
             self._handles = True
@@ -98,19 +98,21 @@ class Notice:
             return
         self._handles = False
         if not isinstance(error, HandedOver):
-            # In C first: Python would drop a signal that arrives while it replaces its own handler.
+            # Set it in C first, since Python would drop a signal that arrives while it replaces its
+            # handler.
             ctypes.CDLL(None).signal(signal.SIGTERM, None)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if error is not None or not self._is_given:
                 return
-        # Another SIGTERM, while the interpreter ends, must not change the exit code.
+        # A second SIGTERM while the interpreter exits must not change the exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if error is None:  # nobody has checked since it arrived
             raise HandedOver
 
     def heed(self) -> None:
-        """Raise `HandedOver` if this process should hand over; call it when there is nothing left
-        to send."""
+        """Raise `HandedOver` if this process should hand over; call it when nothing is left to
+        send.
+        """
         if self._handles and self._is_given:
             raise HandedOver
 
@@ -125,7 +127,7 @@ class Notice:
             return
         if not self._is_given:
             self._is_given = True
-            _log.warning("SIGTERM: this worker finishes its step and hands over")
+            _log.warning("received SIGTERM: this worker finishes its step and hands over")
             if self._may_abort and self._handles:
                 self._timer = threading.Timer(_STEP_S, self._abort)
                 self._timer.daemon = True
@@ -135,7 +137,7 @@ class Notice:
         """Make the main thread raise, even if it is waiting in a call."""
         if self._handles:
             self._is_overdue = True
-            _log.warning("the step has not ended after %g s and is abandoned", _STEP_S)
+            _log.warning("the step did not end within %g s and is abandoned", _STEP_S)
             ident = threading.main_thread().ident
             assert ident is not None
             signal.pthread_kill(ident, signal.SIGTERM)
@@ -153,9 +155,11 @@ class HandoverPauses:
         return self._notice.is_given
 
     def run(self) -> None:
-        """Send the pending gradients of this worker and end it; the servers have the rest."""
+        """Send this worker's pending gradients and end it; the servers have the rest."""
         try:
             self._distributed.flush()
-        except SparseFleetError as error:  # as if it had been killed: nothing is lost
-            _log.warning("not everything was sent; the rest will be trained again: %s", error)
+        except SparseFleetError as error:  # same as being killed; nothing is lost
+            _log.warning(
+                "some gradients were not sent; their data will be trained on again: %s", error
+            )
         raise HandedOver

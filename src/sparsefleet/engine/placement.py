@@ -1,4 +1,4 @@
-"""Where a model's dense parameters live, who updates them, and how workers get the same ones."""
+"""Where a model's dense parameters live, who updates them, and how workers get equal values."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ __all__ = ["StorePlacement", "warn_of_older_tables"]
 _log = logging.getLogger("sparsefleet.engine")
 
 _JOB_NOTE = "sparsefleet/job"
-_THIS_JOB = secrets.token_hex(8)  # of this process
+_THIS_JOB = secrets.token_hex(8)  # incarnation of this process
 
 
 class StorePlacement:
-    """Dense parameters are tables of the store, which updates them; workers fetch the values.
+    """Keeps dense parameters in tables of the store, which updates them; workers fetch the values.
 
-    `RankPlacement` is the other placement: every worker holds and steps all of them. A
+    With the other placement, `RankPlacement`, every worker holds and steps all parameters. A
     `DistributedModel` calls its placement at each point where the two differ. Methods take the
     model as `bound`; a placement stores only its own state.
     """
@@ -55,12 +55,12 @@ class StorePlacement:
     # -- made with the model -------------------------------------------------------------------
 
     def own_optimizer(self, model: nn.Module, optimizer: OptimizerLike) -> OptimizerLike:
-        """Return the optimizer to use in place of the user's."""
+        """Return the optimizer to use instead of the user's."""
         del model
         return optimizer
 
     def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
-        """Return the numbers for the network, as in `RemoteStoreConfig`."""
+        """Return the number format for the network, as in `RemoteStoreConfig`."""
         return requested
 
     def groups_by_torch(
@@ -89,10 +89,10 @@ class StorePlacement:
     def table_default(
         self, groups: Sequence[DenseGroup], optimizer: OptimizerLike
     ) -> optim.Optimizer | None:
-        """Return the optimizer of tables without their own; None if only torch implements it."""
+        """Return the optimizer for tables without one, or None if only torch implements it."""
         if groups:
             return groups[0].optimizer
-        if isinstance(optimizer, torch.optim.Optimizer):  # all its parameters are frozen
+        if isinstance(optimizer, torch.optim.Optimizer):  # all of its parameters are frozen
             return describe_optimizer(optimizer, optimizer.param_groups[0])
         return optimizer if isinstance(optimizer, optim.Optimizer) else None
 
@@ -100,7 +100,7 @@ class StorePlacement:
 
     @property
     def device(self) -> torch.device | None:
-        """Return the device for batches; None: they stay on the CPU."""
+        """Return the device for batches, or None to keep them on the CPU."""
         return None
 
     def continues_without_lost(self) -> bool:
@@ -119,12 +119,14 @@ class StorePlacement:
         return store
 
     def rank_setting(self, bound: DistributedModel) -> RankSetting | None:
-        """Return what mode "collective" needs."""
+        """Return the resources that mode "collective" needs."""
         del bound
         return None
 
     def write_first_values_once(self, bound: DistributedModel) -> None:
-        """Write the initial values, unless a previous process did: others may already train."""
+        """Write the initial values, unless a previous process did, in which case others may already
+        train.
+        """
         note = f"first-values/{bound.meeting.name}"
         try:
             bound.board.get_note(note)
@@ -134,7 +136,7 @@ class StorePlacement:
                 bound.board.put_note(note, b"written")
 
     def write_first_values(self, bound: DistributedModel) -> None:
-        """Write the first worker's values, or those that servers should load, to the store."""
+        """Write the first worker's values, or the values that servers should load, to the store."""
         if not bound.role.is_first_worker:
             return
         directory = directory_of_servers(bound.store)
@@ -157,7 +159,7 @@ class StorePlacement:
         if not role.is_first_worker:
             frozen.take(gathered[0][12:])
         bound.fetch_dense()
-        bound.meeting.barrier()  # nobody trains before all have the same values
+        bound.meeting.barrier()  # nobody trains until all have the same values
 
     def started(self, mode: Mode) -> None:
         """Called when a mode has started."""
@@ -174,7 +176,7 @@ class StorePlacement:
     # -- files --------------------------------------------------------------------------------
 
     def load(self, bound: DistributedModel, request: LoadRequest) -> None:
-        """Load a checkpoint; all workers call it, and all raise if it fails."""
+        """Load a checkpoint. Must be called by all workers; all raise if it fails."""
 
         def load(_: list[bytes]) -> bytes:
             """Load in the first worker, when no push is outstanding."""
@@ -190,20 +192,21 @@ class StorePlacement:
     def read_checkpoint(
         self, bound: DistributedModel, request: LoadRequest, *, with_tables: bool = True
     ) -> None:
-        """Read a checkpoint in this worker, with its schedule."""
+        """Read a checkpoint in this worker, including its schedule."""
         bound.continue_schedule(load_model(bound, request, with_tables=with_tables))
 
     def collect(self) -> None:
-        """Send state that only other workers have to the first one, before a save. All workers call
-        it."""
+        """Send state that only other workers have to the first one before a save. Must be called by
+        all workers.
+        """
 
     def notes_to_save(self, mode: Mode, groups: Sequence[DenseGroup]) -> dict[str, Any]:
-        """Return what a checkpoint stores besides tensors and tables, for JSON."""
+        """Return the data that a checkpoint stores besides tensors and tables, for JSON."""
         del mode, groups
         return {}
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:
-        """Restore what `notes_to_save` left in a checkpoint that is being loaded."""
+        """Restore the data of `notes_to_save` from a checkpoint that is being loaded."""
 
     def fitted(self, tensors: dict[str, NDArray[Any]], rank: int) -> dict[str, NDArray[Any]]:
         """Return the tensors of a checkpoint in the form that worker `rank` needs."""
@@ -214,8 +217,8 @@ class StorePlacement:
 def warn_of_older_tables(store: Store, tables: Iterable[str]) -> None:
     """Log a warning if servers still hold rows of these tables from an earlier job.
 
-    Servers that were started by hand outlive a job, and the next one would silently continue with
-    its rows. Rows that a server loaded at its start count as this job's. One worker calls it.
+    Servers that were started by hand outlive a job, and the next job would silently continue with
+    its rows. Rows that a server loaded on startup count as this job's. Call it on one worker.
     """
     try:
         before = store.get_note(_JOB_NOTE).decode()
@@ -226,7 +229,7 @@ def warn_of_older_tables(store: Store, tables: Iterable[str]) -> None:
     found = ", ".join(f"'{name}' ({count:,} rows)" for name, count in rows.items() if count)
     if found:
         _log.warning(
-            "the servers hold tables of an earlier job, and this one continues with them: %s. To "
-            "start from scratch restart the servers, or use other table names",
+            "the servers hold tables from an earlier job, and this one continues with them: %s. "
+            "To start from scratch, restart the servers or use different table names",
             found,
         )

@@ -1,4 +1,4 @@
-"""A profile of some steps over all processes, as a trace for Chrome and Perfetto."""
+"""Profiles some steps across all processes, as a trace for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["ProfileConfig", "Profiler", "as_profile"]
 
 _PARTS = ("save_s", "data_s", "pull_s", "compute_s", "hand_over_s")
 _NAMES = {"save_s": "save", "hand_over_s": "push"}
-_MAX_REQUESTS = 200_000  # spans that a server keeps: 5 MB
-_WORKER = 1000  # processes of a trace: servers from 0, workers from here
+_MAX_REQUESTS = 200_000  # spans that a server keeps (5 MB)
+_WORKER = 1000  # process numbers in a trace: servers from 0, workers from here
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileConfig:
-    """Which steps of the first epoch are profiled, and where the trace goes.
+    """Which steps of the first epoch to profile, and where to write the trace.
 
     >>> ProfileConfig(path="trace.json", steps=50).skip_steps
     10
@@ -39,10 +39,10 @@ class ProfileConfig:
     """The JSON file that the first worker writes after the first epoch."""
 
     skip_steps: int = 10
-    """Steps of each thread before the first that is profiled: the first ones create rows."""
+    """Steps that each thread takes before profiling starts; the first ones create rows."""
 
     steps: int = 30
-    """Steps of each thread that are profiled."""
+    """Number of steps to profile in each thread."""
 
     def __post_init__(self) -> None:
         require_int(self, "skip_steps", 0, 2**31)
@@ -63,8 +63,8 @@ def as_profile(value: object) -> ProfileConfig | None:
 class Profiler:
     """Records the steps of one `fit`. All workers must have one with the same settings.
 
-    A step's parts are known from the clocks that its thread keeps anyway: they are drawn one after
-    the other, up to the end of the step.
+    The parts of a step come from the clocks that its thread keeps anyway; they are drawn back to
+    back, up to the end of the step.
     """
 
     def __init__(self, config: ProfileConfig, distributed: BoundModel) -> None:
@@ -91,7 +91,7 @@ class Profiler:
             self._open_threads = len(self._clocks)
 
     def _step(self, event: StepDone) -> None:
-        """Runs in the thread that took the step."""
+        """Record a step; runs in the thread that took it."""
         if self._is_done:
             return
         place, first = event.place, self._config.skip_steps
@@ -102,7 +102,7 @@ class Profiler:
         now = {part: float(getattr(clock, part)) for part in _PARTS}
         before = self._before.get(place.thread)
         self._before[place.thread] = now
-        if before is None:  # the step before the first of the profile
+        if before is None:  # the step before the first profiled one
             self._ask_servers()
             return
         self._draw(place.thread, place.step, {part: now[part] - before[part] for part in _PARTS})
@@ -132,7 +132,7 @@ class Profiler:
     # -- servers ------------------------------------------------------------------------------
 
     def _ask_servers(self) -> None:
-        """Make servers record their requests; the first worker asks once."""
+        """Make servers record their requests; the first worker asks them once."""
         store = self._distributed.store
         with self._lock:
             asks = self._distributed.role.is_first_worker and not self._asked_servers
@@ -148,7 +148,7 @@ class Profiler:
         for server in range(store.num_servers):
             try:
                 spans = json.loads(store.command(server, "profile_take", b""))
-            except SparseFleetError:  # restarted meanwhile: it has recorded nothing
+            except SparseFleetError:  # restarted in the meantime, so it has recorded nothing
                 continue
             for name, thread, begin_ns, duration_ns in spans:
                 span = {"name": name, "ts": begin_ns / 1e3, "dur": duration_ns / 1e3}
@@ -158,12 +158,12 @@ class Profiler:
     # -- the end ------------------------------------------------------------------------------
 
     def _end(self, event: EpochEnded) -> None:
-        """Let the first worker write what all have recorded."""
+        """Let the first worker write the records of all processes."""
         del event
         if self._is_done:
             return
         self._is_done = True
-        if self._open_threads and self._asked_servers:  # the epoch was shorter than the profile
+        if self._open_threads and self._asked_servers:  # the epoch had fewer steps than the profile
             self._take_servers()
         mine = json.dumps({"rank": self._distributed.role.index, "events": self._events})
         self._distributed.meeting.decide(mine.encode(), self._write, patient=True)

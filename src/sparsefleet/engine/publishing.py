@@ -1,4 +1,4 @@
-"""Updates of a served model, published while its training continues."""
+"""Publishes updates to a served model while its training continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 class Publishing:
-    """Takes the changes and writes them in the background; the first worker does it for all.
+    """Takes the changes and writes them in the background; the first worker does this for all.
 
     A failed update is logged and included in the next one; training continues. Not thread-safe.
     """
@@ -36,12 +36,12 @@ class Publishing:
         self._publisher = make_publisher(distributed, config)
         self._writer: threading.Thread | None = None
         self.error: Exception | None = None
-        """The error of the last update; None if it succeeded."""
+        """The error from the last update; None if it succeeded."""
 
     def begin(self) -> str:
-        """Take the changes and let a thread write them; return what was done, for the log.
+        """Take the changes and let a thread write them; return a summary for the log.
 
-        All workers must be paused, with everything applied.
+        All workers must be paused, and all their updates applied.
         """
         if self._writer is not None and self._writer.is_alive():
             return "skipped: the previous one is still being written"
@@ -55,16 +55,16 @@ class Publishing:
         pause_ms = 1e3 * (time.monotonic() - begun)
         self._writer = threading.Thread(target=self._write, name="sparsefleet-publish", daemon=True)
         self._writer.start()
-        return f"began, changes taken in {pause_ms:.1f} ms"
+        return f"started, changes taken in {pause_ms:.1f} ms"
 
     def wait(self) -> None:
-        """Return when the current update is published, or has failed."""
+        """Block until the current update is published or has failed."""
         if self._writer is not None:
-            self._writer.join()  # it ends: every call in it has a deadline
+            self._writer.join()  # it ends, since every call in it has a deadline
             self._writer = None
 
     def close(self) -> None:
-        """Wait, then let others publish."""
+        """Wait for the current update, then let others publish."""
         self.wait()
         try:
             self._publisher.close()
@@ -79,7 +79,7 @@ class Publishing:
             ) from self.error
 
     def _write(self) -> None:
-        """Runs in the background thread."""
+        """Write the update in the background thread."""
         begun = time.monotonic()
         try:
             update = self._publisher.write()
@@ -105,9 +105,9 @@ class Publishing:
 
 
 def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
-    """Return a publisher of this model as updates of the export in `config.model`.
+    """Return a publisher that publishes this model as updates to the export in `config.model`.
 
-    One worker of a job creates it. Raises ConfigError if the export belongs to another model.
+    Call it on one worker of a job. Raises ConfigError if the export belongs to a different model.
     """
     export = OpenedExport.open(config.model)
     trained = TrainedTables(distributed, export)
@@ -119,7 +119,7 @@ def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
 
 
 class TrainedTables:
-    """A `TrainedModel`: the parts of a model in training that are in an export of it.
+    """A `TrainedModel` with the parts of a model in training that its export contains.
 
     Servers track changed rows for this reader separately from delta checkpoints and from GEO's
     exchange of changes.
@@ -134,12 +134,12 @@ class TrainedTables:
         self._store: Store = distributed.store
         if self._owns_store:
             self._store = RemoteStore(distributed.role.server_endpoints, name="publisher")
-        # In one process GEO would share this tracking.
+        # Within one process, GEO would share this tracking.
         self._compares_always = not self._owns_store and distributed.mode.name == "geo"
         self._removed: dict[str, float] = {}
 
     def has_lost_track(self) -> bool:
-        """Return whether changes may be missing: removed rows and restarted servers are not
+        """Return whether changes may be missing, since removed rows and restarted servers are not
         tracked.
         """
         return self._compares_always or self._removed != self._count_removed()
@@ -155,11 +155,13 @@ class TrainedTables:
             for table in self._tables:
                 self._store.watch_changes(table)
                 for _ in self._store.take_changes(table):
-                    pass  # they are in the rows that are read now
+                    pass  # they are among the rows that are read now
         return {table: _keys_and_values(self._store.rows(table)) for table in self._tables}
 
     def dense(self) -> dict[str, NDArray[Any]]:
-        """Implement `TrainedModel`: dense tensors in the store, and those kept only here."""
+        """Implement `TrainedModel`; returns the dense tensors in the store and those kept only
+        here.
+        """
         distributed = self._distributed
         found: dict[str, NDArray[Any]] = distributed.tensors.copy_own(self._is_wanted)
         for table, shapes in distributed.tensors.in_tables.items():
@@ -183,12 +185,12 @@ class TrainedTables:
             if spec is None or spec.dim != table.entry.dim:
                 found = "no such table" if spec is None else f"rows of {spec.dim}"
                 raise ConfigError(
-                    f"{export.directory} is the export of another model: its table '{name}' has "
-                    f"rows of width {table.entry.dim}, but the trained model has {found}"
+                    f"{export.directory} is the export of a different model: its table '{name}' "
+                    f"has rows of width {table.entry.dim}, but the trained model has {found}"
                 )
 
     def _count_removed(self) -> dict[str, float]:
-        """Return by table how many rows all servers have removed so far."""
+        """Return, by table, how many rows all servers have removed so far."""
         stats = self._store.stats()
         return {
             table: sum(
@@ -213,7 +215,7 @@ def _dense_names(distributed: BoundModel, export: OpenedExport) -> dict[str, str
         if known is None or shapes[known] != shape:
             found = "no such tensor" if known is None else f"one of {list(shapes[known])}"
             raise ConfigError(
-                f"{export.directory} is the export of another model: its '{name}' has the shape "
+                f"{export.directory} is the export of a different model: its '{name}' has shape "
                 f"{list(shape)}, but the trained model has {found}"
             )
         names[name] = known

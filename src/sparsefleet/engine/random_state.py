@@ -1,4 +1,4 @@
-"""States of random generators: as text in a checkpoint, and in a file that survives a kill."""
+"""States of random generators, as text in a checkpoint and in a file that survives a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["KeptRandom", "random_state", "set_random_state"]
 def random_state() -> dict[str, Any]:
     """Return the state of torch's, Python's and NumPy's generators, for JSON.
 
-    Threads share them: their order is deterministic only with one training thread.
+    Threads share them, so their order is deterministic only with one training thread.
 
     >>> before = random_state()
     >>> drawn = torch.rand(3)
@@ -41,7 +41,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore what `random_state` returned."""
+    """Restore the state that `random_state` returned."""
     try:
         torch_state = torch.frombuffer(bytearray(_bytes(state["torch"])), dtype=torch.uint8)
         version, words, gauss = state["python"]
@@ -52,7 +52,9 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"not a state of random generators: {error}") from error
+        raise CheckpointError(
+            f"cannot restore the state of the random generators: {error}"
+        ) from error
 
 
 def _text(data: bytes) -> str:
@@ -72,7 +74,7 @@ _EMPTY = _HEAD.pack(0, 0)
 
 
 class KeptRandom:
-    """The generator before the latest batch of a pass and before the next one. Not thread-safe.
+    """The generator's state before the latest batch of a pass and before the next. Not thread-safe.
 
     path: the file; readable only by this user. epoch: the pass.
 
@@ -101,7 +103,7 @@ class KeptRandom:
             os.close(file)
 
     def begin(self, batch: int) -> None:
-        """Keep the state for this batch; on the first call, restore that of a previous process."""
+        """Keep the state for this batch; on the first call, restore a previous process's state."""
         is_new, self._is_new = self._is_new, False
         if not (is_new and self._restore(batch)):
             self._keep(batch)
@@ -111,14 +113,14 @@ class KeptRandom:
         self._keep(batch + 1)
 
     def close(self) -> None:
-        """Remove the file: the pass is over."""
+        """Remove the file, since the pass is over."""
         self._memory.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
     def _keep(self, batch: int) -> None:
         at = batch % 2 * self._size
-        self._memory[at : at + _HEAD.size] = _EMPTY  # what follows is complete or absent
+        self._memory[at : at + _HEAD.size] = _EMPTY  # the content after it is complete or absent
         self._memory[at + _HEAD.size : at + self._size] = torch.get_rng_state().numpy().tobytes()
         self._memory[at : at + _HEAD.size] = _HEAD.pack(self._epoch, batch)
 

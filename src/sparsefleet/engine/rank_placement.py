@@ -1,8 +1,8 @@
 """Dense parameters that every worker holds and updates identically.
 
-A checkpoint stores optimizer state with the names and shapes that tables use for it, so that a
-checkpoint of a collective training can be loaded on servers and vice versa. State that differs
-between workers is saved for each, as `<parameter>/<state>@<worker>`.
+A checkpoint stores optimizer state with the names and shapes that tables use, so a checkpoint from
+a collective run can be loaded on servers and vice versa. State that differs between workers is
+saved for each worker as `<parameter>/<state>@<worker>`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = ["RankPlacement", "RankTensors"]
 
 _NOTE = "collective"
 Arrays = dict[str, NDArray[Any]]
-# Kind of optimizer -> what torch calls its state -> what tables call it.
+# Kind of optimizer -> torch's name for its state -> the tables' name for it.
 _TABLE_NAMES: dict[str, dict[str, str]] = {
     "sgd": {},
     "momentum": {"momentum_buffer": "buffer"},
@@ -67,14 +67,14 @@ _TABLE_NAMES: dict[str, dict[str, str]] = {
     "rmsprop": {"square_avg": "square", "grad_avg": "mean", "momentum_buffer": "buffer"},
 }
 _COUNTED = {"adadelta", "adagrad", "adam", "adamw", "adamax", "rmsprop"}
-"""Optimizers for which torch counts the steps, in a scalar `step`."""
+"""Optimizers for which torch keeps a scalar `step` count."""
 
 
 class RankPlacement(StorePlacement):
     """The placement of mode "collective": a torch optimizer steps all dense parameters everywhere.
 
-    Rows are on servers or, without any, complete in every worker. A description of
-    `sparsefleet.optim` becomes the equivalent torch optimizer.
+    Rows are on servers or, without servers, complete in every worker. A `sparsefleet.optim`
+    description becomes the equivalent torch optimizer.
 
     join: connects the workers; called when the model starts.
 
@@ -127,8 +127,8 @@ class RankPlacement(StorePlacement):
         if requested == "bf16":
             raise ConfigError(
                 "mode 'collective' does not support wire_dtype='bf16', because its workers set "
-                "rows on the servers to exact values: omit wire_dtype, or use another mode, such "
-                "as 'sync'"
+                "rows on the servers to exact values: omit wire_dtype, or use a different mode, "
+                "such as 'sync'"
             )
         return "float32"
 
@@ -185,7 +185,7 @@ class RankPlacement(StorePlacement):
         prepared, self._norm_group = prepare_module(bound.model, self._world, self._strategy)
         if prepared is not bound.model:
             raise ConfigError(
-                f"the model is itself a {type(bound.model).__name__}, which sync_batch_norm "
+                f"the model itself is a {type(bound.model).__name__}, which sync_batch_norm "
                 "replaces: wrap it in an nn.Sequential"
             )
 
@@ -220,12 +220,12 @@ class RankPlacement(StorePlacement):
         for rank, theirs in enumerate(gathered):
             if theirs[:-8] != gathered[0][:-8]:
                 raise ConfigError(
-                    f"worker {rank} has a model with different parameters or buffers than "
-                    "worker 0: all workers must create the same model"
+                    f"worker {rank} has a model whose parameters or buffers differ from worker "
+                    "0's: all workers must create the same model"
                 )
         bound.continue_schedule(max(int.from_bytes(part[-8:], "little") for part in gathered))
         self.world.broadcast([tensor.data for tensor in state])
-        bound.meeting.barrier()  # nobody trains before all have the same values
+        bound.meeting.barrier()  # nobody trains until all have the same values
 
     def started(self, mode: Mode) -> None:
         if self._training_state is not None:
@@ -237,7 +237,7 @@ class RankPlacement(StorePlacement):
         self._training_state = _collective(mode).training.state_dict()
 
     def settled(self, bound: DistributedModel) -> None:
-        """Give all workers the first one's buffers, such as batch norm statistics."""
+        """Send the first worker's buffers, such as batch norm statistics, to all workers."""
         self.world.broadcast(list(bound.model.buffers()))
 
     def failed(self, error: BaseException) -> None:
@@ -291,7 +291,7 @@ class RankPlacement(StorePlacement):
         self.read_checkpoint(bound, request, with_tables=with_tables)
 
     def _bring_to(self, bound: DistributedModel, device: torch.device) -> None:
-        """Move the model, and the optimizer state loaded before, to the device."""
+        """Move the model, and optimizer state that was loaded earlier, to the device."""
         bound.model.to(device)
         optimizer = bound.stepping.optimizer
         for state in () if optimizer is None else optimizer.state.values():
@@ -323,7 +323,7 @@ class RankTensors(ModelTensors):
         self._others: Arrays = {}
 
     def gather(self, world: World) -> None:
-        """Send state that differs between workers to the first. All workers call it."""
+        """Send state that differs between workers to the first one; all workers must call it."""
         self._rank = world.rank
         state = {name: array for name, array in self._named(_everything).items() if "/" in name}
         gathered = world.all_gather_bytes(save(state) if state and world.rank else b"")
@@ -339,9 +339,10 @@ class RankTensors(ModelTensors):
         return self._named(only) | others
 
     def fitted(self, arrays: Mapping[str, NDArray[Any]], rank: int) -> Arrays:
-        """Return a checkpoint's arrays by torch's names, those of worker `rank` if they differ.
+        """Return a checkpoint's arrays by torch's names, taking worker `rank`'s own if workers
+        differ.
 
-        Raises CheckpointMismatchError for the state of another optimizer.
+        Raises CheckpointMismatchError if the state belongs to a different optimizer.
         """
         own = {name: array for name, array in arrays.items() if "@" not in name}
         mark = f"@{rank}"
@@ -382,7 +383,9 @@ def _names_of(described: optim.Optimizer) -> dict[str, str]:
 def _for_torch(
     name: str, described: optim.Optimizer | None, state: Mapping[str, NDArray[Any]]
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the state by torch's names; empty if there is none: the optimizer starts over."""
+    """Return the state by torch's names; empty if there is none, in which case the optimizer starts
+    fresh.
+    """
     if described is None or not state:
         return state
     names = _names_of(described)
@@ -390,7 +393,7 @@ def _for_torch(
     if missing:
         raise CheckpointMismatchError(
             f"'{name}': expected the state '{missing[0]}' of {type(described).__name__}, found "
-            f"{', '.join(sorted(state))}: the checkpoint belongs to another optimizer"
+            f"{', '.join(sorted(state))}: the checkpoint belongs to a different optimizer"
         )
     found = {part: state[table_name] for part, table_name in names.items()}
     if described.kind in _COUNTED:

@@ -1,11 +1,11 @@
-"""Replaces a lost rank: the others keep their processes, and one of them passes on its state.
+"""Replaces a lost rank, while the others keep their processes and one of them sends its state.
 
-While all ranks are in a pass over their data, a rank that is killed interrupts a step of the
-others. They break their connections and wait for the process that the launcher starts in its place.
-All connect again, and the rank that is furthest ahead, by at most one step, sends its state:
-parameters, the state of the optimizer and the position in the training. The new process skips the
-batches that its predecessor has contributed; the others repeat the interrupted step, unless the
-furthest rank has completed it, since that step includes the gradients of all ranks.
+While all ranks are in a pass over their data, a killed rank interrupts a step of the others. They
+drop their connections and wait for the process that the launcher starts as a replacement. All
+connect again, and the rank that is furthest ahead, by at most one step, sends its state:
+parameters, optimizer state and position in the training run. The new process skips the batches that
+its predecessor contributed; the others repeat the interrupted step, unless the furthest rank has
+completed it, since that step includes the gradients of all ranks.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = ["RankReplacement"]
 
 _log = logging.getLogger("sparsefleet.engine")
 _WAIT_S = 60.0
-_PASS = 1  # of `AppliedBatches`: any number
+_PASS = 1  # for `AppliedBatches`; any number will do
 _POSITION, _OPTIMIZER = "position", "optimizer"
 
 
 class RankReplacement:
-    """This rank's part in replacing lost ones. Not thread-safe.
+    """This rank's part in replacing lost ranks. Not thread-safe.
 
-    It works between the first batch of a pass and the end of the pass, in the first call of `fit`;
-    a rank that is lost at another time ends the job. See docs/fault_tolerance.md.
+    It works between the first batch of a pass and the end of the pass, in the first call to `fit`;
+    a rank lost at any other time ends the job. See docs/fault_tolerance.md.
     """
 
     def __init__(self, bound: DistributedModel, world: World) -> None:
@@ -65,7 +65,9 @@ class RankReplacement:
         self._steps_before = 0
         self._found: dict[str, Any] = {}
         self.resumed: Resumed | None = None
-        """Where this process resumes if it replaces another; None once training has got there."""
+        """Where this process resumes if it replaces another; None once training has reached that
+        point.
+        """
 
     @staticmethod
     def of(
@@ -100,34 +102,36 @@ class RankReplacement:
         may = progress.fit == 1 and not progress.loads and not pauses and is_by_count
         if is_new and not may:
             raise ConfigError(
-                f"worker {self._rank} cannot continue where the previous process was: its data "
-                "cannot be positioned by count"
+                f"worker {self._rank} cannot resume where the previous process stopped: its data "
+                "cannot skip batches by count"
             )
         if may:
             self._marker.touch()
         return may
 
     def kept_random(self) -> KeptRandom:
-        """Return the file that keeps torch's generator for a new process of this rank."""
+        """Return the file that keeps torch's random state for a new process of this rank."""
         assert self._progress is not None
         path = self._marker.with_suffix(".random")
         return KeptRandom(str(path), epoch=self._progress.epoch + 1)
 
     def end_pass(self) -> None:
-        """From now on, losing this rank ends the job."""
+        """Mark that losing this rank ends the job from now on."""
         with contextlib.suppress(OSError):
             self._marker.unlink()
 
     def recover(self, error: Exception) -> bool:
         """Continue with the new process of a lost rank, after `error` has interrupted a step.
 
-        Returns whether the furthest rank had completed that step, so it is not repeated. Raises
-        `error` if nobody takes the place of the lost rank.
+        Returns whether the furthest rank had completed that step, in which case it is not repeated.
+        Raises `error` if no process replaces the lost rank.
         """
         if not self._world.may_meet_again:
             raise error
         wait_s = self._wait_s
-        _log.warning("waiting for a new process of a lost rank, up to %g s: %s", wait_s, error)
+        _log.warning(
+            "waiting up to %g s for a new process to replace a lost rank: %s", wait_s, error
+        )
         training = _collective(self._bound.mode).training
         steps = training.num_steps
         try:
@@ -144,7 +148,9 @@ class RankReplacement:
     # -- the state of the furthest ---------------------------------------------------------------
 
     def catch_up(self) -> bool:
-        """In a new process, take the state of the others; return False in the first of its rank."""
+        """In a new process, take the state from the others; return False in the first process of
+        its rank.
+        """
         if not self._is_new:
             return False
         self._share()
@@ -180,7 +186,7 @@ class RankReplacement:
         collective.training.load_state_dict(found["training"])
 
     def _share(self) -> None:
-        """Bring all ranks to the state of the furthest one. All call it."""
+        """Bring all ranks to the state of the furthest one. Must be called by all."""
         bound, steps = self._bound, -1
         if not self._is_new:
             steps = _collective(bound.mode).training.num_steps
@@ -188,7 +194,7 @@ class RankReplacement:
         furthest = max(all_steps)
         source = all_steps.index(furthest)
         if furthest < 0:
-            raise ConfigError("all ranks are new: none has a state that it could pass on")
+            raise ConfigError("all ranks are new, so none has a state to send: restart the job")
         mine = self._state() if source == self._rank else b""
         tensors = load(self._world.broadcast_bytes(mine, source))
         self._found = json.loads(tensors.pop(_POSITION).numpy().tobytes())
@@ -219,7 +225,7 @@ class RankReplacement:
         )
         text = json.dumps(position).encode()
         tensors[_POSITION] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        # Cloned, because tensors may share memory, which the format refuses.
+        # Cloned because tensors may share memory, which the format does not allow.
         return save({name: tensor.detach().clone() for name, tensor in tensors.items()})
 
     def _load(
@@ -241,7 +247,8 @@ def _named(kind: str, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
-    """Return the state as JSON can hold it; its tensors go into `found`, under names from `name`.
+    """Return the state in a form for JSON; its tensors go into `found`, under names that start with
+    `name`.
 
     Dicts become lists of pairs, because the keys of an optimizer's state are numbers.
     """
@@ -260,7 +267,7 @@ def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
 
 
 def _put_tensors(state: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return what `_take_tensors` was given; tuples come back as lists."""
+    """Return the argument of `_take_tensors`; tuples come back as lists."""
     if isinstance(state, dict):
         if "tensor" in state:
             return tensors[state["tensor"]]

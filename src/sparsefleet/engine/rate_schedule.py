@@ -20,7 +20,7 @@ ScheduleLike = LRScheduler | Callable[[int], float]
 
 
 class RateSchedule:
-    """The learning rate of every table at a step.
+    """The learning rate of every table at a given step.
 
     schedule: a torch scheduler, created for the dense optimizer and stepped once per training step,
     or a function from the number of steps to a factor of the initial rate.
@@ -40,13 +40,14 @@ class RateSchedule:
     ) -> None:
         if isinstance(schedule, ReduceLROnPlateau):
             raise ConfigError(
-                "ReduceLROnPlateau follows a metric, not the number of steps: pass another "
-                "scheduler or a function from step to factor"
+                "ReduceLROnPlateau follows a metric, not the number of steps: pass a different "
+                "scheduler, or a function from step to factor"
             )
         if isinstance(schedule, LRScheduler):
             if schedule.optimizer is not optimizer:
                 raise ConfigError(
-                    "the schedule was created for a different optimizer than the model's"
+                    "the schedule was created for a different optimizer: create it for the "
+                    "model's optimizer"
                 )
         elif not callable(schedule):
             raise ConfigError(
@@ -97,7 +98,9 @@ def schedule_with_rates(
     *,
     torch_steps: bool,
 ) -> Schedule | None:
-    """Return a `RateSchedule` for these arguments; None or a `Schedule` is returned unchanged."""
+    """Return a `RateSchedule` for these arguments; None and `Schedule` objects are returned
+    unchanged.
+    """
     if schedule is None or isinstance(schedule, Schedule):
         return schedule
     if isinstance(optimizer, list):

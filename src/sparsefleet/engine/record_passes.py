@@ -1,8 +1,8 @@
-"""Reads what is left of a pass over files after the process that started it has ended.
+"""Reads the rest of a pass over files after the process that started it has ended.
 
-Several threads read files in any order, so a batch of such data is identified by its records:
+Several threads read files in any order, so such a batch is identified by its records, that is, by
 positions in files, which servers remember. A process that replaces another first reads the records
-that only some servers have applied, in separate batches, then all that is left.
+that only some servers have applied, in separate batches, and then everything else.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class MarkedBatches(Protocol):
     """One pass over batches that are identified by their records."""
 
     def take(self) -> Any:
-        """Return the next batch as `Taken`; None at the end."""
+        """Return the next batch as `Taken`, or None at the end."""
 
 
 @runtime_checkable
 class MarkedData(Protocol):
-    """Data that comes from files in any order, as `Reader` reads it with several threads."""
+    """Data from files in any order, as read by a `Reader` with several threads."""
 
     @property
     def record_files(self) -> Sequence[str] | None:
-        """Return the files, the same in each process; None if batches come in a fixed order."""
+        """Return the files, the same in each process, or None if batches come in a fixed order."""
 
     def __iter__(self) -> Iterator[Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 def record_files(data: object) -> dict[str, int] | None:
-    """Return the number of each file whose records identify batches; None if positions do."""
+    """Return the number of each file whose records identify batches, or None if positions do."""
     found = data.record_files if isinstance(data, MarkedData) else None
     return None if found is None else {path: number for number, path in enumerate(found)}
 
@@ -63,10 +63,11 @@ def records_of(files: Mapping[str, int], marks: Iterable[FileMark]) -> tuple[Int
 
 
 class RecordPasses:
-    """What is left of a pass: an iterator of batches that tracks its position. Thread-safe.
+    """The rest of a pass, as an iterator of batches that tracks its position. Thread-safe.
 
-    start: the state of the data when the pass began. applied: what servers have applied of it.
-    then: starts reading the data of the pass that the previous process had not started.
+    start: the state of the data when the pass started. applied: the part of it that servers have
+    applied.
+    then: starts reading the part of the pass that the previous process had not started.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class RecordPasses:
         self._pass: MarkedBatches | None = None
         self._read_before: Mapping[str, Sequence[Sequence[int]]] = {}
         self.origin = BatchOrigin(0, 0)
-        """What the last batch taken has in common with those that servers have applied."""
+        """Which servers have already applied the last batch taken."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -105,7 +106,7 @@ class RecordPasses:
         return taken.batch
 
     def take(self) -> Taken | None:
-        """Return the next batch and its records; None at the end."""
+        """Return the next batch and its records, or None at the end."""
         while True:
             if self._pass is None:
                 if not self._left and self._then is not None:
@@ -127,7 +128,7 @@ class RecordPasses:
             self._pass = None
 
     def _new_in(self, mark: FileMark) -> list[FileMark]:
-        """Return the records of a batch that were not read before."""
+        """Return the records of a batch that have not been read before."""
         before = tuple((begin, end) for begin, end in self._read_before.get(mark.path, ()))
         return [
             FileMark(mark.path, begin, end, mark.total)
@@ -139,9 +140,9 @@ class RecordPasses:
         return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise NotImplementedError: such a pass is read once, from where it was interrupted."""
+        """Raise NotImplementedError: this pass is read once, from where it was interrupted."""
         raise NotImplementedError(
-            "the rest of an interrupted pass cannot be positioned: resume the data it came from"
+            "the rest of an interrupted pass cannot be repositioned: resume the data it came from"
         )
 
     def finished_state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When to save: the settings, and the moment that all workers agree on."""
+"""Decides when to save: the settings, and the moment on which all workers agree."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["CheckpointConfig", "Interval", "SaveSchedule"]
 HANDOVER = "handover"
 """The action that is due when workers should hand over their training."""
 
-_LOOK_EVERY_STEPS = 8  # where workers step together, they look for requests this often
-_LISTEN_S = 1.0  # a wait on the servers cannot be cancelled, so it is made in pieces
+_LOOK_EVERY_STEPS = 8  # if workers step together, they check for requests this often
+_LISTEN_S = 1.0  # a wait on the servers cannot be canceled, so it is split up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,35 +32,38 @@ class CheckpointConfig:
     """
 
     directory: str | os.PathLike[str]
-    """Each checkpoint is a subdirectory, `step-<number>`. All servers and worker 0 must be able
-    to access it by this name: a shared file system, or a URL that fsspec supports (`s3://...`).
+    """Each checkpoint is a subdirectory `step-<number>`. All servers and worker 0 must have access
+    under this name, through a shared file system or a URL that fsspec supports (`s3://...`).
     """
 
     job: str | None = None
-    """Names the job that the directory belongs to: another job neither resumes from it nor saves
-    there. Default: SPARSEFLEET_JOB, or the script and a digest of its arguments; so give a name to
-    a job whose arguments change between runs."""
+    """Names the job that the directory belongs to; other jobs neither resume from it nor save
+    there. Defaults to SPARSEFLEET_JOB, or to the script and a digest of its arguments, so name a
+    job whose arguments change between runs.
+    """
 
     every_steps: int | None = None
-    """Save when a worker has taken this many steps since the last save. Where threads step together
-    (sync, half_async, hybrid), a step of all of them counts once."""
+    """Save when a worker has taken this many steps since the last save. If threads step together
+    (sync, half_async, hybrid), their common step counts once.
+    """
 
     every_s: float | None = None
-    """Save this many seconds after the last save, or sooner by `every_steps`."""
+    """Save this many seconds after the last save, or sooner if `every_steps` says so."""
 
     each_epoch: bool = True
     """Save at the end of each epoch. The last epoch is always saved."""
 
     keep: int = 3
-    """Checkpoints to keep; older ones are removed, unless a newer one builds on them."""
+    """Number of checkpoints to keep; older ones are removed unless a newer one builds on them."""
 
     deltas_between_fulls: int = 0
-    """Number of saves after a full one that hold only rows changed since the previous save.
-    Larger: less to write, more files to read when loading. Above 0 it costs 4 bytes per row.
+    """Number of saves after a full one that hold only rows changed since the previous save. Larger
+    values mean less to write but more files to read when loading. Values above 0 cost 4 bytes per
+    row.
     """
 
     skip_while_writing: bool = True
-    """Skip a save that is due while the previous one is still being written. False: training
+    """Skip a save that is due while the previous one is still being written. If False, training
     waits for the disk instead.
     """
 
@@ -68,7 +71,7 @@ class CheckpointConfig:
     """Abandon a save that takes longer; training continues."""
 
     storage_options: Mapping[str, Any] | None = None
-    """For fsspec, such as credentials; also sent to the servers."""
+    """Options for fsspec, such as credentials; they are also sent to the servers."""
 
     def __post_init__(self) -> None:
         require(bool(os.fspath(self.directory)), self, "directory", "a path")
@@ -85,7 +88,7 @@ class CheckpointConfig:
 
 
 class Interval:
-    """An event that is due a number of steps, or seconds, after the last one. Not thread-safe.
+    """An event that is due a given number of steps or seconds after the last one. Not thread-safe.
 
     >>> interval = Interval(every_steps=3, every_s=None)
     >>> interval.is_count(2), interval.is_count(3), interval.is_time()
@@ -96,38 +99,38 @@ class Interval:
         self._every_steps = every_steps
         self._every_s = every_s
         self.steps = 0
-        """Steps of this worker since the last one."""
+        """Number of steps that this worker has taken since the last one."""
         self.done_at = 0
-        """Where workers step together: the step of the last one."""
+        """The step of the last one, if workers step together."""
         self.restart(0)
 
     @property
     def has_clock(self) -> bool:
-        """Return whether it depends on time."""
+        """Return whether the interval depends on time."""
         return self._every_s is not None
 
     def restart(self, steps: int) -> None:
-        """Restart the interval; `steps` is the current step where workers step together."""
+        """Restart the interval; `steps` is the current step if workers step together."""
         self.steps = 0
         self.done_at = steps
         self._since = time.monotonic()
 
     def is_time(self) -> bool:
-        """Return whether it is due by time."""
+        """Return whether the event is due because enough time has passed."""
         return self._every_s is not None and time.monotonic() - self._since >= self._every_s
 
     def is_count(self, steps: int) -> bool:
-        """Return whether it is due `steps` steps after the last one."""
+        """Return whether the event is due `steps` steps after the last one."""
         return self._every_steps is not None and steps >= self._every_steps
 
 
 class SaveSchedule:
     """Decides for each step whether to pause after it. Thread-safe.
 
-    The worker that first finds something due posts a numbered request on the board. Where workers
-    run independently, a thread listens for requests, and each worker pauses when it sees one. Where
-    they step together, all must pause after the same step: by count, which they share; or by time,
-    and then the request names a step that no worker can have passed without checking.
+    The worker that first finds something due posts a numbered request on the board. If workers run
+    independently, a thread listens for requests, and each worker pauses when it sees one. If they
+    step together, all must pause after the same step: either by count, which they share, or by
+    time, in which case the request names a step that no worker can have passed without checking.
 
     intervals: the intervals by name.
     name: identifies this training run on the board.
@@ -184,7 +187,7 @@ class SaveSchedule:
 
     @property
     def found(self) -> Collection[str]:
-        """Return what this worker has found due since the last pause."""
+        """Return the actions that this worker has found due since the last pause."""
         return self._found
 
     def state(self) -> dict[str, Any]:
@@ -193,7 +196,7 @@ class SaveSchedule:
         return {"number": self._number, "done_at": done_at}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that another process returned."""
+        """Continue from the state of another process."""
         with self._changed:
             self._number = int(state["number"])
             self._changed.notify_all()
@@ -202,13 +205,13 @@ class SaveSchedule:
                 self._intervals[name].restart(int(steps))
 
     def begin_pass(self, steps: int) -> None:
-        """Start a pass; where workers step together, all have taken `steps` so far."""
+        """Start a pass; if workers step together, all have taken `steps` steps so far."""
         self._before_pass = steps
 
     def end_pause(self, steps: int, *, done: Collection[str]) -> None:
-        """Report that all workers have paused, after `steps` steps where they step together.
+        """Report that all workers have paused, after `steps` steps if they step together.
 
-        done: what was done; the rest stays due as before.
+        done: the completed actions; the rest stay due as before.
         """
         if not self._is_alone:
             with contextlib.suppress(NotFoundError):
@@ -268,7 +271,7 @@ class SaveSchedule:
             except DeadlineError:
                 continue
             except SparseFleetError:
-                return  # the training threads meet the same error and report it
+                return  # the training threads hit the same error and report it
             with self._changed:
                 if number == self._number:
                     self._heard = True

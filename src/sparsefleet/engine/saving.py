@@ -45,7 +45,7 @@ _CHECKPOINT, _PUBLISH, _VALIDATION = "checkpoint", "publish", "validation"
 
 
 class BackgroundWriters:
-    """Writes checkpoints and updates of a served model in the background during training.
+    """Writes checkpoints and updates to a served model in the background during training.
 
     Only the first remaining worker writes.
     """
@@ -71,13 +71,13 @@ class BackgroundWriters:
 
     @cached_property
     def series(self) -> CheckpointSeries:
-        """Return the checkpoint series; available with `checkpoints`."""
+        """Return the checkpoint series; available if `checkpoints` is set."""
         assert self.checkpoints is not None
         return CheckpointSeries(self._distributed, self.checkpoints, self._events, self._owner)
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Return the publisher; available with `publish`, in the worker that writes."""
+        """Return the publisher; available if `publish` is set, in the worker that writes."""
         assert self.publish is not None
         made = Publishing(self._distributed, self.publish)
         self._open.append(made)
@@ -89,7 +89,7 @@ class BackgroundWriters:
             writer.wait()
 
     def close(self) -> None:
-        """Wait, then release the right to publish."""
+        """Wait for current writes, then release the right to publish."""
         self.wait()
         for writer in self._open:
             if isinstance(writer, Publishing):
@@ -105,12 +105,12 @@ class PausedValidation(Protocol):
     """Evaluates within an epoch, while all workers pause."""
 
     every_steps: int
-    """Steps of a worker between two evaluations."""
+    """Number of steps a worker takes between two evaluations."""
 
     def run(self, step: int) -> bool:
-        """Evaluate, and return whether to end the pass here; all workers call it and agree.
+        """Evaluate, and return whether to end the pass here. All workers must call it and agree.
 
-        step: the batches trained on by all workers together.
+        step: the number of batches that all workers together have trained on.
         """
 
 
@@ -120,9 +120,9 @@ class SaveCoordinator:
     Pauses are numbered, and every worker takes part in each. A worker that has run out of data
     waits for the next one; the pass ends when all have arrived and none has data left.
 
-    progress: the position of this worker, updated by the training.
-    notice: with checkpoints, all workers save one when any was given notice, and end.
-    validation: evaluates within epochs; None: no validation.
+    progress: the position of this worker, which training updates.
+    notice: with checkpoints, all workers save one and end when any of them was given notice.
+    validation: evaluates within epochs; None means no validation.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class SaveCoordinator:
             self._schedule.continue_from(self._taken.saves)
         self._is_last_pass = False
         self._in_pass = True
-        self._is_over = False  # the first worker is lost: nobody else can write
+        self._is_over = False  # the first worker is lost, and nobody else can write
         self.was_stopped = False
         """Whether a validation ended the pass, on all workers."""
         self.is_validated = False
@@ -186,9 +186,9 @@ class SaveCoordinator:
         )
 
     def _catch_up(self) -> None:
-        """Repeat the pauses that the previous process began after its last record."""
+        """Repeat the pauses that the previous process started after its last record."""
         while (text := self._distributed.meeting.sent_before()) is not None:
-            if not json.loads(text).get("has_data"):  # not a pause: the end of its pass
+            if not json.loads(text).get("has_data"):  # not a pause but the end of its pass
                 return
             self.run()
 
@@ -199,7 +199,7 @@ class SaveCoordinator:
         return not self._is_over and self._schedule.is_due(step)
 
     def run(self) -> None:
-        """Implement `Pauses`: meet the other workers while the threads of this one wait."""
+        """Implement `Pauses`; meet the other workers while this worker's threads wait."""
         if self._handover is not None and self._handover.is_due(0):
             self._handover.run()
         self._meet(has_data=True)
@@ -208,10 +208,10 @@ class SaveCoordinator:
             succession.paused(self._distributed, feed.taken, self._schedule.state())
 
     def end_pass(self, *, is_last: bool) -> None:
-        """Return when the pass is over for all workers; call it when this worker's threads have
+        """Block until the pass is over for all workers; call it when this worker's threads have
         ended.
 
-        is_last: no pass follows.
+        is_last: whether this is the last pass.
         """
         self._is_last_pass = is_last or self.was_stopped
         while not self._is_over and self._meet(has_data=False):
@@ -219,23 +219,23 @@ class SaveCoordinator:
         self._progress.end_epoch()
 
     def end_early(self) -> None:
-        """Save what `end_pass` would have saved if it had known that no pass follows.
+        """Make the save that `end_pass` would have made for the last pass.
 
-        All workers call it, between epochs.
+        Must be called by all workers, between epochs.
         """
         self._is_last_pass, self._in_pass = True, False
         if not self._is_over:
             self._meet(has_data=False)
 
     def save_again(self) -> None:
-        """Save after the end of a pass, since more was trained. All workers call it."""
+        """Save after the end of a pass, since more was trained. Must be called by all workers."""
         was_last, self._is_last_pass, self._in_pass = self._is_last_pass, True, False
         if not self._is_over:
             self._meet(has_data=False)
         self._is_last_pass, self._in_pass = was_last, True
 
     def close(self) -> None:
-        """Wait for what is being written, in the first worker."""
+        """Wait, in the first worker, for writes in progress."""
         self._schedule.close()
         self._writers.wait()
 
@@ -262,13 +262,13 @@ class SaveCoordinator:
             self._is_over = True
             self._attendance.lose(0)
             _log.error(
-                "worker 0, which writes checkpoints and updates, is lost: no more will be written"
+                "worker 0, which writes checkpoints and updates, is lost; no more will be written"
             )
             mode.resume()
             return False
         decided = json.loads(answer)
         self._attendance.update(decided["present"])
-        # A process that continues the job from its servers repeats this meeting, and continues.
+        # A process that continues the job from its servers repeats this meeting and continues.
         if HANDOVER in decided["done"] and decided["start"] == self._notice.start:
             self._writers.wait()
             self._writers.raise_last_error()
@@ -290,13 +290,13 @@ class SaveCoordinator:
                 self._progress.feed.stop()
 
     def _decide(self, given: list[bytes]) -> bytes:
-        """Decide in the first worker, while all are paused."""
+        """Decide in the first worker what to do while all are paused."""
         reports = [json.loads(part) for part in given]
         continues = any(each["has_data"] for each in reports)
         found = {name for each in reports for name in each["found"]}
         done = self._due(found, continues=continues)
         if HANDOVER in done or (not continues and self._is_last_pass):
-            self._writers.wait()  # a save still in progress would make it skip the last one
+            self._writers.wait()  # with a save still in progress, the last one would be skipped
         if self._writers.checkpoints is not None:
             self._checkpoint(reports, begins=_CHECKPOINT in done, continues=continues)
         if _PUBLISH in done:
@@ -314,9 +314,9 @@ class SaveCoordinator:
         ).encode()
 
     def _due(self, found: Collection[str], *, continues: bool) -> set[str]:
-        """Return what to do at this pause."""
+        """Return the actions for this pause."""
         due = set(found)
-        if not continues:  # the validation of the epoch follows
+        if not continues:  # the epoch's validation follows
             due -= {_VALIDATION, HANDOVER}
         checkpoints = self._writers.checkpoints
         if HANDOVER in due:
@@ -348,11 +348,11 @@ def save_now(
     *,
     is_paused: bool = False,
 ) -> None:
-    """Write one checkpoint of a single moment of all workers; all call it, each with its progress.
+    """Write one consistent checkpoint; must be called by all workers, each with its progress.
 
     Returns when it is committed; raises on every worker if it cannot be written. user_notes: the
-    first worker's are kept in the manifest. is_paused: the workers are already paused, and stay
-    paused.
+    first worker's notes are kept in the manifest. is_paused: whether the workers are already
+    paused; they then stay paused.
     """
     saves: list[ModelSave] = []
 
@@ -370,7 +370,7 @@ def save_now(
     with _paused(distributed) if not is_paused else contextlib.nullcontext():
         distributed.meeting.decide(report, open_save)
     failure: Exception | None = None
-    for save in saves:  # in the first worker; the others wait for the result
+    for save in saves:  # runs in the first worker; the others wait for the result
         try:
             save.write()
         except (SparseFleetError, OSError) as error:
@@ -379,13 +379,15 @@ def save_now(
     def report_result(given: list[bytes]) -> bytes:
         if failure is not None:
             raise failure
-        if not saves:  # the process that had opened it is gone; nobody has trained since
+        if not saves:  # the process that opened it is gone; nobody has trained since then
             open_save(given)
             saves[0].write()
         return b"saved"
 
     if distributed.meeting.decide(report, report_result, patient=True) is None:
-        raise CheckpointError(f"no worker was left to save {os.fspath(directory)}")
+        raise CheckpointError(
+            f"the checkpoint {os.fspath(directory)} was not saved: no worker was left to write it"
+        )
 
 
 @contextlib.contextmanager
@@ -404,8 +406,8 @@ class Pauses(Protocol):
     def is_due(self, step: int) -> bool:
         """Return whether to pause after a thread has taken `step` steps in this pass.
 
-        Called for each step of each thread; where threads step together, once for all of them, one
-        step ahead.
+        Called for each step of each thread; if threads step together, called once for all of them,
+        one step ahead.
         """
 
     def run(self) -> None:
@@ -413,13 +415,14 @@ class Pauses(Protocol):
 
 
 class PausePoint:
-    """All threads pass here before each step, and stop here when a pause is due. Thread-safe.
+    """All threads call it before each step and block in it when a pause is due. Thread-safe.
 
-    A thread that stops has no batch read ahead, so the position that the data reports is exactly
-    what has been trained on.
+    A blocked thread has no batch read ahead, so the position that the data reports is exactly what
+    has been trained on.
 
-    steps_together: the threads take each step together, so none may stop while another waits for it
-    in a step. The pause is then announced one step ahead, and all stop at the same step.
+    steps_together: whether the threads take each step together, so none may stop while another
+    waits for it in a step. The pause is then announced one step ahead, and all stop at the same
+    step.
     """
 
     def __init__(
@@ -431,7 +434,7 @@ class PausePoint:
         wait_s: float,
         is_due: bool = False,
     ) -> None:
-        """is_due: pause before the first step."""
+        """is_due: whether to pause before the first step."""
         self._pauses = pauses
         self._together = steps_together
         self._round: ThreadRound[None] = ThreadRound(
@@ -439,15 +442,15 @@ class PausePoint:
         )
         self._lock = threading.Lock()
         self._is_due = is_due
-        self._stop_at = 0 if is_due else -1  # the step at which all stop, where they step together
+        self._stop_at = 0 if is_due else -1  # the step at which all stop, if they step together
         self._stopped_at = -1
         self._looked_at = -1
 
     def reach(self, step: int, *, has_ahead: bool) -> bool:
         """Pause between two steps if due; return whether to read ahead in the next step.
 
-        step: the steps that the calling thread has finished in this pass.
-        has_ahead: a batch was read for the thread that it has not trained on yet.
+        step: the number of steps that the calling thread has finished in this pass.
+        has_ahead: whether a batch was read for the thread that it has not trained on yet.
         """
         if self._together:
             return self._reach_together(step)
@@ -461,7 +464,7 @@ class PausePoint:
         return True
 
     def leave(self) -> None:
-        """Report that the calling thread has no more data, so that others stop waiting for it."""
+        """Report that the calling thread has no more data, so others stop waiting for it."""
         self._round.leave()
 
     def fail(self, error: BaseException) -> None:
@@ -474,7 +477,7 @@ class PausePoint:
         if stops_here:
             self._round.meet(None)
         with self._lock:
-            if step > self._looked_at:  # the first of the threads decides for all
+            if step > self._looked_at:  # the first thread to arrive decides for all
                 self._looked_at = step
                 if self._pauses.is_due(step + 1):
                     self._stop_at = step + 1

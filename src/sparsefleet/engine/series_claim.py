@@ -1,4 +1,4 @@
-"""Checks which job owns a directory of checkpoints, before resuming or saving there."""
+"""Checks which job owns a checkpoint directory, before resuming from it or saving there."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _log = logging.getLogger("sparsefleet.engine")
 def require_own_series(
     distributed: BoundModel, directory: str, checkpoints: CheckpointConfig
 ) -> set[str]:
-    """Check that a directory may be resumed from; return the paths in it that are too old for that.
+    """Check that a run may resume from a directory; return the paths in it that are too old for
+    that.
 
     Those belong to runs before the last one that started from scratch there. Raises
-    CheckpointMismatchError if the checkpoints are another job's. Runs in the first worker.
+    CheckpointMismatchError if the checkpoints belong to a different job. Runs in the first worker.
     """
     options = checkpoints.storage_options
     owner = SeriesOwner.of(directory, options)
@@ -44,11 +45,11 @@ def require_own_series(
 def claim_series(
     distributed: BoundModel, checkpoints: CheckpointConfig, resumed_from: str | None
 ) -> SeriesOwner | None:
-    """Make this training the owner of its directory; None in workers that do not write.
+    """Make this run the owner of its directory; return None in workers that do not write.
 
-    resumed_from: the checkpoint that it continues; None if it starts from scratch, which begins
-    another generation. Raises CheckpointMismatchError if the checkpoints there are another job's.
-    All workers call it.
+    resumed_from: the checkpoint that it continues; None if it starts from scratch, which starts a
+    new generation. Raises CheckpointMismatchError if the checkpoints there belong to a different
+    job. Must be called by all workers.
     """
     directory = absolute_path(checkpoints.directory)
     owners: list[SeriesOwner] = []
@@ -63,7 +64,7 @@ def claim_series(
 
 
 def owner_of_series(distributed: BoundModel, checkpoints: CheckpointConfig) -> SeriesOwner | None:
-    """Return this training as the owner it became earlier; None in workers that do not write."""
+    """Return this run as the owner it became earlier, or None in workers that do not write."""
     if not distributed.role.is_first_worker:
         return None
     return SeriesOwner.of(absolute_path(checkpoints.directory), checkpoints.storage_options)
@@ -81,9 +82,9 @@ def _claim(
     if not continues and listed:
         generation += 1
         _log.warning(
-            "%s contains %d checkpoints of an earlier run of this job, but this one starts from "
-            "scratch (generation %d): they are removed as new ones are saved. To keep them, use "
-            "another directory; to continue from them, use resume='auto'",
+            "%s contains %d checkpoints from an earlier run of this job, but this one starts "
+            "from scratch (generation %d), so they are removed as new ones are saved. To keep "
+            "them, use a different directory; to continue from them, use resume='auto'",
             directory,
             len(listed),
             generation,
@@ -100,10 +101,10 @@ def _require_same_job(
         return
     what = "another model" if mine.job == owner.job else f"{owner}, and this is {mine}"
     raise CheckpointMismatchError(
-        f"{directory}: the {len(listed)} checkpoints there belong to {what}. Give this job its "
-        "own directory; to continue from one of them, name it: "
-        f"resume={listed[-1].path!r}. Runs that belong to one job despite different arguments "
-        "need the same CheckpointConfig(job=...) or SPARSEFLEET_JOB"
+        f"{directory}: the {len(listed)} checkpoints there belong to {what}. Give this job its own "
+        f"directory; to continue from one of them, pass resume={listed[-1].path!r}. Runs that "
+        "belong to one job despite different arguments need the same CheckpointConfig(job=...) or "
+        "SPARSEFLEET_JOB"
     )
 
 
@@ -122,7 +123,7 @@ def _owner_for(distributed: BoundModel, checkpoints: CheckpointConfig) -> Series
 def _command() -> str:
     """Return the script's name and a digest of its arguments, which may hold secrets.
 
-    "" in a notebook, or wherever else there is no script.
+    Return "" in a notebook or wherever there is no script.
     """
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if not script:

@@ -37,12 +37,12 @@ class Place(NamedTuple):
     worker: int
     thread: int
     step: int
-    """The step, from 1, in this pass of this thread."""
+    """The step in this pass of this thread, counted from 1."""
 
     def __str__(self) -> str:
         return (
             f"epoch {self.epoch}, worker {self.worker}, thread {self.thread}, step {self.step} of "
-            "the thread"
+            "this thread"
         )
 
 
@@ -50,8 +50,8 @@ class ReadAhead(Protocol):
     """Reads the next batch of a thread while its current step ends."""
 
     def read_ahead(self) -> PulledRows | None:
-        """Return what the next batch looks up, without the rows; they are filled in if the push
-        of the current step returns them. None: nothing is needed.
+        """Return the lookups of the next batch, without rows, which are filled in if the push of
+        the current step returns them. Return None if nothing is needed.
         """
 
 
@@ -62,11 +62,11 @@ class Step:
     thread that entered it.
 
     parameters: dense table -> the parameters whose gradients are taken.
-    batch, lookups: what `lookups` learns from once the step is over; see `LookupSource`.
-    is_planned: `lookups` knew this batch.
-    ahead: reads the next batch before the gradients are sent, so that its rows return with them.
-    origin: the batch, for servers that track what they have applied.
-    clock: counts this step, and when it began, outside of a pass; see `WorkerMetrics`.
+    batch, lookups: once the step is over, `lookups` learns from `batch`; see `LookupSource`.
+    is_planned: whether `lookups` knew this batch.
+    ahead: reads the next batch before the gradients are sent, so its rows come back in the reply.
+    origin: identifies the batch for servers that track what they have applied.
+    clock: counts this step and records its start, outside of a pass; see `WorkerMetrics`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Step:
         self.max_norm: float | None = None
         """Clip the gradients of this step to this norm; see `StepGradients.clip`."""
         self.hand_over_s = 0.0
-        """Seconds spent handing over, waiting for others included; 0 before that."""
+        """Seconds spent handing over, including waiting for others; 0 before that."""
 
     @property
     def rows(self) -> StepRows:
@@ -115,7 +115,7 @@ class Step:
         self.is_skipped = True
 
     def backward(self, loss: Tensor) -> None:
-        """Run ``loss.backward()`` as the mode requires: mode "collective" may scale the loss."""
+        """Run ``loss.backward()`` as the mode requires; mode "collective" may scale the loss."""
         if self._forward is not None:
             self._end_forward(None, None, None)
         if self._clock is not None:
@@ -125,11 +125,11 @@ class Step:
     def give(self, gradients: StepGradients) -> None:
         """Hand over exactly these gradients when the step ends.
 
-        For workloads that compute their own: neither `rows` nor the parameters are used then.
+        For workloads that compute their own gradients; `rows` and the parameters are then not used.
         """
         if self._given is not None:
             raise ConfigError(
-                "gradients were given to a step twice: call step.give() once per step"
+                "this step already has gradients: call step.give() only once per step"
             )
         self._given = gradients
 
@@ -198,8 +198,7 @@ class Step:
         found = gradients.sparse or gradients.dense or gradients.dense_parts
         if not found and not self._rows.had_backward and not self._mode.keeps_dense:
             raise ConfigError(
-                "the step ended without any gradient: call loss.backward() inside it, "
-                "or step.skip()"
+                "the step ended without gradients: call loss.backward() or step.skip() inside it"
             )
         return gradients
 
@@ -223,8 +222,8 @@ class Step:
 
 
 def _num_examples(batch: Any, rows: StepRows) -> int:
-    """Return the examples of a step that a script takes: those of its batch, if given, or of the
-    first lookup, preferably one with several ids per example.
+    """Return the number of examples in a step that a script takes: from its batch, if given, or
+    from the first lookup, preferably one with several ids per example.
     """
     known = getattr(batch, "num_examples", None)  # a program's feed
     if isinstance(known, int):

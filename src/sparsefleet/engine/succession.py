@@ -1,9 +1,10 @@
-"""The state that a worker leaves on the servers for its next process, and takes from the previous
-one.
+"""The state that a worker leaves on the servers for its next process, and takes over from its
+previous one.
 
-A record on the board holds what changes rarely: the call of `fit`, the epoch, where its pass over
-the data began, how often the workers have synchronized. What changes with every step, the applied
-mini-batches (`AppliedBatches`), the servers take from the pushes themselves.
+A record on the board holds rarely changing state: the call to `fit`, the epoch, where its pass over
+the data started, and how often the workers have synchronized. The state that changes with every
+step, the applied mini-batches (`AppliedBatches`), is recorded by the servers from the pushes
+themselves.
 """
 
 from __future__ import annotations
@@ -40,34 +41,34 @@ def _file_in_memory(name: str) -> str:
 class TakenOver:
     """Where the previous process of this worker stopped.
 
-    record: what it left. applied: the data of its pass that servers have applied.
+    record: the record it left. applied: the data of its pass that servers have applied.
     """
 
     def __init__(self, record: Mapping[str, Any], applied: AppliedBatches) -> None:
         self._record = record
         self.applied = applied
         self.fit: int = record["fit"]
-        """Calls of `fit` started."""
+        """Number of `fit` calls started."""
         self.epoch: int = record["epoch"]
-        """Epochs finished in the last of them."""
+        """Number of epochs finished in the last `fit`."""
         self.is_ended: bool = record["is_ended"]
-        """Whether the last of them is finished."""
+        """Whether the last `fit` is finished."""
         self.is_in_pass: bool = record["position"] is not None
         """Whether it was in a pass over the data."""
         self.has_left: bool = record["has_left"]
-        """Whether its threads have left their last pass, and none has begun."""
+        """Whether its threads have left their last pass and not started another."""
         self.batches: int = record["batches"]
-        """Mini-batches trained on before the pass."""
+        """Number of mini-batches trained on before the pass."""
         self.random: Mapping[str, Any] | None = record["random"]
-        """The state of random generators, at the start of the pass or its last pause."""
+        """The state of the random generators at the start of the pass or at its last pause."""
         self.starts: int = record["starts"]
         self.first_step: int = record["first_step"]
         self.shared_at: int = record["shared_at"]
         self.saves: Mapping[str, Any] | None = record["saves"]
         self.owned: str | None = record["owned"]
-        """The directory of checkpoints that the training owns."""
+        """The checkpoint directory that the run owns."""
         self.has_begun: bool = record["has_begun"]
-        """Whether it had resumed from a checkpoint, if it was to."""
+        """Whether it had resumed from a checkpoint, if it was asked to."""
         self.loads: list[int] = record["loads"]
         self.fits: list[int] = record["fits"]
         self.started_at: int = record["started_at"]
@@ -78,13 +79,13 @@ class TakenOver:
 
     @property
     def position(self) -> DataPosition | None:
-        """Return where its pass over the data began; None between passes."""
+        """Return where its pass over the data started, or None between passes."""
         found = self._record["position"]
         return None if found is None else DataPosition.from_json(found)
 
     @property
     def mode_position(self) -> ModePosition:
-        """Return where its mode was."""
+        """Return the state of its mode."""
         batches = self.applied.count - self._record["done"] if self.is_in_pass else 0
         return ModePosition(
             state=self._record["mode"],
@@ -95,7 +96,7 @@ class TakenOver:
 
     @property
     def store_step(self) -> int:
-        """Return the number of its pushes, as far as it is known."""
+        """Return the number of its pushes, if known."""
         at = self.mode_position
         before = at.count("rounds")
         since = at.batches if at.next_round is None else at.next_round - before
@@ -107,11 +108,11 @@ class Succession:
 
     def __init__(self, store: RemoteStore, role: RoleInfo, incarnation: Incarnation, name: str):
         self.incarnation = incarnation
-        """Which process of its rank this is."""
+        """Which process of its rank this is, counted by restarts."""
         who = f"{incarnation.job}/{name}/worker-{role.index}"
         self._record = WorkerRecord(store, who)
         self.outbox = _file_in_memory(who)
-        """A file that processes in this one's place on this machine share."""
+        """A file shared by successive processes of this rank on this machine."""
         self._store = store
         self._fields: dict[str, Any] = {
             "fit": 0,
@@ -134,12 +135,16 @@ class Succession:
         if incarnation.is_successor:
             self._found = self._record.read()
             outcome = (
-                "continues" if self._found else "starts over: the previous process left nothing"
+                "continues"
+                if self._found
+                else "starts over, since the previous process left no state"
             )
             if self._found or incarnation.is_counted:
                 _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, outcome)
         self.taken: TakenOver | None = None
-        """Where the previous process stopped; None without one, or once training has got there."""
+        """Where the previous process stopped; None if there was none, or once training has reached
+        that point.
+        """
 
     @property
     def pass_number(self) -> int:
@@ -149,14 +154,15 @@ class Succession:
     def keep_session(self, keeps: bool) -> None:
         """Set whether the next process may continue this session once it is closed.
 
-        It may after an error, as after a kill: servers remember what was applied, and others wait.
+        It may after an error, just as after a kill, since servers remember what was applied and
+        others wait.
         """
         self._store.keep_session(keeps)
 
     def take_over(self, kinds: tuple[int, ...]) -> TakenOver | None:
-        """Return where the previous process stopped; None if it left nothing.
+        """Return where the previous process stopped, or None if it left no state.
 
-        kinds: those of the mode, see `Mode.data_streams`.
+        kinds: the mode's streams; see `Mode.data_streams`.
         """
         if self._found is None:
             return None
@@ -166,8 +172,9 @@ class Succession:
         return self.taken
 
     def look_again(self, kinds: tuple[int, ...]) -> None:
-        """Query again what servers have applied: the mode may have sent what its predecessor
-        kept."""
+        """Query again what servers have applied, since the mode may have sent data that its
+        predecessor kept.
+        """
         if self.taken is not None:
             self.taken.applied = self._applied(kinds)
 
@@ -175,7 +182,7 @@ class Succession:
         found = self._store.applied_data()
         return AppliedBatches(found, epoch=self._fields["pass"], kinds=kinds)
 
-    # -- what is left for the next ---------------------------------------------------------------
+    # -- state for the next process ---------------------------------------------------------------
 
     def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
         """Record that the model has started, perhaps not for the first time. at: how often workers
@@ -191,7 +198,7 @@ class Succession:
         )
 
     def begun(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """Record that training has begun, or has resumed from a checkpoint."""
+        """Record that training has started, or has resumed from a checkpoint."""
         self._write(distributed, has_begun=True, batches=progress.batches)
 
     def loaded(self, distributed: BoundModel) -> None:
@@ -206,7 +213,7 @@ class Succession:
         num_batches: its length, if known.
         """
         assert progress.feed is not None
-        number = (progress.fit << 32) + progress.epoch + 1  # larger than those of passes before
+        number = (progress.fit << 32) + progress.epoch + 1  # larger than in earlier passes
         progress.feed.keep_account(number)
         self._write(
             distributed,
@@ -221,13 +228,13 @@ class Succession:
         )
 
     def paused(self, distributed: BoundModel, done: int, saves: Mapping[str, Any]) -> None:
-        """Record that all workers have paused in a pass, of which `done` batches are applied."""
+        """Record that all workers have paused in a pass with `done` batches applied."""
         self._write(distributed, done=done, saves=saves)
         begun = self._fields["fits"][-1] if self._fields["fits"] else self._fields["started_at"]
         distributed.meeting.drop_calls(begun, distributed.meeting.count)
 
     def end_fit(self, distributed: BoundModel, progress: TrainingProgress) -> None:
-        """Record that a call of `fit` is finished."""
+        """Record that a call to `fit` is finished."""
         self._write(
             distributed,
             **self._place(progress) | {"is_ended": True},
@@ -239,14 +246,14 @@ class Succession:
 
     def closes(self) -> None:
         """Record that this worker leaves for good. Once all have left, the servers forget the
-        group, and a new process must not wait there for the others.
+        group, and a new process must not wait for the others there.
         """
         if "starts" in self._fields:
             self._fields["is_closed"] = True
             self._record.write(self._fields)
 
     def owns(self, owned: str) -> None:
-        """Record which directory of checkpoints the training owns; written with the next record."""
+        """Record which checkpoint directory the run owns; written with the next record."""
         self._fields["owned"] = owned
 
     def _place(self, progress: TrainingProgress) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Threads that run one job: they end together, and raise the first error."""
+"""Threads that run one job, end together, and raise the first error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["StandingTeam", "ThreadTeam", "TorchThreads", "add_note"]
 _log = logging.getLogger("sparsefleet.engine")
 Result = TypeVar("Result")
 _EXIT_S = 2.0
-_SIGNAL_LATENCY_S = 0.5  # how long the waiting thread may miss a Ctrl-C
+_SIGNAL_LATENCY_S = 0.5  # maximum delay until the waiting thread notices Ctrl-C
 
 
 class TorchThreads:
-    """`with TorchThreads(1): ...` sets the number of torch's threads, and restores it."""
+    """Sets the number of torch's threads within `with TorchThreads(1): ...`, and restores it."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -51,7 +51,7 @@ class ThreadTeam:
 
     If a member raises, `on_failure` is called once with the error and must make the others return;
     `run` then raises that error. Ctrl-C in the calling thread counts as a failure. A thread that
-    has not returned `stop_timeout_s` later is abandoned; it does not keep the process alive.
+    has not returned after `stop_timeout_s` is abandoned; it does not keep the process alive.
 
     >>> team = ThreadTeam(2, torch_threads=1, stop_timeout_s=30.0)
     >>> found = set()
@@ -119,7 +119,7 @@ class ThreadTeam:
             add_note(
                 error,
                 f"{', '.join(late)} did not end within {patience_s:g} s of this error and were "
-                "abandoned; they may be blocked in the data or the model",
+                "abandoned; they may be blocked in the data or in the model",
             )
 
 

@@ -18,7 +18,7 @@ from sparsefleet import optim
 from sparsefleet.errors import ConfigError
 
 __all__ = ["DecayedAdagrad", "Ftrl", "TorchStepping", "torch_optimizer"]
-# Torch's own classes, and their settings by the description's field.
+# Torch's own classes, and their settings by field of the description.
 _TORCH: dict[type[optim.Optimizer], tuple[type[torch.optim.Optimizer], dict[str, str]]] = {
     optim.SGD: (torch.optim.SGD, {}),
     optim.Momentum: (torch.optim.SGD, {"momentum": "momentum", "nesterov": "nesterov"}),
@@ -65,7 +65,7 @@ def torch_optimizer(
 
 
 class _OneByOne(torch.optim.Optimizer):
-    """Updates the parameters one by one."""
+    """Updates parameters individually."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, {"lr": lr})
@@ -81,13 +81,13 @@ class _OneByOne(torch.optim.Optimizer):
 
     @abstractmethod
     def _update(self, w: torch.Tensor, state: dict[str, torch.Tensor], lr: float) -> None:
-        """Update a parameter and its state, which is empty at first."""
+        """Update a parameter and its state, which is initially empty."""
 
 
 class Ftrl(_OneByOne):
-    """Follow the regularized leader (McMahan et al. 2013), as `sparsefleet.optim.Ftrl`.
+    """Follow the regularized leader (McMahan et al. 2013), like `sparsefleet.optim.Ftrl`.
 
-    State: `squares` (n) and `linear` (z), of the shape of the parameter.
+    State: `squares` (n) and `linear` (z), each with the shape of the parameter.
     """
 
     def __init__(self, params: Any, description: optim.Ftrl) -> None:
@@ -111,9 +111,9 @@ class Ftrl(_OneByOne):
 
 
 class DecayedAdagrad(_OneByOne):
-    """Adagrad with a decaying sum, as `sparsefleet.optim.DecayedAdagrad`.
+    """Adagrad with a decaying sum, like `sparsefleet.optim.DecayedAdagrad`.
 
-    State: `moment`, of the shape of the parameter.
+    State: `moment`, with the shape of the parameter.
     """
 
     def __init__(self, params: Any, description: optim.DecayedAdagrad) -> None:
@@ -131,7 +131,7 @@ class DecayedAdagrad(_OneByOne):
 
 
 def _adding_signs(l1: float) -> Callable[..., None]:
-    """Return a hook that adds l1 * sign(w) to gradients, which torch's optimizers lack."""
+    """Return a hook that adds l1 * sign(w) to gradients, which torch's optimizers cannot do."""
 
     def add(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         del args, kwargs
@@ -151,7 +151,7 @@ _OWN: dict[type[optim.Optimizer], Callable[[Any, Any], torch.optim.Optimizer]] =
 
 
 class TorchStepping:
-    """Steps the user's torch optimizer with the gradients of a mode, and blocks other calls of it.
+    """Steps the user's torch optimizer with the mode's gradients, and blocks other calls to it.
 
     A loop that calls ``optimizer.step()`` out of habit would apply its gradients twice. Optimizers
     that are not torch's are left alone.
@@ -159,7 +159,7 @@ class TorchStepping:
 
     def __init__(self, optimizer: object) -> None:
         self.optimizer = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-        """The torch optimizer; None if it is not one."""
+        """The torch optimizer; None if it is not a torch optimizer."""
         self._hook: Any = None
         self._stepping = False
 
@@ -169,7 +169,7 @@ class TorchStepping:
             self._hook = self.optimizer.register_step_pre_hook(self._refuse)
 
     def release(self) -> None:
-        """Return the optimizer to the user. Idempotent."""
+        """Hand control of the optimizer back to the user. Idempotent."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None

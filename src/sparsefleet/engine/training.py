@@ -1,4 +1,4 @@
-"""Trains one workload, epoch by epoch: start, resume, passes, saves, evaluation, end."""
+"""Trains one workload epoch by epoch: start, resume, passes, saves, evaluation, end."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ AnyModel = TypeVar("AnyModel", bound=BoundModel)
 class Training(Generic[AnyModel]):
     """Trains a workload on a model that is bound to a store. Not thread-safe.
 
-    checkpoints, publish: settings for what is written during training.
-    resume: "auto" resumes from the newest of `checkpoints`; a path, from that checkpoint.
-    events: what displays and callbacks have subscribed to.
-    progress: where an earlier `Training` of the same model stopped; None: at the start.
+    checkpoints, publish: settings for the files written during training.
+    resume: "auto" resumes from the newest of `checkpoints`; a path resumes from that checkpoint.
+    events: the events to which displays and callbacks subscribe.
+    progress: where an earlier `Training` of the same model stopped; None means the start.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Training(Generic[AnyModel]):
     ) -> None:
         check_resume(resume, checkpoints)
         trial = process_trial()
-        if trial is not None:  # it writes nothing that the script's own runs would find
+        if trial is not None:  # it writes nothing that the script's real runs would find
             checkpoints = publish = resume = None
         self.distributed = distributed
         """The model, as created by its API."""
@@ -78,14 +78,14 @@ class Training(Generic[AnyModel]):
         self._publish = publish
         self._resume = resume
         self.progress = progress or TrainingProgress()
-        """The position of this worker's training."""
+        """The position of this worker in the training run."""
         self._writers: BackgroundWriters | None = None
         self._attendance = Attendance(distributed.role.worker_num, self.events)
         self.metrics = WORKER
-        """What Prometheus and dashboards see of it."""
+        """The metrics that Prometheus and dashboards read."""
         self.metrics.attach(self.events)
         self.trial: TrialRecord | None = None if trial is None else trial.attach(self)
-        """What is recorded for `sparsefleet plan --try`, in such a trial."""
+        """The results recorded for `sparsefleet plan --try`, if this is a trial."""
         self._all_left = False
         self._closed = False
         self._stop_requested = False
@@ -109,7 +109,7 @@ class Training(Generic[AnyModel]):
             resumed = resume_training(
                 self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
             )
-            self._resume = None  # only now: a retry must not start from scratch
+            self._resume = None  # only now, since a retry must not start from scratch
             if resumed is not None:
                 self.progress.resume(resumed)
         succession = self.distributed.succession
@@ -118,7 +118,7 @@ class Training(Generic[AnyModel]):
         self.progress.has_begun = True
 
     def _take_over(self) -> None:
-        """Continue where the previous process stopped, unless an earlier call did."""
+        """Resume where the previous process stopped, unless an earlier call did."""
         succession = self.distributed.succession
         taken = None if succession is None else succession.taken
         if succession is None or taken is None:
@@ -130,7 +130,7 @@ class Training(Generic[AnyModel]):
             self._resume = None
 
     def _take_over_rank(self) -> None:
-        """Continue where the others are, in a process that replaces a lost rank."""
+        """Continue from the state of the other ranks, in a process that replaces a lost one."""
         replacement = self.distributed.replacement
         if replacement is not None and replacement.resumed is not None:
             self.progress.resume(replacement.resumed)
@@ -145,9 +145,9 @@ class Training(Generic[AnyModel]):
         self.distributed.close()
 
     def close_after(self, error: BaseException) -> None:
-        """Close because the script raises `error`.
+        """Close because the script raised `error`.
 
-        If another process may replace this one, leave everything as it is for that process.
+        If another process may replace this one, leave everything in place for it.
         """
         is_success = isinstance(error, SystemExit) and error.code in (0, None)
         if self.distributed.succession is not None and not is_success:
@@ -164,7 +164,7 @@ class Training(Generic[AnyModel]):
     def request_stop(self) -> None:
         """End the current `fit` after this epoch, or after the next validation within it.
 
-        Applies to all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit`, and at
+        Applies to all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit` or at
         the end of its last epoch.
         """
         self._stop_requested = True
@@ -181,13 +181,13 @@ class Training(Generic[AnyModel]):
         """Train for `epochs` epochs on `source`; return the result of each.
 
         evaluate: computes validation metrics after each epoch, on all workers.
-        evaluate_every_steps: also within epochs, when a worker has taken this many steps since the
-        last time; all workers pause for it.
-        may_stop: `request_stop` may be called; workers then agree after each epoch whether to
-        continue. It must be the same on all workers.
+        evaluate_every_steps: also evaluate within epochs, when a worker has taken this many steps
+        since the last evaluation; all workers pause for it.
+        may_stop: whether `request_stop` may be called; workers then agree after each epoch whether
+            to continue. Must be the same on all workers.
 
-        Returns when everything is applied and the model has the parameters of the store; at once,
-        with nothing, if this call was finished before the checkpoint that was resumed.
+        Returns when everything is applied and the model has the store's parameters. Returns an
+        empty list at once if this call was finished before the checkpoint that was resumed.
         """
         self.begin()
         may_stop = may_stop or self.trial is not None
@@ -213,7 +213,7 @@ class Training(Generic[AnyModel]):
                 results = self._fit(source, epochs, evaluate, within, notice, may_stop=may_stop)
                 is_done = True
         except HandedOver as ended:
-            if is_done:  # the notice came in the last moment
+            if is_done:  # the notice arrived at the last moment
                 self._fail(ended)
             raise
         return results
@@ -265,7 +265,7 @@ class Training(Generic[AnyModel]):
         *,
         in_order: bool = False,
     ) -> None:
-        """Run the workload forward over `source`; see `InferencePass.run`."""
+        """Run inference with the workload over `source`; see `InferencePass.run`."""
         InferencePass(self.distributed, self._workload, self._config).run(
             source, use, in_order=in_order
         )
@@ -273,14 +273,14 @@ class Training(Generic[AnyModel]):
     def save(
         self, directory: str | os.PathLike[str], notes: Mapping[str, Any] | None = None
     ) -> None:
-        """Write one consistent checkpoint; all workers call it. Returns when it is committed."""
+        """Write a consistent checkpoint and wait for its commit; all workers must call it."""
         self.begin()
         if self.trial is not None and self.trial.refuse(f"saving to {os.fspath(directory)}"):
             return
         save_now(self.distributed, directory, self.progress, notes, is_paused=self._is_paused)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Load model and tables without the training position; all workers call it."""
+        """Load the model and tables, but not the training position; all workers must call it."""
         self.begin()
         self.progress.loads += 1
         taken = self.progress.taken
@@ -339,7 +339,7 @@ class Training(Generic[AnyModel]):
     def _train_for_lost(
         self, source: BatchSource, number: int, epochs: int, saves: SaveCoordinator | None
     ) -> None:
-        """Train on what lost workers left of the pass, together with the others."""
+        """Train, together with the other workers, on what lost workers left of the pass."""
         model, succession = self.distributed, self.distributed.succession
         if succession is None or not model.meeting.continues_without_lost or model.meeting.is_alone:
             return
@@ -361,7 +361,9 @@ class Training(Generic[AnyModel]):
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """In a process that replaces another, skip the synchronizations that it took part in."""
+        """Skip the synchronizations that the previous process took part in, if this process
+        replaces one.
+        """
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)
@@ -372,15 +374,16 @@ class Training(Generic[AnyModel]):
             _log.info("fit %d was finished by the previous process", self.progress.fit)
             return
         message = (
-            f"fit {self.progress.fit} was finished when {self.progress.resumed_from} was saved: "
-            "nothing is left to train. To train again, use another directory or resume=None"
+            f"fit {self.progress.fit} was finished when {self.progress.resumed_from} was saved, so "
+            "nothing is left to train. To train again, use a different directory or resume=None"
         )
         _log.info("%s", message)
         if not self._config.quiet:
             print(message, flush=True)
 
     def _agree_to_stop(self, *, is_last: bool) -> bool:
-        """Return whether to end before the next epoch: the same on all workers, which all call it.
+        """Return whether to end before the next epoch. Must be called by all workers; all get the
+        same answer.
 
         After the last epoch there is nothing to agree on; the workers meet only to detect whether
         one was lost.
@@ -410,7 +413,7 @@ class Training(Generic[AnyModel]):
     ) -> tuple[Mapping[str, float], bool]:
         """Evaluate while all workers pause; return the metrics, and whether all agree to stop.
 
-        Training continues as if nothing had been drawn from the random generators.
+        The random generators are restored, so training continues as without it.
         """
         model = self.distributed
         random = model.random_state()
@@ -435,15 +438,15 @@ class Training(Generic[AnyModel]):
 
         The other workers see this one as lost. Training again starts a new mode.
         """
-        self.events.emit_to_all(Failed(error))  # first: displays look at the mode
+        self.events.emit_to_all(Failed(error))  # first, since displays look at the mode
         self.distributed.fail(error)
         try:
             self.distributed.finish()
-        except SparseFleetError as another:  # the one being raised says more
+        except SparseFleetError as another:  # the one being raised is more informative
             _log.warning("after the failure: %s", another)
 
     def _claim_series(self) -> None:
-        """Make this training the owner of its checkpoints, unless an earlier part of it did."""
+        """Make this run the owner of its checkpoints, unless an earlier part of it did."""
         progress, checkpoints = self.progress, self._checkpoints
         if checkpoints is None or progress.owned == os.fspath(checkpoints.directory):
             return
@@ -480,7 +483,7 @@ class Training(Generic[AnyModel]):
 
 
 class _WithinEpochs:
-    """Evaluates a training within its epochs; implements `PausedValidation`."""
+    """Evaluates within the epochs of a training run; implements `PausedValidation`."""
 
     def __init__(
         self,

@@ -54,21 +54,21 @@ class LoopConfig:
     """How the engine runs the threads of a worker; each API derives it from its own settings."""
 
     torch_threads: int = 1
-    """Threads torch uses inside each training thread."""
+    """Number of threads that torch uses inside each training thread."""
 
     prefetch: bool | None = None
-    """Read the next batch, and fetch its rows, while this one computes. None: if the rows are
-    on servers, in the way that suits the mode.
+    """Read the next batch, and fetch its rows, while the current one computes. None prefetches if
+    the rows are on servers, in the way that suits the mode.
     """
 
     window_batches: int = 1
-    """Outcomes of this many recent batches per thread stay visible to displays."""
+    """Number of recent batches per thread whose outcomes stay visible to displays."""
 
     stop_timeout_s: float = 30.0
     """Seconds that other threads have to leave their step after one has failed."""
 
     quiet: bool = False
-    """Print nothing about resuming."""
+    """Do not print anything about resuming."""
 
 
 class TrainingPass:
@@ -112,10 +112,10 @@ class TrainingPass:
         saves: SaveCoordinator | None = None,
         notice: Notice | None = None,
     ) -> tuple[PassView, PassResult]:
-        """Return when all threads have run out of data. After an error the mode has failed, too.
+        """Run until all threads have run out of data. After an error, the mode has failed too.
 
-        progress: the position at which the pass starts. saves: pauses in it. notice: ends it, if
-        `saves` does not.
+        progress: the position at which the pass starts. saves: the pauses in it. notice: ends it,
+        if `saves` does not.
         """
         start, random = progress.take_start()
         feed = progress.feed = source.begin_pass(start)
@@ -157,7 +157,7 @@ class TrainingPass:
         counted = view.total()
         if feed.taken == 0 and start is None:
             _log.warning(
-                "epoch %d: the data of worker %d has no batches, so nothing was trained here",
+                "epoch %d: worker %d has no batches in its data, so it trained nothing",
                 self._epoch,
                 self._distributed.role.index,
             )
@@ -173,7 +173,9 @@ class TrainingPass:
         )
 
     def _keep_random(self, succession: Succession) -> None:
-        """Keep the random generator, if the result of the pass does not depend on threads."""
+        """Keep the state of the random generator, if the result of the pass does not depend on
+        threads.
+        """
         if len(self._threads) == 1:
             path = f"{succession.outbox}.random"
             self._threads[0].random = KeptRandom(path, epoch=succession.pass_number)
@@ -193,7 +195,7 @@ class TrainingPass:
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
-        """Train on what is left of another worker's data; None: wait for the workers that do."""
+        """Train on the rest of a lost worker's data; with None, wait for the workers that do."""
         empty = BatchFeed(iter(()), self._workload.as_batch)
         self._run_threads(feed or empty, None)
 
@@ -261,7 +263,7 @@ class _TrainingThread:
         try:
             while (supplied := self._next_batch(supply, pauses)) is not None:
                 self._train_or_recover(supplied, supply)
-                supplied = None  # an error in the data does not belong to the previous batch
+                supplied = None  # an error in the data is not an error in the previous batch
             self._leave_or_recover()
             if pauses is not None:
                 pauses.leave()
@@ -288,7 +290,7 @@ class _TrainingThread:
         return supply.take(read_ahead=may_read_ahead)
 
     def _train_or_recover(self, supplied: Supplied, supply: BatchSupply) -> None:
-        """Take a step; if a lost rank interrupts it, repeat it once the rank is replaced, unless
+        """Take a step. If a lost rank interrupts it, repeat it once the rank is replaced, unless
         others had completed it.
         """
         if self.replacement is None:
@@ -306,7 +308,7 @@ class _TrainingThread:
                     self.clock.steps += 1
                     return
                 torch.set_rng_state(random)
-                for buffer, before in buffers:  # running means already contain this batch
+                for buffer, before in buffers:  # running means already include this batch
                     buffer.copy_(before)
 
     def _leave_or_recover(self) -> None:
@@ -357,7 +359,7 @@ class _TrainingThread:
 
 
 class InferencePass:
-    """Runs all batches of a source forward, in all threads; rows are read, not created."""
+    """Runs all batches of a source forward, in all threads; rows are read but not created."""
 
     def __init__(self, distributed: BoundModel, workload: Workload, config: LoopConfig) -> None:
         self._distributed = distributed
@@ -371,16 +373,17 @@ class InferencePass:
         *,
         in_order: bool = False,
     ) -> None:
-        """Call `use` with thread, batch and outcome, in that thread, for each batch.
+        """Call `use` for each batch with the thread, the batch and its outcome, in that thread.
 
-        in_order: the caller needs outcomes in the order of the batches; warn if the data has none.
+        in_order: whether the caller needs outcomes in the order of the batches; warns if the data
+        has no order.
         """
         feed = source.begin_pass()
         if in_order and getattr(feed.data, "keeps_order", True) is False:
             _log.warning(
                 "predictions come in the order of the batches, but this data returns batches in "
-                "any order: read with threads=1 and without sharding to keep the order of the "
-                "files"
+                "arbitrary order: read with threads=1 and without sharding to keep the order of "
+                "the files"
             )
         runners = self._workload.runners(self._distributed.threads)
 
@@ -411,15 +414,15 @@ class InferencePass:
                 with model.evaluating(runner.module, batch=batch.inputs, lookups=lookups):
                     use(batch, runner.infer(batch))
             except Exception as error:
-                add_note(error, f"raised in batch {batch.number} of the data to be predicted")
+                add_note(error, f"raised in batch {batch.number} of the data to predict")
                 raise
 
 
 def _warn_of_same_files(distributed: BoundModel, data: object) -> None:
     """Log a warning if the previous or next worker reads the same files.
 
-    Each worker leaves a note and checks those of its two neighbors: none waits, and the last to
-    arrive sees it.
+    Each worker leaves a note and checks the notes of its two neighbors. None waits; the last to
+    arrive notices.
     """
     role, board = distributed.role, distributed.board
     files: list[str] | None = getattr(data, "own_files", None)
@@ -434,8 +437,8 @@ def _warn_of_same_files(distributed: BoundModel, data: object) -> None:
             continue
         if theirs == mine:
             _log.warning(
-                "workers %d and %d read the same %d file(s), the first of them %s: each record "
-                "is trained on more than once per epoch. Give each worker its part: "
+                "workers %d and %d read the same %d file(s), the first of which is %s: each "
+                "record is trained on more than once per epoch. Give each worker its part: "
                 "Reader(..., worker_index=, worker_num=), fleet.split_files, or "
                 "sharding=fleet.sharding(name)",
                 *sorted((role.index, other)),

@@ -1,4 +1,4 @@
-"""A worker's position in its training: counted here, stored in checkpoints, and resumed."""
+"""A worker's position in a training run: counted here, stored in checkpoints, and resumed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Resume = str | os.PathLike[str] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerReport:
-    """A worker's position in its training, complete enough to resume as if uninterrupted.
+    """A worker's position in a training run, complete enough to resume as if uninterrupted.
 
     >>> report = WorkerReport(fit=1, epoch=2, position=DataPosition(batches=7))
     >>> WorkerReport.from_json(report.to_json()) == report
@@ -48,25 +48,25 @@ class WorkerReport:
     """
 
     fit: int
-    """Calls of `fit` started."""
+    """Number of `fit` calls started."""
 
     epoch: int
-    """Epochs finished in the last of them."""
+    """Number of epochs finished in the last `fit`."""
 
     position: DataPosition | None = None
     """Position in the current epoch; None between epochs."""
 
     is_through: bool = False
-    """This worker has no more data in the current epoch, which others are still training."""
+    """Whether this worker has no more data in the current epoch while others are still training."""
 
     is_ended: bool = False
-    """The last `fit` was ended early: it does not continue with further epochs."""
+    """Whether the last `fit` was ended early and does not continue with further epochs."""
 
     batches: int = 0
-    """Batches trained on since the training started, in this process or earlier ones."""
+    """Number of batches trained on since the run started, in this process or earlier ones."""
 
     schedule_steps: int = 0
-    """Steps of the learning-rate schedule, as far as this worker knows."""
+    """Number of learning-rate schedule steps, as known to this worker."""
 
     store_step: int = 0
     """The sequence number of its next push."""
@@ -75,12 +75,12 @@ class WorkerReport:
     """The state of its process's random generators."""
 
     def at_end_of_epoch(self) -> WorkerReport:
-        """Return the report for the moment when the epoch is over for all workers."""
+        """Return the report as of the end of the epoch for all workers."""
         return replace(self, epoch=self.epoch + 1, position=None, is_through=False)
 
     def moved_to(self, other: WorkerReport) -> WorkerReport:
-        """Return the report moved to another worker's epoch, at its first batch if it was in
-        another one.
+        """Return the report moved to a different worker's epoch; at its first batch if this report
+        was in a different one.
         """
         if (self.fit, self.epoch) == (other.fit, other.epoch):
             return self
@@ -101,7 +101,7 @@ class WorkerReport:
 
     @staticmethod
     def from_json(found: Mapping[str, Any]) -> WorkerReport:
-        """Parse what `to_json` returned."""
+        """Parse the result of `to_json`."""
         try:
             position = found["position"]
             return WorkerReport(
@@ -117,7 +117,7 @@ class WorkerReport:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"the checkpoint has no positions of its workers: {found!r:.200}"
+                f"the checkpoint has no valid worker positions, found {found!r:.200}"
             ) from error
 
 
@@ -126,25 +126,25 @@ class Resumed:
     """The point at which this worker resumes."""
 
     fit: int
-    """The call of `fit` in which the checkpoint was taken."""
+    """The call to `fit` during which the checkpoint was taken."""
 
     epoch: int
-    """Epochs finished in it."""
+    """Number of epochs finished in it."""
 
     is_ended: bool
     """Whether it was ended early."""
 
     start: PassStart | None
-    """Position in the following epoch; None: its first batch."""
+    """Position in the next epoch; None means its first batch."""
 
     batches: int
-    """Batches trained on before; over all workers they add up to the saved total."""
+    """Number of batches trained on before; over all workers they add up to the saved total."""
 
     store_step: int
     random: Mapping[str, Any] | None
 
     reports: Sequence[WorkerReport]
-    """Reports of all workers of the earlier run."""
+    """Reports from all workers of the earlier run."""
 
     path: str = ""
     """The checkpoint."""
@@ -153,11 +153,11 @@ class Resumed:
     def of(
         reports: Sequence[WorkerReport], rank: int, worker_num: int, *, path: str = ""
     ) -> Resumed:
-        """Return where worker `rank` resumes, from the reports of all workers of the earlier run.
+        """Return where worker `rank` resumes, given the reports of all workers of the earlier run.
 
-        If the number of workers has changed, its data resumes where all of them were.
+        If the number of workers has changed, its data resumes from the positions of all of them.
         """
-        # A worker that was lost does not know that the others have ended early.
+        # A lost worker does not know that the others ended early.
         is_ended = any(report.is_ended for report in reports)
         if len(reports) == worker_num:
             own = reports[rank]
@@ -186,43 +186,43 @@ class Resumed:
 
 
 class TrainingProgress:
-    """Counts calls of `fit`, epochs and batches, continuing from a checkpoint if there is one.
+    """Counts calls to `fit`, epochs and batches, continuing from a checkpoint if there is one.
 
-    A restarted script repeats its calls of `fit`: those finished before the checkpoint are skipped,
-    and the one in which it was taken resumes.
+    A restarted script repeats its calls to `fit`: the ones finished before the checkpoint are
+    skipped, and the one during which it was taken resumes.
     """
 
     def __init__(self) -> None:
         self.fit = 0
-        """Calls of `fit` started."""
+        """Number of `fit` calls started."""
         self.epoch = 0
-        """Epochs finished in the last of them."""
+        """Number of epochs finished in the last `fit`."""
         self.feed: BatchFeed | None = None
         """The current pass."""
         self._batches = 0
         self._is_ended = False
         self._resumed: Resumed | None = None
         self.resumed_from: str | None = None
-        """The checkpoint that the training continues."""
+        """The checkpoint from which the run continues."""
         self.owner: SeriesOwner | None = None
-        """This training as the owner of its directory of checkpoints, once it has claimed it."""
+        """This run as the owner of its checkpoint directory, once it has claimed it."""
         self.owned: str | None = None
-        """That directory."""
+        """The claimed checkpoint directory."""
         self.taken: TakenOver | None = None
         """Where the previous process of this worker stopped."""
         self.has_begun = False
-        """Whether a `Training` has begun or resumed it."""
+        """Whether a `Training` has started or resumed it."""
         self.loads = 0
-        """Calls of `Training.load`."""
+        """Number of calls to `Training.load`."""
 
     def resume(self, resumed: Resumed) -> None:
-        """Resume the training from this checkpoint."""
+        """Resume the run from this checkpoint."""
         self._resumed = resumed
         self.resumed_from = resumed.path or None
         self._batches = resumed.batches
 
     def take_over(self, taken: TakenOver) -> None:
-        """Continue where the previous process stopped."""
+        """Resume where the previous process stopped."""
         self.taken = taken
         self.has_begun = taken.has_begun
         position = taken.position
@@ -241,16 +241,16 @@ class TrainingProgress:
 
     @property
     def batches_before(self) -> int:
-        """Return the batches trained on before the current pass."""
+        """Return the number of batches trained on before the current pass."""
         return self._batches
 
     @property
     def batches(self) -> int:
-        """Return the batches trained on so far, those of the current pass included."""
+        """Return the number of batches trained on so far, including the current pass."""
         return self._batches_now()
 
     def begin_fit(self) -> bool:
-        """Count a call of `fit`; return False if it was finished before the checkpoint."""
+        """Count a call to `fit`; return False if it was finished before the checkpoint."""
         self.fit += 1
         self.epoch = 0
         self.feed = None
@@ -264,9 +264,9 @@ class TrainingProgress:
         return self.fit == resumed.fit and not resumed.is_ended
 
     def take_start(self) -> tuple[PassStart | None, Mapping[str, Any] | None]:
-        """Return the start of the next pass and its random generators; once.
+        """Return the start of the next pass and the state of its random generators, once.
 
-        None: at the first batch, with the generators unchanged.
+        None means the first batch, with the generators unchanged.
         """
         resumed = self._resumed
         if resumed is None or self.fit < resumed.fit:
@@ -286,13 +286,13 @@ class TrainingProgress:
 
     @property
     def resumed_reports(self) -> Sequence[WorkerReport] | None:
-        """Return the checkpoint's reports of all its workers, until the first step after
+        """Return the checkpoint's reports from all its workers, until the first step after
         resuming.
         """
         return None if self._resumed is None else self._resumed.reports
 
     def report(self, distributed: BoundModel) -> WorkerReport:
-        """Return what a checkpoint stores about this worker; call it while no thread trains."""
+        """Return this worker's report for a checkpoint; call it while no thread trains."""
         feed = self.feed
         return WorkerReport(
             fit=self.fit,
@@ -349,10 +349,11 @@ def resume_training(
     *,
     quiet: bool,
 ) -> Resumed | None:
-    """Load the checkpoint; return None if there is none to resume from. All workers call it.
+    """Load the checkpoint; return None if there is none to resume from. Must be called by all
+    workers.
 
-    "auto" skips damaged checkpoints, with a warning; if all are damaged, it raises. What was
-    resumed is printed, unless `quiet`.
+    "auto" skips damaged checkpoints with a warning, and raises an error if all are damaged. Prints
+    which checkpoint was resumed, unless `quiet`.
     """
     options = None if checkpoints is None else checkpoints.storage_options
     is_auto = resume == "auto" and checkpoints is not None
@@ -363,9 +364,7 @@ def resume_training(
     while True:
 
         def find(_: list[bytes]) -> bytes:
-            """Find the checkpoint in the first worker; the others need no access to the
-            directory.
-            """
+            """Find the checkpoint in the first worker; the others need no access to it."""
             if is_auto and checkpoints is not None:
                 too_old = require_own_series(distributed, directory, checkpoints)
                 return _describe_newest(directory, options, damaged, too_old)
@@ -377,7 +376,7 @@ def resume_training(
                 f"cannot resume from {directory}: worker 0, which reads checkpoints, is lost"
             )
         if not answer:
-            _report(f"no checkpoint in {directory} yet: training starts from scratch", quiet)
+            _report(f"no checkpoint in {directory} yet; training starts from scratch", quiet)
             return None
         found = json.loads(answer)
         try:
@@ -394,7 +393,7 @@ def resume_training(
 def _describe_newest(
     directory: str, options: Mapping[str, Any] | None, damaged: set[str], too_old: set[str]
 ) -> bytes:
-    """Return b"" if there is no checkpoint; add what is skipped to `damaged`."""
+    """Return b"" if there is no checkpoint; append skipped ones to `damaged`."""
     while (newest := latest(directory, options, passing_over=damaged | too_old)) is not None:
         try:
             return _describe(newest)
@@ -404,8 +403,8 @@ def _describe_newest(
     found = [each for each in list_checkpoints(directory, options) if each.path not in too_old]
     if found:
         raise CheckpointError(
-            f"none of the {len(found)} checkpoints in {directory} can be loaded, see the log "
-            "for the reasons; to start from scratch use another directory"
+            f"none of the {len(found)} checkpoints in {directory} can be loaded; see the log for "
+            "the reasons. To start from scratch, use a different directory"
         )
     return b""
 
@@ -426,8 +425,8 @@ def _load(
     reports = [WorkerReport.from_json(report) for report in found["workers"]]
     if not reports:
         raise CheckpointError(
-            f"{found['path']} contains a model but no training position: it was saved by one "
-            "worker alone. Load it with Trainer.load(directory)"
+            f"{found['path']} contains a model but no training position, since it was saved by a "
+            "single worker. Load it with Trainer.load(directory)"
         )
     distributed.load(found["path"], storage_options=options)
     role = distributed.role

@@ -1,6 +1,6 @@
-"""A trial run of a script: in a given mode, for some seconds, with results in a file.
+"""A trial run of a script, in a given mode, for some seconds, with results in a file.
 
-`sparsefleet plan --try` sets the variables. The script needs no change: its `fit` ends early, and
+`sparsefleet plan --try` sets the variables. The script needs no change; its `fit` ends early, and
 it saves nothing.
 """
 
@@ -38,9 +38,9 @@ _log = logging.getLogger("sparsefleet.engine")
 def chosen_mode(
     mode: str | ModeConfig | None, environ: Mapping[str, str] | None = None
 ) -> str | ModeConfig | None:
-    """Return the mode that the environment chooses, or else `mode`.
+    """Return the mode chosen by the environment, or else `mode`.
 
-    A config of the chosen mode is kept, with its settings.
+    If `mode` is a config of the chosen mode, its settings are kept.
 
     >>> chosen_mode("sync", {"SPARSEFLEET_MODE": "geo"})
     'geo'
@@ -60,7 +60,7 @@ def chosen_mode(
 class Trial:
     """Ends the training runs of this process together, and writes their results.
 
-    seconds: from the start of the first pass on. directory: for `worker-N.json`.
+    seconds: counted from the start of the first pass. directory: receives `worker-N.json`.
     """
 
     def __init__(self, seconds: float, directory: str) -> None:
@@ -69,11 +69,11 @@ class Trial:
         self._begun: float | None = None
 
     def attach(self, training: Training[Any]) -> TrialRecord:
-        """Follow a training from its first event on."""
+        """Follow a training run, starting with its first event."""
         return TrialRecord(self, training, self._directory)
 
     def left_s(self) -> float:
-        """Return the seconds that are left; the first call starts the clock."""
+        """Return the remaining seconds; the first call starts the clock."""
         if self._begun is None:
             self._begun = time.monotonic()
         return self._begun + self._seconds - time.monotonic()
@@ -91,7 +91,7 @@ _process = _ProcessTrial()
 
 
 def process_trial() -> Trial | None:
-    """Return the trial that this process is part of; usually there is none."""
+    """Return the trial that this process is part of, if any."""
     if not _process.is_read:
         seconds, directory = os.environ.get(_SECONDS, ""), os.environ.get(_DIRECTORY, "")
         if seconds or directory:
@@ -102,7 +102,7 @@ def process_trial() -> Trial | None:
             if not 0 < number < math.inf or not directory:
                 raise ConfigError(
                     f"{_SECONDS} must be a positive number and {_DIRECTORY} a directory, got "
-                    f"{seconds!r} and {directory!r}: set both, or none"
+                    f"{seconds!r} and {directory!r}: set both, or neither"
                 )
             _process.trial = Trial(number, directory)
         _process.is_read = True
@@ -110,7 +110,7 @@ def process_trial() -> Trial | None:
 
 
 class TrialRecord:
-    """Watches one training: counts, stops it in time, writes the file of this worker."""
+    """Watches one training run: counts, stops it in time, and writes this worker's file."""
 
     def __init__(self, trial: Trial, training: Training[Any], directory: str) -> None:
         self._trial = trial
@@ -124,7 +124,7 @@ class TrialRecord:
         self._points: list[tuple[float, int, float]] = []
         self._found: dict[str, Any] = {"metrics": {}, "evaluated": {}}
         self.is_passing = False
-        """Whether a pass is under way."""
+        """Whether a pass is in progress."""
         events = training.events
         events.subscribe(PassBegan, self._begin)
         events.subscribe(PassEnded, self._end)
@@ -132,17 +132,17 @@ class TrialRecord:
         events.subscribe(Failed, self._failed)
 
     def evaluated(self, figures: Mapping[str, float]) -> None:
-        """Record the metrics of held-out data."""
+        """Record the metrics on held-out data."""
         self._found["evaluated"] = dict(figures)
         self._write()
 
     def refuse(self, what: str) -> bool:
-        """Return whether to skip a save before or during `fit`; after `fit` it ends the script
+        """Return whether to skip a save before or during `fit`; after `fit`, end the script
         instead.
 
         A trial must not replace a checkpoint or an exported model.
         """
-        _log.info("trial: %s is skipped", what)
+        _log.info("trial run: %s is skipped", what)
         if self.is_passing or not self._points:
             return True
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""The training of this worker as metrics, computed on request."""
+"""Metrics on this worker's training, computed on request."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["WORKER", "WorkerMetrics"]
 
 Figures = Callable[[PassView], Mapping[str, float]]
-_FIGURES_S = 5.0  # metrics such as the AUC take milliseconds to compute, too long for every scrape
+_FIGURES_S = 5.0  # metrics like AUC take milliseconds to compute, too long for every scrape
 
 
 class WorkerMetrics:
-    """The training of this process as metrics, for any kind of loop: `WORKER`. Thread-safe.
+    """Metrics on the training in this process, for any kind of loop; see `WORKER`. Thread-safe. The
+    engine's loop is observed through its events at no extra cost, by reading the existing clocks of
+    its threads.
 
-    The engine's training is observed through its events at no cost: the existing clocks of its
-    threads are read. Steps that a script takes itself have a clock here.
+    Steps that a script takes itself have a clock here.
     """
 
     def __init__(self) -> None:
@@ -57,9 +58,9 @@ class WorkerMetrics:
         self._models: list[weakref.ref[BoundModel]] = []
         self._remove: Callable[[], None] | None = None
         self._done = StepClock()
-        """The sums of the passes that are over."""
+        """The sums over finished passes."""
         self._own: dict[int, StepClock] = {}
-        """The steps that each thread of the script took itself."""
+        """A clock per thread for the steps that the script took itself."""
         self._read = ReaderStats()
         self._view: PassView | None = None
         self._epoch = self._epochs = 0
@@ -71,10 +72,10 @@ class WorkerMetrics:
         self._shown: Mapping[str, float] = {}
         self._seconds: dict[str, float] = {}
         self.figures: Figures | None = None
-        """Computes the metrics of recent batches; set by the API that knows them."""
+        """Computes metrics on recent batches; set by the API that knows them."""
 
     def serve(self, model: BoundModel | None) -> None:
-        """Report metrics if the environment enables it; those of the model until `release`."""
+        """Report metrics if the environment enables it, with the model's until `release`."""
         if model is None and self._remove is not None:
             return
         is_seen = report_metrics_if_asked("worker", 0 if model is None else model.role.index)
@@ -82,7 +83,7 @@ class WorkerMetrics:
             if model is not None and self._started_model() is not model:
                 self._models = [each for each in self._models if each() not in (None, model)]
                 self._models.append(weakref.ref(model))
-                self._figures_at, self._shown = 0.0, {}  # those belong to another training
+                self._figures_at, self._shown = 0.0, {}  # those belong to a different run
             if self._remove is None:
                 self._remove = PROCESS.add(self.samples) if is_seen else _nothing
 
@@ -90,7 +91,7 @@ class WorkerMetrics:
         """Stop reporting about a model that is being closed."""
         with self._lock:
             if self._started_model() is model:
-                self.figures = None  # metrics of its training, which may end now
+                self.figures = None  # metrics of its run, which may end now
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
@@ -99,7 +100,7 @@ class WorkerMetrics:
         return next((each for each in models if each is not None and each.is_started), None)
 
     def own_clock(self) -> StepClock:
-        """Return the clock of the steps that the calling thread takes outside of a pass."""
+        """Return the clock for steps that the calling thread takes outside of a pass."""
         thread = threading.get_ident()
         clock = self._own.get(thread)
         if clock is None:
@@ -108,7 +109,7 @@ class WorkerMetrics:
         return clock
 
     def attach(self, events: Events) -> None:
-        """Subscribe to what it reports."""
+        """Subscribe to the events that it reports."""
         events.subscribe(FitBegan, self._begin_fit)
         events.subscribe(PassBegan, self._begin_pass)
         events.subscribe(PassEnded, lambda event: self._end_pass(event.view))
@@ -132,7 +133,7 @@ class WorkerMetrics:
             self._view = None
             ended = view.total()
             if not math.isfinite(ended.loss_sum):
-                ended.loss_sum = 0.0  # otherwise the losses of all later trainings would be NaN too
+                ended.loss_sum = 0.0  # otherwise the losses of all later runs would be NaN too
             self._done = total([self._done, ended])
             self._read += view.reading.so_far() or ReaderStats()
 
@@ -155,7 +156,7 @@ class WorkerMetrics:
     # -- reading ------------------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the state of the training now."""
+        """Yield the current state of training."""
         with self._lock:
             view = self._view
             clocks = [self._done, *self._own.values()]
@@ -178,7 +179,7 @@ class WorkerMetrics:
         yield sample("sparsefleet_worker_lost_workers_total", self._lost)
         shares = TimeShares.of(counted, stats.wait_seconds)
         for activity, seconds in shares.seconds().items():
-            # Clocks are read while they run, so the difference of two readings may decrease
+            # Clocks are read while they run, so the difference between two readings may decrease
             # slightly.
             seconds = self._seconds[activity] = max(self._seconds.get(activity, 0.0), seconds)
             yield sample("sparsefleet_worker_activity_seconds_total", seconds, activity=activity)
@@ -240,8 +241,8 @@ def _reader_samples(read: ReaderStats) -> Iterator[Sample]:
 
 
 def _nothing() -> None:
-    """Remove nothing: the metrics of this process are not served."""
+    """Do nothing, since this process does not serve metrics."""
 
 
 WORKER = WorkerMetrics()
-"""The training of this process."""
+"""The metrics on training in this process."""

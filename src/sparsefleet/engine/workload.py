@@ -1,5 +1,5 @@
-"""The interface between an API and the engine: how to make a batch, what it looks up, how to run
-it.
+"""The interface between an API and the engine: how to make a batch, what it looks up, and how to
+run it.
 
 The engine owns everything around a batch: threads, reading ahead, pulling rows, handing over
 gradients, waiting for others, errors, clocks, saves and events. The API owns what happens *inside*
@@ -15,13 +15,13 @@ ahead.
 2. ``workload.lookups(batch.inputs)`` lists the ids looked up in each table. Their rows are pulled
 in one request per server: ahead of time, together with the last push, or now, as the mode allows.
 3. ``with model.step(...) as step: outcome = runner.train(batch, step)``. Inside, the thread's
-   active `nn.StepRows` is ``step.rows``: lookups find the rows that were pulled in 2, and pull
-   whatever was not planned.
+   active `nn.StepRows` is ``step.rows``: lookups find the rows pulled in 2, and pull any rows that
+   were not planned.
 4. As the step ends, its gradients are handed to the mode: those that ``step.rows`` collected and
    those in the ``grad`` of ``runner.module``'s parameters; or, for a runner without a module,
    exactly what it passed to ``step.give(StepGradients(...))``.
-5. ``workload.learn(step.rows, batch.inputs, planned=...)`` receives what the step did look up, so
-that the next batch of this layout can be planned.
+5. ``workload.learn(step.rows, batch.inputs, planned=...)`` receives the actual lookups of the step,
+for planning the next batch of this layout.
 
 Evaluation and inference do 1-3 with ``runner.infer(batch)``, without gradients, and create no rows.
 
@@ -50,44 +50,42 @@ __all__ = ["Batch", "LookupSource", "Outcome", "Runner", "Workload"]
 
 
 class Batch(NamedTuple):
-    """One batch, in the form that runners take."""
+    """One batch, in the form that runners accept."""
 
     number: int
     """Position in this pass over the data, from 1."""
 
     inputs: Any
-    """What the workload computes with: any nested structure of tuples, lists and dicts of
-    tensors, so that ids in it can be found. A feed dict is one.
+    """The inputs of the computation: any nested structure of tuples, lists and dicts of tensors,
+    such as a feed dict. The ids in it can be found.
     """
 
     labels: Any
-    """Anything else that belongs to the batch, such as what a loss compares the output with, or
-    the offsets of sequences.
-    """
+    """Any other data of the batch, such as labels for the loss or the offsets of sequences."""
 
     size: int
     """B, the number of examples."""
 
 
 class Outcome(NamedTuple):
-    """The result of running one batch. The last ones of each thread stay visible to displays."""
+    """The result of running one batch. The last few of each thread stay visible to displays."""
 
     size: int
     """B, the number of examples."""
 
     loss: float = math.nan
-    """Mean loss per example; nan for a workload without one."""
+    """Mean loss per example; nan for a workload without a loss."""
 
     output: Any = None
-    """For metrics and fetches: what the workload computed, detached from the graph so that it
-    can outlive the step; None if nothing is kept.
+    """The workload's results for metrics and fetches, detached from the graph so they can outlive
+    the step; None if nothing is kept.
     """
 
     labels: Any = None
-    """What metrics compare the output with."""
+    """The labels that metrics compare the output with."""
 
     groups: Any = None
-    """The group of each example, int[B], for metrics by group."""
+    """The group of each example, int[B], for grouped metrics."""
 
 
 class Runner(Protocol):
@@ -97,16 +95,16 @@ class Runner(Protocol):
     def module(self) -> nn.Module | None:
         """Return the replica whose parameters hold the dense gradients when `train` returns.
 
-        It is one of `DistributedModel.replicas`. None: `train` passes all gradients of the step to
-        `Step.give`.
+        It is one of `DistributedModel.replicas`. Return None if `train` passes all gradients of the
+        step to `Step.give`.
         """
 
     def train(self, batch: Batch, step: Step) -> Outcome:
         """Run forward and backward; the engine then hands over the gradients.
 
-        Call ``step.backward(loss)`` rather than ``loss.backward()``, so that modes can scale the
+        Call ``step.backward(loss)`` rather than ``loss.backward()``, which lets modes scale the
         loss. ``step.skip()`` drops the gradients of this batch. ``step.place`` names epoch, worker
-        and thread for messages; the engine adds it to whatever this raises.
+        and thread for messages; the engine adds it to any exception raised here.
         """
 
     def infer(self, batch: Batch) -> Outcome:
@@ -114,32 +112,32 @@ class Runner(Protocol):
 
 
 class LookupSource(Protocol):
-    """Predicts what a batch looks up before it runs. Thread-safe."""
+    """Predicts the lookups of a batch before it runs. Thread-safe."""
 
     def lookups(self, inputs: Any) -> list[Lookup] | None:
-        """Return what the batch will look up, using the same tensors that `train` will look up.
+        """Return the lookups of the batch, with the same tensors that `train` will look up.
 
         Rows are matched to lookups by table, memory and shape of the ids (`Lookup.matches`): a
         view of the same elements matches, a copy does not and costs a separate request. An empty
-        list means no lookups. None means unknown yet: rows are then pulled as they are looked up.
+        list means no lookups. None means not known yet; rows are then pulled as they are looked up.
         """
 
     def learn(self, rows: StepRows, inputs: Any, *, planned: bool) -> None:
-        """Learn from a training step: ``rows.lookups`` is what it looked up.
+        """Learn from a training step, whose lookups are in ``rows.lookups``.
 
-        planned: `lookups` knew the batch. Workloads that know their lookups by construction do
-        nothing. `nn.LookupPlans` implements both methods for any nested structure of tensors.
+        planned: whether `lookups` knew the batch. Workloads that know their lookups by construction
+        do nothing. `nn.LookupPlans` implements both methods for any nested structure of tensors.
         """
 
 
 class Workload(LookupSource, Protocol):
-    """A program or module to be trained, evaluated or run, batch by batch."""
+    """A program or module that is trained, evaluated or run batch by batch."""
 
     def as_batch(self, raw: Any, number: int) -> Batch:
         """Convert a raw item, the `number`-th of its pass. Thread-safe.
 
-        Raises ConfigError for data of the wrong form, naming the batch.
+        Raises ConfigError, which names the batch, for malformed data.
         """
 
     def runners(self, threads: int) -> Sequence[Runner]:
-        """Return one runner per thread, over shared parameters; called before each pass."""
+        """Return one runner per thread, all sharing parameters; called before each pass."""

@@ -7,20 +7,25 @@ from typing import NamedTuple
 
 __all__ = ["Bottleneck", "find_bottleneck"]
 
-_SEVERE = 0.3  # anything but computing above this share is the bottleneck
+_SEVERE = 0.3  # any activity but computing above this share is the bottleneck
 _ADVICE = {
     "data": "reading batches is the bottleneck; read ahead (a DataLoader with workers, "
     "prefetch=True), parse less in Python, or keep the data in memory",
     "pull": "fetching rows is the bottleneck; use larger batches, a mode that may prefetch (async, "
     "geo), more servers, or a faster link",
-    "push": "handing over gradients is the bottleneck; larger batches, more servers, a mode that "
-    "sends in the background (async, geo) or, in sync, workers of equal speed",
-    "wait": "threads wait for each other or for the sender; async, geo or a larger send queue "
-    "wait less, and so do batches of equal size",
+    "push": (
+        "handing over gradients is the bottleneck; use larger batches, more servers, a mode that "
+        "sends in the background (async, geo) or, in sync, workers of equal speed"
+    ),
+    "wait": (
+        "threads wait for each other or for the sender; use async, geo, a larger send queue, or "
+        "batches of equal size"
+    ),
     "other": "the Python code around the steps is the bottleneck; use larger batches, or "
     "workers instead of threads",
-    "compute": "computing is the bottleneck, as it should be; more cores, threads or workers "
-    "make it faster",
+    "compute": (
+        "computing is the bottleneck, as it should be; add cores, threads or workers to go faster"
+    ),
 }
 _LOCAL_ADVICE = {
     "pull": "looking up rows is the bottleneck; use larger batches, or fewer distinct ids per "
@@ -39,11 +44,11 @@ class Bottleneck(NamedTuple):
     advice: str
 
     def __str__(self) -> str:
-        return f"{100 * self.share:.0f} % {self.activity}: {self.advice}"
+        return f"{100 * self.share:.0f}% {self.activity}: {self.advice}"
 
 
 def find_bottleneck(seconds: Mapping[str, float], *, is_local: bool = False) -> Bottleneck | None:
-    """Return the bottleneck of training threads that spent these seconds; None if none computed.
+    """Return the bottleneck, given the seconds of training threads; None if none computed.
 
     is_local: tables are in the worker's own process.
 

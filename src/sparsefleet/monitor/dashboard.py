@@ -1,4 +1,4 @@
-"""The web page of a job: static files, and the job as server-sent events."""
+"""The web page of a job: static files, and the job's state as server-sent events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILES = {
 
 
 def dashboard_routes(watch: JobWatch) -> Mapping[str, Callable[[Request], Response]]:
-    """Return the routes of the page."""
+    """Return the routes for the page."""
 
     def show_file(request: Request) -> Response:
         name, content_type = _FILES[request.path]
@@ -45,7 +45,7 @@ def dashboard_routes(watch: JobWatch) -> Mapping[str, Callable[[Request], Respon
 def serve_dashboard(
     place: str, address: str = "127.0.0.1:0", *, ended: threading.Event | None = None
 ) -> None:
-    """Watch a job that another process launched, and serve its page until `ended` is set.
+    """Watch a job launched by another process, and serve its page until `ended` is set.
 
     place: the log directory of the job. Prints the address. Raises ConfigError if there is no job
     that can be watched.
@@ -57,7 +57,7 @@ def serve_dashboard(
     watch.start()
     job = JobFile.read(folder)
     script = job.script if job is not None else place
-    print(f"dashboard of {script} at http://{server.endpoint}/?token={token}", flush=True)
+    print(f"dashboard for {script} at http://{server.endpoint}/?token={token}", flush=True)
     try:
         (ended or threading.Event()).wait()
     finally:

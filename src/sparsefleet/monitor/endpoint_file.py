@@ -1,4 +1,4 @@
-"""Serves or pushes the metrics of this process, and writes the address to a file for Prometheus."""
+"""Serves or pushes this process's metrics, and writes its address to a file for Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 _log = logging.getLogger("sparsefleet.monitor")
 _OFF = ("", "off", "0")
 TARGETS_MODE = 0o644
-"""File mode: Prometheus usually runs as another user and must be able to read the file."""
+"""File mode. Prometheus usually runs as a different user and must be able to read the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def metrics_route(registry: Registry = PROCESS) -> dict[str, Route]:
 
 
 def serve_metrics(role: str, index: int, address: str, directory: str = "") -> HttpServer:
-    """Serve `/metrics` of this process at HOST:PORT until it ends; once per process.
+    """Serve this process's `/metrics` at HOST:PORT until it ends. Call it once per process.
 
-    directory: write a file there that names the address, for the launcher and Prometheus.
+    directory: write a file with the address there, for the launcher and Prometheus.
     Raises ConfigError if the address cannot be used.
     """
     with _serving.lock:
@@ -95,7 +95,7 @@ def serve_metrics_if_asked(
 ) -> HttpServer | None:
     """Serve `/metrics` if SPARSEFLEET_METRICS is HOST:PORT.
 
-    Training does not fail because its metrics cannot be served: that is logged.
+    If they cannot be served, that is logged and training continues.
     """
     environ = os.environ if environ is None else environ
     address = environ.get("SPARSEFLEET_METRICS", "")
@@ -104,14 +104,14 @@ def serve_metrics_if_asked(
     try:
         return serve_metrics(role, index, address, environ.get("SPARSEFLEET_METRICS_DIR", ""))
     except (ConfigError, OSError) as error:
-        _log.warning("no metrics of %s %d: SPARSEFLEET_METRICS: %s", role, index, error)
+        _log.warning("no metrics for %s %d: SPARSEFLEET_METRICS: %s", role, index, error)
         return None
 
 
 def report_metrics_if_asked(role: str, index: int) -> bool:
-    """Serve metrics if SPARSEFLEET_METRICS is set, push them if SPARSEFLEET_OTLP is.
+    """Serve metrics if SPARSEFLEET_METRICS is set; push them if SPARSEFLEET_OTLP is.
 
-    Returns whether they are available. Failures are logged: training does not fail.
+    Returns whether they are available. Failures are logged and do not stop training.
     """
     is_served = serve_metrics_if_asked(role, index) is not None
     url = os.environ.get("SPARSEFLEET_OTLP", "")
@@ -123,7 +123,7 @@ def report_metrics_if_asked(role: str, index: int) -> bool:
             try:
                 _serving.pusher = OtlpPusher(url, lambda: labelled(PROCESS.collect(), place))
             except ConfigError as error:
-                _log.warning("no metrics of %s %d: SPARSEFLEET_OTLP: %s", role, index, error)
+                _log.warning("no metrics for %s %d: SPARSEFLEET_OTLP: %s", role, index, error)
                 return is_served
             _serving.pushing_pid = os.getpid()
             atexit.register(_serving.pusher.close)
@@ -131,12 +131,12 @@ def report_metrics_if_asked(role: str, index: int) -> bool:
 
 
 def labelled(samples: Iterable[Sample], labels: tuple[tuple[str, str], ...]) -> list[Sample]:
-    """Return samples with more labels in front of their own."""
+    """Return samples with extra labels before their own."""
     return [Sample(each.name, (*labels, *each.labels), each.value) for each in samples]
 
 
 def write_targets(path: str | os.PathLike[str], targets: Sequence[Target]) -> None:
-    """Write a service-discovery file as Prometheus' `file_sd_configs` reads it, atomically."""
+    """Write a service-discovery file for Prometheus' `file_sd_configs`, atomically."""
     groups = [
         {"targets": [target.address], "labels": {"role": target.role, "index": str(target.index)}}
         for target in targets
@@ -145,7 +145,7 @@ def write_targets(path: str | os.PathLike[str], targets: Sequence[Target]) -> No
 
 
 def write_atomically(path: str | os.PathLike[str], text: str, *, mode: int = 0o600) -> None:
-    """Replace a file atomically, so that no reader sees a partial file.
+    """Replace a file atomically; readers never see a partial file.
 
     mode: by default only its owner may read it.
     """

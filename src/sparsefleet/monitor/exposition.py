@@ -1,8 +1,8 @@
-"""Prometheus' text format, written and read.
+"""Writes and reads Prometheus' text format.
 
-Written here rather than with `prometheus_client`: its counters are Python objects that the hot path
-would have to call, while ours are read from native counters on request; the rest is the few lines
-below. The service, whose requests pass through Python anyway, does use it.
+It does not use `prometheus_client`, whose counters are Python objects that the hot path would have
+to call, while ours are read from native counters on request. The service, whose requests pass
+through Python anyway, does use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPES = {"\\\\": "\\", "\\n": "\n", '\\"': '"'}
 
 
 def expose(samples: Iterable[Sample]) -> str:
-    """Return these samples as text, metric by metric.
+    """Return the samples as text, grouped by metric.
 
     >>> print(expose([Sample("sparsefleet_table_rows", (("table", "ads"),), 3.0)]), end="")
     # HELP sparsefleet_table_rows Rows on this server.
@@ -69,7 +69,7 @@ def _escape_help(text: str) -> str:
 
 
 def parse(text: str) -> list[Sample]:
-    """Return the samples in a text of this format; other lines are ignored.
+    """Parse the samples from text in this format; other lines are ignored.
 
     >>> parse('a{x="1",y="z"} 4')
     [Sample(name='a', labels=(('x', '1'), ('y', 'z')), value=4.0)]

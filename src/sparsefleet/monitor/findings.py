@@ -1,4 +1,4 @@
-"""Diagnosis: rules that detect what is wrong with a job, and what to do about it."""
+"""Diagnosis: rules that detect what is wrong with a job and say what to do about it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ class Watched:
     role: str
     index: int
     interval: Interval | None
-    """None: it does not answer."""
+    """None if the process does not answer."""
     silent_s: float | None = None
-    """Seconds since its last answer; None: it has never answered, as a script without training."""
+    """Seconds since its last answer; None if it has never answered, such as a script without
+    training.
+    """
     state: str = "running"
 
     @property
@@ -41,16 +43,16 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """All processes of a job in the last interval, with some data of earlier ones."""
+    """All processes of a job in the last interval, with some data from earlier ones."""
 
     processes: Sequence[Watched]
     staleness: Mapping[int, Sequence[float]] = field(default_factory=dict)
     """Mean staleness of each worker in recent intervals, oldest first."""
     births: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Share of rows pulled from each table that were new, in recent intervals, oldest first."""
+    """Share of the rows pulled from each table that were new, in recent intervals, oldest first."""
 
     def of(self, role: str) -> list[tuple[Watched, Interval]]:
-        """Return the processes of a role that answered twice, with their intervals."""
+        """Return the processes with a role that have answered twice, with their intervals."""
         return [
             (each, each.interval)
             for each in self.processes
@@ -63,7 +65,7 @@ Rule = Callable[[Scene], Iterator[Finding]]
 _ACTIVITY = "sparsefleet_worker_activity_seconds_total"
 _SLOW = 1.5  # times the median of the others
 _MIN_STEPS = 3
-_HOT = 1.5  # times the mean of all servers
+_HOT = 1.5  # times the mean over all servers
 _MIN_ROWS_PER_S = 100.0
 _SLOW_APPEND_S = 0.005
 _SLOW_SYNC_S = 0.05
@@ -80,7 +82,7 @@ _SILENT_S = 2.0
 
 
 def diagnose(scene: Scene) -> list[Finding]:
-    """Return what is wrong, in the order of the rules."""
+    """Return the findings, in the order of the rules."""
     return [finding for rule in RULES.values() for finding in rule(scene)]
 
 
@@ -91,14 +93,14 @@ def _silent(scene: Scene) -> Iterator[Finding]:
                 "silent",
                 each.name,
                 f"{each.name} is suspended (SIGSTOP, or a debugger)",
-                "continue it with kill -CONT; the others wait for it or count it as lost",
+                "resume it with kill -CONT; until then, the others wait for it or count it as lost",
             )
         elif each.state == "running" and each.silent_s is not None and each.silent_s >= _SILENT_S:
             yield Finding(
                 "silent",
                 each.name,
                 f"{each.name} has not answered for {each.silent_s:.0f} s",
-                "look at its log; a process that swaps, or a machine that is gone, does not answer",
+                "look at its log; its machine may be gone, or the process may be swapping",
             )
 
 
@@ -141,8 +143,8 @@ def _hot_shard(scene: Scene) -> Iterator[Finding]:
                 name,
                 f"{name} handles {rates[name] / mean:.1f} times the mean of all servers in table "
                 f"'{table}' ({rates[name]:,.0f} rows/s)",
-                "a few ids are looked up far more often than others: let larger batches make "
-                "them unique, use geo, or drop ids that every example has",
+                "a few ids are looked up far more often than others: use larger batches, which "
+                "look up each id once, use geo, or drop ids that every example has",
             )
 
 
@@ -171,8 +173,8 @@ def _slow_disk(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "slow_disk",
                 each.name,
-                f"{each.name} pauses {100 * paused:.0f} % of the time for checkpoints",
-                "save less often, save deltas (deltas_between_fulls), or to a faster disk",
+                f"{each.name} pauses {100 * paused:.0f}% of the time for checkpoints",
+                "save less often, save deltas (deltas_between_fulls), or use a faster disk",
             )
 
 
@@ -182,7 +184,7 @@ def _full_disk(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "full_disk",
                 each.name,
-                f"{each.name} has no space for its log; nothing is acknowledged until it does",
+                f"{each.name} has no disk space for its log and acknowledges nothing until it does",
                 "free space below --log-dir; its log names the directory. Workers wait for "
                 "SPARSEFLEET_FAILOVER_WAIT_S",
             )
@@ -197,9 +199,9 @@ def _slow_reader(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "slow_reader",
                 each.name,
-                f"{each.name} waits for data {100 * share:.0f} % of the time",
-                "more reading threads (Reader(threads=...)), a file for each of them, a format "
-                "instead of a pipe command, prefetch=True, or the data in memory",
+                f"{each.name} waits for data {100 * share:.0f}% of the time",
+                "use more reading threads (Reader(threads=...)) with a file for each, a built-in "
+                "format instead of a pipe command, or prefetch=True, or keep the data in memory",
             )
 
 
@@ -214,8 +216,8 @@ def _swapping(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "swapping",
                 each.name,
-                f"{each.name} swaps: {swapped / 2**20:,.0f} MiB are swapped out, {faults:.0f} "
-                "page faults per second read from disk",
+                f"{each.name} swaps: {swapped / 2**20:,.0f} MiB swapped out, {faults:.0f} page "
+                "faults per second that read from disk",
                 "add servers or memory, admit fewer ids, or evict old rows; a server that swaps "
                 "slows down all workers",
             )
@@ -228,20 +230,22 @@ def _staleness(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "growing_staleness",
                 f"worker {worker}",
-                f"worker {worker} trains on ever older values: {before:.1f} steps behind, now "
-                f"{points[-1]:.1f}",
+                f"worker {worker} trains on increasingly stale values: {before:.1f} steps behind "
+                f"before, {points[-1]:.1f} now",
                 "servers do not keep up: add servers, merge more gradients per push, bound the "
                 "send queue, or use half_async",
             )
 
 
 def _before_growing_stale(points: Sequence[float]) -> float | None:
-    """Return the staleness before it began to grow, steadily or in one large jump; else None."""
+    """Return the staleness before it started to grow, steadily or in one large jump; otherwise
+    None.
+    """
     slow = points[-_STALE_POINTS:]
     rises = all(after >= before for before, after in itertools.pairwise(slow))
     if len(slow) == _STALE_POINTS and rises and slow[-1] >= _stale_after(slow[0]):
         return slow[0]
-    fast = points[-3:]  # twice in a row: not just one bad second
+    fast = points[-3:]  # twice in a row, so it is not just one bad second
     if len(fast) == 3 and min(fast[1:]) >= 2 * _stale_after(fast[0]):
         return fast[0]
     return None
@@ -258,11 +262,10 @@ def _dying_feature(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "dying_feature",
                 f"table {table}",
-                f"{100 * recent[-1]:.0f} % of the ids looked up in table '{table}' are new: rows "
+                f"{100 * recent[-1]:.0f}% of the ids looked up in table '{table}' are new: rows "
                 "are created and never trained again",
-                "check how this feature is computed (a timestamp, a request id, a changed hash); "
-                "drop "
-                "it, or give the table an admission rule",
+                "check how this feature is computed (a timestamp, a request ID, a changed hash); "
+                "drop it, or give the table an admission rule",
             )
 
 
@@ -278,7 +281,7 @@ def _not_finite(scene: Scene) -> Iterator[Finding]:
                 yield Finding(
                     "nan_gradients",
                     f"table {table}",
-                    f"{each.name} rejected {count:,.0f} row gradients of table '{table}' that "
+                    f"{each.name} rejected {count:,.0f} row gradients for table '{table}' that "
                     "were NaN or infinite",
                     advice,
                 )
@@ -301,9 +304,8 @@ def _bad_lines(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "bad_lines",
                 each.name,
-                f"{each.name} left out {100 * bad / max(lines, bad):.0f} % of its lines as "
-                "malformed",
-                "its log names the first ones; compare the format with the data",
+                f"{each.name} skipped {100 * bad / max(lines, bad):.0f}% of its lines as malformed",
+                "its log shows the first ones; check that the format matches the data",
             )
 
 
@@ -314,7 +316,8 @@ def _failed_saves(scene: Scene) -> Iterator[Finding]:
                 "failed_checkpoint",
                 each.name,
                 f"{each.name} could not write a checkpoint; training continues",
-                f"the log of {each.name} says why: a full disk, or missing permissions",
+                f"see the log of {each.name} for the cause, such as a full disk or missing "
+                "permissions",
             )
 
 
@@ -332,4 +335,4 @@ RULES: dict[str, Rule] = {
     "bad_lines": _bad_lines,
     "failed_checkpoint": _failed_saves,
 }
-"""What can be diagnosed, by the name that the metric `sparsefleet_job_diagnosis` has."""
+"""All diagnoses, by their name in the metric `sparsefleet_job_diagnosis`."""

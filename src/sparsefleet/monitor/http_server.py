@@ -1,4 +1,4 @@
-"""A small HTTP server for metrics and the dashboard: local, bounded, without dependencies."""
+"""A small HTTP server for metrics and the dashboard: local, bounded, no dependencies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a route returns: a whole body, or one that is sent piece by piece until it ends."""
+    """The response of a route: a whole body, or one that is streamed until it ends."""
 
     body: bytes | Iterable[bytes] = b""
     content_type: str = "text/plain; charset=utf-8"
@@ -60,13 +60,13 @@ class HttpServer:
     """Serves GET requests from daemon threads until closed.
 
     address: "HOST:PORT"; port 0 picks a free port.
-    routes: by path.
-    token: if set, requests need it: as a bearer token, as `?token=`, which a browser exchanges for
-    a cookie, or as that cookie.
+    routes: handlers by path.
+    token: if set, requests must carry it as a bearer token, as `?token=`, which a browser exchanges
+    for a cookie, or as that cookie.
 
-    On a loopback address without a token, requests to another host name are refused: a web page
-    whose domain points here would read the answers. Beyond 64 connections, the oldest one without a
-    whole request is closed.
+    On a loopback address without a token, requests for any other host name are refused, since a web
+    page whose domain points here could read the responses. Beyond 64 connections, the oldest one
+    without a complete request is closed.
     """
 
     def __init__(self, address: str, routes: Mapping[str, Route], *, token: str = "") -> None:
@@ -77,11 +77,11 @@ class HttpServer:
             self._server = _Server((where.host, where.port), handler)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {address} for monitoring: {error.strerror or error}; choose "
-                "another address, or port 0 for a free port"
+                f"cannot listen on {address} for monitoring: {error.strerror or error}; choose a "
+                "different address, or port 0 for a free port"
             ) from error
         self.endpoint = Endpoint(where.host, int(self._server.server_address[1]))
-        """The address it listens on."""
+        """The address that the server listens on."""
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": 0.2},
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._lock = threading.Lock()
-        self._silent: dict[Any, None] = {}  # connections without a whole request, oldest first
+        self._silent: dict[Any, None] = {}  # connections without a complete request, oldest first
         super().__init__(address, handler)
 
     def server_bind(self) -> None:  # skips HTTPServer's lookup of the host name
@@ -131,19 +131,19 @@ class _Server(ThreadingHTTPServer):
             self._room.release()
 
     def has_asked(self, request: Any) -> None:
-        """Record that a connection has sent a whole request."""
+        """Record that a connection has sent a complete request."""
         with self._lock:
             self._silent.pop(request, None)
 
     def _take_room(self) -> bool:
-        """Close the oldest connection without a request and wait for its place."""
+        """Close the oldest connection without a request, and wait for its slot."""
         with self._lock:
             oldest = next(iter(self._silent), None)
             if oldest is None:
                 return False
             del self._silent[oldest]
             with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end and finishes
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread sees end of file and finishes
         return self._room.acquire(timeout=_TAKE_ROOM_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(response.body)
             return
         self.end_headers()
-        with contextlib.suppress(OSError):  # the reader went away
+        with contextlib.suppress(OSError):  # the client disconnected
             for piece in response.body:
                 self.wfile.write(piece)
                 self.wfile.flush()

@@ -1,4 +1,4 @@
-"""The processes of a job as its launcher sees them, in a file that dashboards read."""
+"""A file with the processes of a job as its launcher sees them, which dashboards read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsefleet.monitor.endpoint_file import write_atomically
 __all__ = ["FOLDER", "JobFile", "JobProcess", "find_job"]
 
 FOLDER = "metrics"
-"""The folder in a job's log directory that processes write their addresses to."""
+"""The folder in a job's log directory to which processes write their addresses."""
 _NAME = "job.json"
 
 
@@ -28,7 +28,7 @@ class JobProcess:
     state: str = "running"
     """running, suspended, stopping, done, failed or stopped."""
     detail: str = ""
-    """How it ended, or what it printed last."""
+    """How it ended, or its last line of output."""
     starts: int = 1
 
     @property
@@ -38,7 +38,7 @@ class JobProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFile:
-    """The launcher's information about its job."""
+    """The launcher's information about the job."""
 
     script: str = ""
     pid: int = 0
@@ -58,7 +58,7 @@ class JobFile:
 
     @staticmethod
     def read(directory: str | os.PathLike[str]) -> JobFile | None:
-        """Return what the launcher wrote; None if there is nothing readable."""
+        """Return the information that the launcher wrote, or None if there is nothing readable."""
         try:
             with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
                 return _job_of(json.load(file))
@@ -73,14 +73,14 @@ def _job_of(found: Mapping[str, Any]) -> JobFile:
 
 
 def find_job(place: str | os.PathLike[str]) -> str:
-    """Return the folder with a job's addresses, given that folder or the log directory of the job.
+    """Return the folder with a job's addresses, given that folder or the job's log directory.
 
-    Raises ConfigError that says how to start a job so that it has one.
+    Raises ConfigError if there is none; the message says how to start a job that has one.
     """
     for folder in (os.path.join(place, FOLDER), os.fspath(place)):
         if JobFile.read(folder) is not None:
             return folder
     raise ConfigError(
-        f"no job that can be watched in {os.fspath(place)!r}: start it with `sparsefleet launch "
+        f"no watchable job in {os.fspath(place)!r}: start it with `sparsefleet launch "
         "--metrics ...` or `--dashboard`, and pass the --log-dir of the job (default logs)"
     )

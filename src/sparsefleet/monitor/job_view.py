@@ -1,4 +1,4 @@
-"""A job at one moment, as dashboards show it: plain JSON values."""
+"""A snapshot of a job for dashboards, as plain JSON values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WAITS = {
     "push": "its gradients to be applied",
     "wait": "other threads or workers",
 }
-_WAITING = 0.5  # share of the time; below it, a worker counts as computing
+_WAITING = 0.5  # share of the time below which a worker counts as computing
 _MAX_POINTS = 720
 
 View = dict[str, Any]
 
 
 class History:
-    """Curves over the whole length of a job: when they are full, every other point is dropped.
+    """Curves over the whole duration of a job; when they are full, every other point is dropped.
 
     >>> history = History(4)
     >>> for second in range(6):
@@ -46,7 +46,7 @@ class History:
         self._curves: dict[str, list[float | None]] = {}
 
     def add(self, moment: float, points: Mapping[str, float | None]) -> None:
-        """Add a point to each curve; a curve without one gets a gap."""
+        """Add a point to each curve; a curve without a value gets a gap."""
         keeps = self._seen % self._every == 0
         self._seen += 1
         if not keeps:
@@ -66,7 +66,7 @@ class History:
 
 
 def points_of(processes: Sequence[Watched]) -> dict[str, float | None]:
-    """Return the numbers of the last interval that the curves show."""
+    """Return the numbers for the curves from the last interval."""
     workers = _answering(processes, "worker")
     servers = _answering(processes, "server")
     telling = [each for each in workers if "sparsefleet_worker_loss_total" in each.after]
@@ -103,7 +103,7 @@ def points_of(processes: Sequence[Watched]) -> dict[str, float | None]:
 
 
 def skews(processes: Sequence[Watched]) -> dict[str, float]:
-    """Return, by table, the rows pulled from the busiest server divided by the mean of all."""
+    """Return, by table, the rows pulled from the busiest server divided by the mean over all."""
     rows: dict[str, list[float]] = {}
     for each in _answering(processes, "server"):
         for table, grown in each.grown_by("sparsefleet_table_pulled_rows_total", "table").items():
@@ -121,7 +121,7 @@ def job_view(
     points: Mapping[str, float | None],
     findings: Sequence[Finding],
 ) -> View:
-    """Return everything a page or terminal shows, except for the curves."""
+    """Return everything that a page or terminal shows, except the curves."""
     silent = [
         each.name
         for each in processes
@@ -234,14 +234,14 @@ def _is_silent(each: Watched) -> bool:
 
 
 def _doing(role: str, interval: Interval, silent: Sequence[str]) -> str:
-    """Return what a process does or waits for, in a few words."""
+    """Describe in a few words what a process is doing or waiting for."""
     if role == "server":
         threads = max(interval.after.get("sparsefleet_server_threads"), 1.0)
         busy = (
             sum(interval.grown(f"{_REQUESTS}_sum", type=kind) for kind in ("pull", "push"))
             / interval.seconds
         )
-        return f"serving, {100 * min(busy / threads, 1.0):.0f} % busy" if busy else "idle"
+        return f"serving, {100 * min(busy / threads, 1.0):.0f}% busy" if busy else "idle"
     if interval.is_first:
         return "starting"
     seconds = interval.grown_by(_ACTIVITY, "activity")
@@ -255,7 +255,7 @@ def _doing(role: str, interval: Interval, silent: Sequence[str]) -> str:
     waits = {name: seconds.get(name, 0.0) / total for name in _WAITS} if total > 0 else {}
     name = max(waits, key=lambda part: waits[part], default="")
     if name and waits[name] > _WAITING:
-        return f"waiting for {_WAITS[name]} {100 * waits[name]:.0f} % of the time"
+        return f"waiting for {_WAITS[name]} {100 * waits[name]:.0f}% of the time"
     return "training"
 
 

@@ -1,4 +1,4 @@
-"""Watches a job: reads its processes regularly, keeps a history, and diagnoses."""
+"""Watches a job: polls its processes, keeps a history, and diagnoses problems."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sparsefleet.monitor.series import Sample, sample
 __all__ = ["JobWatch"]
 
 _log = logging.getLogger("sparsefleet.monitor")
-_KEEP_S = 10.0  # a finding stays at least this long, so that people can read it
-_MAX_SHARE = 0.1  # share of a core for reading and diagnosing: a large job is read less often
-_RECENT = 30  # intervals that rules about trends look back
-_MIN_PULLED = 50.0  # rows of a table in an interval: fewer are not conclusive
+_KEEP_S = 10.0  # a finding is shown at least this long, to give people time to read it
+_MAX_SHARE = 0.1  # share of a core for reading and diagnosing; a large job is read less often
+_RECENT = 30  # number of intervals that trend rules look back
+_MIN_PULLED = 50.0  # minimum rows of a table in an interval; fewer are not conclusive
 
 Key = tuple[str, int]
 
@@ -34,7 +34,7 @@ class JobWatch:
     """Reads the metrics of a job's processes every `interval_s` seconds. Thread-safe.
 
     directory: where the processes write their addresses and the launcher its job file.
-    others: launchers of other nodes, whose gathered metrics are passed on.
+    others: launchers on other nodes, whose gathered metrics are forwarded.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class JobWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading, after one last look at the job file."""
+        """Stop reading, after one last read of the job file."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(5.0)
@@ -83,8 +83,8 @@ class JobWatch:
             begun, used_s = time.monotonic(), time.process_time()
             try:
                 self.look()
-            except Exception:  # a dashboard must not end because of one odd reading
-                _log.warning("reading the metrics of the job failed", exc_info=True)
+            except Exception:  # a dashboard must not fail because of one odd reading
+                _log.warning("failed to read the metrics of the job", exc_info=True)
             took_s, used_s = time.monotonic() - begun, time.process_time() - used_s
             self._ended.wait(max(self._interval_s - took_s, used_s / _MAX_SHARE, 0.1))
 
@@ -164,10 +164,10 @@ class JobWatch:
         found = [finding for finding, _ in self._findings.values()]
         return sorted(found, key=lambda finding: order.index(finding.rule))
 
-    # -- what it knows ------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------
 
     def view(self) -> dict[str, Any]:
-        """Return the newest view; see `job_view`. Empty before the first look."""
+        """Return the newest view; see `job_view`. Empty before the first reading."""
         with self._changed:
             return self._view
 
@@ -177,7 +177,7 @@ class JobWatch:
             return {**self._view, "history": plain(self._history.curves())}
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        """Wait until there is a newer view than number `seen`; return the newest number."""
+        """Wait until there is a view newer than number `seen`, and return the newest number."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > seen or self._ended.is_set(), timeout_s)
             return self._number
@@ -192,7 +192,7 @@ class JobWatch:
             return list(gathered(self._answers))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the launcher's own metrics of the job."""
+        """Yield the launcher's own metrics about the job."""
         with self._changed:
             processes, answers = self._processes, self._answers
             findings = [finding for finding, _ in self._findings.values()]

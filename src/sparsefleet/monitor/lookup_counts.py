@@ -1,4 +1,4 @@
-"""How often ids are looked up, and how many of them are distinct."""
+"""Counts how often ids are looked up, and how many of them are distinct."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sparsefleet.monitor.series import Sample, sample
 
 __all__ = ["LOOKUPS", "LookupCounts"]
 
-_EVERY = 64  # mini-batches between looks at the most frequent id, which cost a pass over the ids
+_EVERY = 64  # mini-batches between checks of the top id, which cost a pass over the ids
 
 LookupCount = tuple[str, int, int, Callable[[], float]]
-"""A table, its ids, its distinct ids, and a function that returns the share of the top id."""
+"""A table, its number of ids and distinct ids, and a function that returns the top id's share."""
 
 
 class LookupCounts:

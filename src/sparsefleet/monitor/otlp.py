@@ -1,6 +1,6 @@
-"""Pushes metrics to an OpenTelemetry collector by OTLP over HTTP; needs the extra `otel`.
+"""Pushes metrics to an OpenTelemetry collector with OTLP over HTTP; needs the extra `otel`.
 
-Metrics are still read on request: here a thread requests them, and OpenTelemetry's own exporter
+Metrics are still read on request: a thread here requests them, and OpenTelemetry's own exporter
 encodes and sends them.
 """
 
@@ -28,7 +28,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def check_otlp_url(url: str) -> str:
-    """Return the URL to push to for a collector's address; the path defaults to the usual one.
+    """Return the push URL for a collector's address; the path defaults to the standard one.
 
     >>> check_otlp_url("http://127.0.0.1:4318")
     'http://127.0.0.1:4318/v1/metrics'
@@ -49,11 +49,11 @@ def check_otlp_url(url: str) -> str:
 
 
 class OtlpPusher:
-    """Pushes what `collect` returns, every `interval_s` seconds and once more at the end.
+    """Pushes the metrics from `collect` every `interval_s` seconds, and once more at the end.
 
-    interval_s: None: OTEL_METRIC_EXPORT_INTERVAL, in milliseconds, or 10 s. Headers, certificates
-    and time-outs are those of OpenTelemetry's OTEL_EXPORTER_OTLP_* variables. If a collector is
-    down, the exporter logs it, and nothing else happens.
+    interval_s: defaults to OTEL_METRIC_EXPORT_INTERVAL, in milliseconds, or 10 s. OpenTelemetry's
+    OTEL_EXPORTER_OTLP_* variables set headers, certificates and timeouts. If a collector is down,
+    the exporter logs it and nothing else happens.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class OtlpPusher:
             ) from error
         from opentelemetry.sdk.resources import Resource
 
-        from sparsefleet import __version__  # here: the package is complete when this is called
+        from sparsefleet import __version__  # imported here, when the package is complete
 
         self._exporter = OTLPMetricExporter(endpoint=url)
-        # Not later: no thread can be started while the interpreter shuts down.
+        # Not later, since no thread can be started while the interpreter shuts down.
         names = {"service.name": "sparsefleet", "service.version": __version__}
         self._resource = Resource.create(names)
         self._collect = collect
@@ -87,7 +87,7 @@ class OtlpPusher:
         self._thread.start()
 
     def close(self) -> None:
-        """Push once more, and end."""
+        """Push once more, and stop."""
         self._ended.set()
         self._thread.join(_CLOSE_S)
         self._exporter.shutdown()
@@ -98,7 +98,7 @@ class OtlpPusher:
             is_last = self._ended.wait(self._interval_s)
             try:
                 self._exporter.export(metrics_data(self._collect(), self._resource, self._began))
-            except Exception:  # metrics that cannot be sent must not end a job
+            except Exception:  # a failure to send metrics must not stop a job
                 _log.warning("metrics could not be pushed", exc_info=True)
 
 
@@ -110,7 +110,7 @@ def _interval_s() -> float:
         interval_ms = math.nan
     if not 0 < interval_ms < math.inf:
         raise ConfigError(
-            f"OTEL_METRIC_EXPORT_INTERVAL must be milliseconds, more than 0, got {text!r}"
+            f"OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds > 0, got {text!r}"
         )
     return interval_ms / 1000
 
@@ -118,7 +118,7 @@ def _interval_s() -> float:
 def metrics_data(samples: Iterable[Sample], resource: Any, began_ns: int) -> Any:
     """Return samples as OpenTelemetry's MetricsData: cumulative sums, gauges and histograms.
 
-    began_ns: since when counters have counted, in nanoseconds since 1970.
+    began_ns: when counting started, in nanoseconds since 1970.
     """
     from opentelemetry.sdk.metrics.export import (
         Metric,
@@ -163,7 +163,7 @@ def _data(kind: str, members: list[Sample], began_ns: int, now_ns: int) -> Any:
 
 
 def _histogram_points(members: list[Sample], began_ns: int, now_ns: int) -> list[Any]:
-    """Return a point for each set of labels, with the counts of single buckets."""
+    """Return a point for each set of labels, with non-cumulative bucket counts."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     found: dict[Labels, tuple[dict[float, float], dict[str, float]]] = {}

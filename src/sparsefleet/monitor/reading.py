@@ -39,17 +39,17 @@ class Reading:
         return name in self._values
 
     def get(self, name: str, default: float = 0.0, **labels: str) -> float:
-        """Return a number; `default` if the process has none of this name and these labels."""
+        """Return a number, or `default` if the process has none with this name and these labels."""
         values = self._values.get(name, {})
         wanted = tuple(labels.items())
         return values.get(wanted, default)
 
     def sum(self, name: str) -> float:
-        """Return the sum over all labels."""
+        """Return the sum of a metric over all labels."""
         return sum(self._values.get(name, {}).values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the numbers by the value of one label, summed over the others."""
+        """Return the numbers by the value of one label, summed over the other labels."""
         found: dict[str, float] = {}
         for labels, value in self._values.get(name, {}).items():
             for key, text in labels:
@@ -58,7 +58,7 @@ class Reading:
         return found
 
     def buckets(self, name: str, **labels: str) -> dict[float, float]:
-        """Return a histogram: counts up to each bound, over all other labels."""
+        """Return a histogram as counts up to each bound, summed over all other labels."""
         found: dict[float, float] = {}
         for given, value in self._values.get(f"{name}_bucket", {}).items():
             of = dict(given)
@@ -74,9 +74,9 @@ class Reading:
 
 
 class Interval:
-    """What happened in a process between two readings.
+    """The changes in a process between two readings.
 
-    A counter that is smaller than before belongs to a restarted process: it counts from zero.
+    A counter that is smaller than before belongs to a restarted process and counts from zero.
 
     >>> old, new = Reading([Sample("a", (), 2.0)], 10.0), Reading([Sample("a", (), 8.0)], 12.0)
     >>> Interval(old, new).rate("a")
@@ -90,7 +90,7 @@ class Interval:
         self.is_first = before is None
 
     def grown(self, name: str, **labels: str) -> float:
-        """Return how much a counter grew; 0 in a first reading."""
+        """Return how much a counter grew; 0 for a first reading."""
         if self.is_first:
             return 0.0
         return _grown(self.before.get(name, 0.0, **labels), self.after.get(name, 0.0, **labels))
@@ -100,7 +100,7 @@ class Interval:
         return self.grown(name, **labels) / self.seconds
 
     def grown_by(self, name: str, label: str) -> dict[str, float]:
-        """Return how much a counter grew, by one label."""
+        """Return how much a counter grew, by the values of one label."""
         if self.is_first:
             return {}
         before, after = self.before.by(name, label), self.after.by(name, label)
@@ -148,7 +148,7 @@ class Answer(NamedTuple):
 
 
 def read_one(target: Target, timeout_s: float) -> Answer:
-    """Read `/metrics` of one process; never raises because of the process."""
+    """Read `/metrics` of one process. Errors of that process do not raise."""
     where = parse_endpoint(target.address)
     begun = time.monotonic()
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout_s)
@@ -171,7 +171,7 @@ def read_one(target: Target, timeout_s: float) -> Answer:
 def read_all(
     directory: str | os.PathLike[str], *, timeout_s: float = 1.0, others: Sequence[Target] = ()
 ) -> list[Answer]:
-    """Read all processes that have written their address to a directory, at the same time."""
+    """Read all processes that have written their address to a directory, in parallel."""
     targets = [*read_targets(directory), *others]
     if not targets:
         return []
@@ -181,7 +181,7 @@ def read_all(
 
 
 def _split(answer: Answer) -> Iterator[Answer]:
-    """Yield what another launcher has gathered as if its processes had been read directly."""
+    """Yield the metrics gathered by another launcher as if its processes had been read directly."""
     yield answer
     if answer.target.role != "launcher" or answer.reading is None:
         return
@@ -198,7 +198,7 @@ def _split(answer: Answer) -> Iterator[Answer]:
 
 
 def _is_gathered(one: Sample) -> bool:
-    """Return whether a launcher gathered this from one of its processes."""
+    """Return whether a launcher gathered this sample from one of its processes."""
     return one.labels[:1] in ((("role", "server"),), (("role", "worker"),)) and not (
         one.name.startswith("sparsefleet_job_")
     )
@@ -209,7 +209,8 @@ def gathered(answers: Iterable[Answer]) -> Iterator[Sample]:
     for target, reading, _, _ in answers:
         for one in reading.samples() if reading is not None else ():
             if any(name == "role" for name, _ in one.labels):
-                # Belongs to another launcher, whose gathered metrics are already among the answers.
+                # Belongs to a different launcher, whose gathered metrics are already among the
+                # answers.
                 if target.role == "launcher" and not _is_gathered(one):
                     yield one
             else:

@@ -15,7 +15,7 @@ from sparsefleet.monitor.series import Sample, sample
 __all__ = ["PROCESS", "Registry", "Source", "process_samples"]
 
 Source = Callable[[], Iterable[Sample]]
-"""Returns numbers when asked. Called in a thread of its own, while the process works."""
+"""Returns samples on request. Called on a separate thread while the process works."""
 
 _log = logging.getLogger("sparsefleet.monitor")
 
@@ -58,11 +58,11 @@ class Registry:
         for source in sources:
             try:
                 found += source()
-            except Exception:  # a scrape must not fail because one part of the process is ending
+            except Exception:  # a scrape must not fail because a part is shutting down
                 self._errors += 1
                 if id(source) not in self._failed:
                     self._failed.add(id(source))
-                    _log.warning("a source of metrics failed", exc_info=True)
+                    _log.warning("a metrics source failed", exc_info=True)
         found.append(sample("sparsefleet_scrape_errors_total", self._errors))
         return found
 
@@ -73,7 +73,7 @@ _STARTED = time.time()
 
 def process_samples() -> Iterator[Sample]:
     """Yield the memory, CPU time, threads and files of this process."""
-    from sparsefleet import __version__  # here: the package is complete when this is called
+    from sparsefleet import __version__  # imported here, when the package is complete
 
     yield sample("sparsefleet_build_info", 1, version=__version__)
     yield sample("sparsefleet_process_start_time_seconds", _STARTED)
@@ -105,4 +105,4 @@ def _of(field: str) -> int:
 
 
 PROCESS = Registry(process_samples)
-"""The sources of this process, which `serve_metrics` shows."""
+"""The metric sources of this process, which `serve_metrics` exposes."""

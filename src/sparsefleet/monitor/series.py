@@ -1,4 +1,4 @@
-"""All metrics: their names, kinds, labels and meanings, and a page that lists them."""
+"""The catalogue of all metrics, with their names, kinds, labels and meanings, and its docs page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric, as Prometheus names it: base units, `_total` for counters."""
+    """One metric with Prometheus naming: base units, and `_total` for counters."""
 
     name: str
     kind: Kind
@@ -23,7 +23,7 @@ class Series:
 
 
 class Sample(NamedTuple):
-    """One number of a metric; `name` may have the suffix of a histogram's part."""
+    """One number of a metric; `name` may end with the suffix of a histogram part."""
 
     name: str
     labels: tuple[tuple[str, str], ...]
@@ -122,7 +122,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_log_disk_full",
             "gauge",
-            "1 while the log cannot be written for lack of space: changes wait.",
+            "1 while the log cannot be written because the disk is full; changes wait.",
         ),
         Series("sparsefleet_log_snapshots_total", "counter", "Snapshots written."),
         Series("sparsefleet_log_snapshot_seconds", "gauge", "Duration of the last snapshot."),
@@ -157,7 +157,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_table_created_rows_total",
             "counter",
-            "Rows created: births, which are admissions where the table has an admission rule.",
+            "Rows created, which are admissions if the table has an admission rule.",
             ("table",),
         ),
         Series("sparsefleet_table_evicted_rows_total", "counter", "Rows evicted.", ("table",)),
@@ -216,8 +216,8 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_worker_activity_seconds_total",
             "counter",
-            "Time of training threads: data, pull, compute, push, wait, other. In a custom loop "
-            "everything between two steps is other.",
+            "Time of training threads by activity: data, pull, compute, push, wait, other. In a "
+            "custom loop, everything between two steps is other.",
             ("activity",),
         ),
         Series("sparsefleet_worker_threads", "gauge", "Training threads."),
@@ -238,25 +238,25 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_worker_queue_depth",
             "gauge",
-            "Mini-batches handed over and not applied yet.",
+            "Mini-batches handed over but not yet applied.",
         ),
         Series(
             "sparsefleet_worker_metric",
             "gauge",
-            "A metric of the training data (auc, gauc, ...) over recent batches.",
+            "A metric on the training data (auc, gauc, ...) over recent batches.",
             ("metric",),
         ),
         Series(
             "sparsefleet_validation_metric",
             "gauge",
-            "A metric of the validation data, after the last epoch.",
+            "A metric on the validation data after the last epoch.",
             ("metric",),
         ),
         Series("sparsefleet_worker_lookups_total", "counter", "Ids looked up.", ("table",)),
         Series(
             "sparsefleet_worker_unique_lookups_total",
             "counter",
-            "Distinct ids per mini-batch among them: what is pulled.",
+            "Distinct ids per mini-batch among them, which are the ids pulled.",
             ("table",),
         ),
         Series(
@@ -272,17 +272,17 @@ _GROUPS: dict[str, list[Series]] = {
         Series("sparsefleet_reader_lines_total", "counter", "Lines read."),
         Series("sparsefleet_reader_records_total", "counter", "Records read."),
         Series("sparsefleet_reader_bytes_total", "counter", "Bytes read."),
-        Series("sparsefleet_reader_bad_lines_total", "counter", "Lines left out as malformed."),
+        Series("sparsefleet_reader_bad_lines_total", "counter", "Lines skipped as malformed."),
         Series("sparsefleet_reader_threads", "gauge", "Reading threads."),
         Series(
             "sparsefleet_reader_blocked_seconds_total",
             "counter",
-            "Time that readers waited because the queue of batches was full.",
+            "Time that readers waited because the batch queue was full.",
         ),
         Series(
             "sparsefleet_reader_starved_seconds_total",
             "counter",
-            "Time that training waited because the queue of batches was empty.",
+            "Time that training waited because the batch queue was empty.",
         ),
     ],
     "Checkpoints, of worker 0": [
@@ -324,7 +324,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_job_shard_skew_ratio",
             "gauge",
-            "Rows pulled from the busiest server divided by the mean of all, recently.",
+            "Rows recently pulled from the busiest server, divided by the mean over all servers.",
             ("table",),
         ),
         Series(
@@ -343,7 +343,7 @@ CATALOGUE: dict[str, Series] = {
 
 
 def sample(name: str, value: float, **labels: str) -> Sample:
-    """Return a number of a metric in the catalogue; its labels must be the metric's.
+    """Return a sample of a metric in the catalogue; the labels must match the metric's.
 
     >>> sample("sparsefleet_table_rows", 3, table="ads")
     Sample(name='sparsefleet_table_rows', labels=(('table', 'ads'),), value=3.0)
@@ -357,7 +357,7 @@ def sample(name: str, value: float, **labels: str) -> Sample:
 def histogram_samples(
     name: str, buckets: Mapping[float, float], total: float, sum_: float, **labels: str
 ) -> list[Sample]:
-    """Return the parts of a histogram: buckets maps upper bounds to counts up to them.
+    """Return the parts of a histogram; `buckets` maps upper bounds to cumulative counts.
 
     >>> parts = histogram_samples("sparsefleet_worker_staleness_steps", {0: 4, 2: 5}, 6, 9.0)
     >>> [(part.name[-6:], dict(part.labels).get("le"), part.value) for part in parts]
@@ -377,7 +377,7 @@ def histogram_samples(
 
 def _checked(series: Series, labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if set(labels) != set(series.labels):
-        raise ValueError(f"{series.name} has the labels {series.labels}, got {tuple(labels)}")
+        raise ValueError(f"{series.name} must have the labels {series.labels}, got {tuple(labels)}")
     return tuple((name, labels[name]) for name in series.labels)
 
 
@@ -413,7 +413,7 @@ def _entry(series: Series) -> str:
 
 
 def names_of(samples: Iterable[Sample]) -> set[str]:
-    """Return the metrics, without the suffixes of histograms, that these numbers belong to."""
+    """Return the metrics that these samples belong to, without the suffixes of histograms."""
     return {metric_of(each.name) for each in samples}
 
 

@@ -1,4 +1,4 @@
-"""The counters of a server, by the names of the native core, as metrics."""
+"""Converts a server's counters, named by the native core, to metrics."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _HISTOGRAMS = {
 
 
 def server_samples(stats: Mapping[str, float]) -> Iterator[Sample]:
-    """Yield the metrics of a server from what `_core.Server.stats()` or a store's `stats` returns.
+    """Yield a server's metrics from the result of `_core.Server.stats()` or a store's `stats`.
 
     >>> list(server_samples({"table.ads.rows": 3.0, "server.requests.pull": 2.0}))
     [Sample(name='sparsefleet_table_rows', labels=(('table', 'ads'),), value=3.0), \

@@ -22,9 +22,10 @@ _GOOD = ("running", "done")
 def run_top(
     place: str | os.PathLike[str], console: Console, *, interval_s: float = 1.0, once: bool = False
 ) -> None:
-    """Show a job until it ends or Ctrl-C; `once`: a single screen, after two readings.
+    """Show a job until it ends or Ctrl-C is pressed; with `once`, show one screen after two
+    readings.
 
-    Raises ConfigError if there is no job that can be watched in `place`.
+    Raises ConfigError if there is no watchable job in `place`.
     """
     from rich.live import Live
 
@@ -47,7 +48,7 @@ def run_top(
 
 
 def screen(view: Mapping[str, Any]) -> RenderableType:
-    """Return the screen for a view; see `job_view`."""
+    """Return the screen contents for a view; see `job_view`."""
     from rich.console import Group
     from rich.text import Text
 
@@ -103,7 +104,7 @@ def _fleet(view: Mapping[str, Any]) -> Table:
             Text(each["state"], style="green" if each["state"] in _GOOD else "bold red"),
             Text(each["doing"]),
             "-" if rate is None else f"{_number(rate)} {each['rate_unit']}",
-            "-" if cpu is None else f"{100 * cpu:.0f} %",
+            "-" if cpu is None else f"{100 * cpu:.0f}%",
             "-" if memory is None else f"{memory / 2**20:,.0f} MiB",
             str(each["starts"]),
             str(each["pid"] or "-"),
@@ -170,4 +171,4 @@ def _seconds(value: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.0f} %"
+    return "-" if value is None else f"{100 * value:.0f}%"

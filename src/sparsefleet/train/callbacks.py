@@ -40,15 +40,15 @@ _TRAIN = "train_"
 _BEST = "best"
 
 Arguments = Callable[[Any], tuple[Any, ...]]
-"""Converts an event to the arguments of a hook, besides the trainer."""
+"""Converts an event to the arguments of a hook, apart from the trainer."""
 
 
 class Callback:
-    """Base class of callbacks: override what you need; hooks that are not overridden cost nothing.
+    """Base class of callbacks. Override the hooks you need; the others cost nothing.
 
-    Every worker runs the callbacks, and all workers must be given the same ones in the same order;
-    for something that should happen once, check ``trainer.distributed.role.is_first_worker``. An
-    exception from a hook stops the training, with a note that names the callback.
+    Every worker runs the callbacks, so all workers must have the same ones in the same order. For
+    an action that should happen only once, check ``trainer.distributed.role.is_first_worker``. An
+    exception from a hook stops training, with a note that names the callback.
 
     Hooks run one at a time, in the thread that called `fit` or, for `on_step_end`,
     `on_evaluate_within`, `on_save`, `on_save_failed` and `on_worker_lost`, possibly in a training
@@ -63,7 +63,7 @@ class Callback:
         """Called when `fit` starts or resumes, to train up to `epochs` epochs."""
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int) -> None:
-        """Called when epoch number `epoch`, from 1, starts."""
+        """Called when epoch number `epoch`, counted from 1, starts."""
 
     def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
         """Called after every step of every thread, so keep it short."""
@@ -87,9 +87,10 @@ class Callback:
         """Called in the first worker if a checkpoint could not be written; training continues."""
 
     def on_worker_lost(self, trainer: Trainer, rank: int) -> None:
-        """Called if a worker was lost and the others continue: `sparsefleet launch --keep-going`.
+        """Called if a worker was lost and the others continue (`sparsefleet launch --keep-going`).
 
-        It is detected when workers synchronize: after each epoch, and for each checkpoint.
+        The loss is detected when workers synchronize, which is after each epoch and for each
+        checkpoint.
         """
 
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
@@ -100,7 +101,7 @@ class Callback:
 
 
 class _Monitor:
-    """Tracks one metric from validation to validation."""
+    """Tracks one metric across validations."""
 
     def __init__(
         self, owner: object, name: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0
@@ -121,16 +122,17 @@ class _Monitor:
         self.best, self.best_epoch, self._seen = math.nan, 0, None
 
     def update_within(self, evaluated: EvaluatedWithin) -> bool | None:
-        """Return like `update`; None if the metric exists only for whole epochs."""
+        """Do the same as `update`, but return None if the metric exists only for whole epochs."""
         if self.name.startswith(_TRAIN):
             return None
         self._seen = evaluated.figures
         return self._compare(self._find(evaluated.figures, has_validation=True), evaluated.epoch)
 
     def update(self, epoch: Epoch) -> bool | None:
-        """Return whether the epoch is better than the best so far, which it then becomes.
+        """Return whether the epoch is better than the best so far, and if so, record it as the
+        best.
 
-        None if `update_within` has already seen this state of the model.
+        Return None if `update_within` has already seen this state of the model.
         """
         if epoch.validation is not None and epoch.validation is self._seen:
             return None
@@ -151,23 +153,23 @@ class _Monitor:
         if self.name not in figures:
             hint = "" if has_validation else "; pass fit(..., validation=...) for more"
             raise ConfigError(
-                f"{self._owner}(monitor={self.name!r}): there is no such metric, only "
+                f"{self._owner}(monitor={self.name!r}): no such metric; available: "
                 f"{', '.join(sorted(figures))}{hint}"
             )
         return figures[self.name]
 
 
 class EarlyStopping(Callback):
-    """Ends `fit`, on all workers after the same epoch, once a metric no longer improves.
+    """Ends `fit` on all workers after the same epoch, once a metric stops improving.
 
-    With `TrainerConfig(validate_every_steps=...)`, validations within epochs count as well, and
-    `fit` may end after one of them.
+    With `TrainerConfig(validate_every_steps=...)`, validations within epochs also count, and `fit`
+    may end after one of them.
 
-    monitor: a metric of the validation data ("loss", "auc", ...), or of the training data with the
+    monitor: a metric on the validation data ("loss", "auc", ...), or on the training data with the
     prefix "train_" ("train_loss").
     mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", otherwise "max".
     patience: the number of validations without improvement after which training stops.
-    min_delta: smaller changes do not count as improvement.
+    min_delta: smaller changes do not count as improvements.
 
     A resumed `fit` counts its validations without improvement from zero.
 
@@ -188,7 +190,7 @@ class EarlyStopping(Callback):
         self._monitor = _Monitor(self, monitor, mode, min_delta)
         self.patience = patience
         self.waited = 0
-        """Validations since the last improvement."""
+        """Number of validations since the last improvement."""
 
     @property
     def best(self) -> float:
@@ -197,7 +199,7 @@ class EarlyStopping(Callback):
 
     @property
     def best_epoch(self) -> int:
-        """Return the epoch of the best value, from 1; 0 before the first."""
+        """Return the epoch of the best value, counted from 1; 0 before the first."""
         return self._monitor.best_epoch
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
@@ -221,7 +223,7 @@ class EarlyStopping(Callback):
         self.waited = 0 if is_better else self.waited + 1
         if self.waited >= self.patience:
             _log.info(
-                "stopping after %s: %s has not improved on %.6g of epoch %d",
+                "stopping after %s: %s has not improved on %.6g from epoch %d",
                 place,
                 self._monitor.name,
                 self.best,
@@ -235,9 +237,9 @@ class SaveBest(Callback):
 
     With `TrainerConfig(validate_every_steps=...)`, also after validations within epochs.
 
-    The first worker's value decides for all, so that every worker takes part in the same saves. A
+    The first worker's value decides for all, so every worker takes part in the same saves. A
     resumed `fit` keeps the best model of the earlier run until it finds a better one. For monitor
-    and mode see `EarlyStopping`.
+    and mode, see `EarlyStopping`.
 
     directory: one checkpoint, replaced atomically; see `Trainer.save`.
 
@@ -262,7 +264,7 @@ class SaveBest(Callback):
 
     @property
     def best_epoch(self) -> int:
-        """Return the saved epoch, from 1; 0 before the first save."""
+        """Return the saved epoch, counted from 1; 0 before the first save."""
         return self._monitor.best_epoch
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
@@ -285,7 +287,7 @@ class SaveBest(Callback):
             trainer.save(self.directory, notes={_BEST: best})
 
     def _resume(self, trainer: Trainer) -> None:
-        """Restore the best value of an earlier run from what it saved."""
+        """Restore the best value of an earlier run from its saved checkpoint."""
 
         def read(_: list[bytes]) -> bytes:
             return json.dumps(read_user_notes(self.directory).get(_BEST)).encode()
@@ -313,7 +315,7 @@ class LearningRateLogger(Callback):
         self._every_steps = every_steps
         self._steps = 0
         self.rates: list[tuple[int, dict[str, float]]] = []
-        """Steps of this worker so far, and the rates after them."""
+        """The number of steps this worker has taken, and the rates after them."""
 
     def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
         del step
@@ -403,7 +405,7 @@ class JsonLinesLogger(Callback):
 
 
 class CallbackRunner:
-    """Calls the hooks of callbacks as events of the engine happen.
+    """Calls the hooks of callbacks when engine events occur.
 
     epoch_of: converts an `EpochEnded` to the epoch that users see.
     """
@@ -460,11 +462,11 @@ class CallbackRunner:
 
 
 def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
-    """Return them as a list; raise ConfigError for anything that is not a callback."""
+    """Return the callbacks as a list. Raises ConfigError for anything that is not a callback."""
     found: list[Callback] = []
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            hint = " (give an instance)" if isinstance(callback, type) else ""
+            hint = " (pass an instance)" if isinstance(callback, type) else ""
             raise ConfigError(
                 f"callbacks must be instances of sparsefleet.train.Callback, got {callback!r}{hint}"
             )

@@ -1,4 +1,4 @@
-"""The results of a training run, epoch by epoch, and its summary."""
+"""The results of a training run by epoch, and its summary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANING = {
     "pull": "waiting for rows",
     "compute": "forward, loss, backward",
     "push": "handing gradients over",
-    "wait": "waiting for other threads or a full queue",
+    "wait": "waiting for other threads or for room in a queue",
     "other": "counting, interpreter",
 }
 
@@ -35,19 +35,19 @@ class Epoch:
     """One pass over the data of this worker."""
 
     number: int
-    """From 1."""
+    """Counted from 1."""
 
     examples: int
-    """Examples trained on."""
+    """Number of examples trained on."""
 
     steps: int
-    """Batches trained on."""
+    """Number of batches trained on."""
 
     skipped: int
-    """Batches skipped because their loss was not finite."""
+    """Number of batches skipped because their loss was not finite."""
 
     seconds: float
-    """Wall time, with validations within the epoch and without the one at its end."""
+    """Wall time, including validations within the epoch but not the one at its end."""
 
     loss: float
     """Mean loss per example, each computed before learning from it."""
@@ -59,11 +59,11 @@ class Epoch:
     """The result of `evaluate` on the validation data after the pass."""
 
     reading: ReaderStats | None = None
-    """What was read for the pass; None if the data keeps no counts."""
+    """Reading statistics for the pass; None if the data keeps no counts."""
 
     @staticmethod
     def of(result: PassResult, metrics: Mapping[str, float]) -> Epoch:
-        """Build from the engine's result of a pass, and the metrics over its last batches."""
+        """Build from the engine's pass result and the metrics over its last batches."""
         return Epoch(
             number=result.epoch,
             examples=result.examples,
@@ -78,7 +78,7 @@ class Epoch:
 
     @property
     def examples_per_s(self) -> float:
-        """Examples per second, all threads of this worker together."""
+        """Examples per second over all threads of this worker."""
         return self.examples / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -103,14 +103,14 @@ class History:
     """Where the time of the training threads went, over all epochs."""
 
     was_stopped: bool = False
-    """Whether a callback ended the training before its last epoch."""
+    """Whether a callback ended training before its last epoch."""
 
     bottleneck: str = ""
-    """What slowed down training most, and what to do about it."""
+    """The main bottleneck, and what to do about it."""
 
     @property
     def reading(self) -> ReaderStats | None:
-        """Return what was read in all epochs; None if the data keeps no counts."""
+        """Return the reading statistics over all epochs, or None if the data keeps no counts."""
         counted = [epoch.reading for epoch in self.epochs if epoch.reading is not None]
         return functools.reduce(operator.add, counted) if counted else None
 
@@ -121,17 +121,17 @@ class History:
 
     @property
     def examples(self) -> int:
-        """Examples trained on in all epochs."""
+        """Number of examples trained on in all epochs."""
         return sum(epoch.examples for epoch in self.epochs)
 
     @property
     def steps(self) -> int:
-        """Batches trained on in all epochs."""
+        """Number of batches trained on in all epochs."""
         return sum(epoch.steps for epoch in self.epochs)
 
     @property
     def seconds(self) -> float:
-        """Wall time of all epochs."""
+        """Total wall time of all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
 
 
@@ -148,19 +148,19 @@ def summary_table(history: History) -> Table:
         if name == "other" and share < _WORTH_SHOWING:
             continue
         seconds = getattr(history.time_shares, name)
-        table.add_row(name, f"{100 * share:.1f} %", f"{seconds:.1f}", _MEANING[name])
+        table.add_row(name, f"{100 * share:.1f}%", f"{seconds:.1f}", _MEANING[name])
     return table
 
 
 def summary_lines(history: History) -> list[str]:
-    """Return what was trained, what was read for it, and the bottleneck."""
+    """Return lines about the examples trained on, the data read, and the bottleneck."""
     rate = history.examples / history.seconds if history.seconds > 0 else 0.0
     lines = [
         f"trained {history.examples:,} examples in {history.seconds:.1f} s ({rate:,.0f} per second)"
     ]
     skipped = sum(epoch.skipped for epoch in history.epochs)
     if skipped:
-        lines.append(f"{skipped:,} batches were skipped: their loss was not finite")
+        lines.append(f"{skipped:,} batches were skipped because their loss was not finite")
     if history.reading is not None:
         lines.append(describe_reading(history.reading, history.seconds))
     return [*lines, f"bottleneck: {history.bottleneck}"]

@@ -1,4 +1,4 @@
-"""Callbacks that record a training run: CSV files, MLflow, Weights & Biases."""
+"""Callbacks that record a training run in CSV files, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("sparsefleet.train")
 
 
 def metrics_of(epoch: Epoch) -> dict[str, float]:
-    """Return the numbers of an epoch by name, without those that are not finite."""
+    """Return the numbers of an epoch by name, excluding non-finite ones."""
     found = {
         "train_loss": epoch.loss,
         **{f"train_{name}": value for name, value in epoch.metrics.items()},
@@ -56,7 +56,7 @@ def settings_of(trainer: Trainer, epochs: int) -> dict[str, str | int | float]:
 
 
 class _Recorder(Callback):
-    """The common part: the first worker records, and a recording error does not end training."""
+    """The common part: the first worker records, and a recording error does not stop training."""
 
     def __init__(self, params: Mapping[str, Any] | None) -> None:
         self._params = dict(params or {})
@@ -100,14 +100,14 @@ class _Recorder(Callback):
         del saved
 
     def _close(self, error: str) -> None:
-        """End the record; `error` says why the training failed, or is empty."""
+        """End the record; `error` says why training failed, or is empty."""
 
 
 class CsvLogger(_Recorder):
     """Writes one line per epoch to a CSV file; the first worker writes it.
 
-    The columns are those of the first epoch. A resumed training appends to an existing file with
-    the same columns; any other is replaced.
+    The first epoch determines the columns. A resumed run appends to an existing file if it has the
+    same columns, and otherwise replaces it.
 
     >>> CsvLogger("log.csv").path
     'log.csv'
@@ -141,12 +141,12 @@ class CsvLogger(_Recorder):
 
 
 class MlflowLogger(_Recorder):
-    """Records a training as an MLflow run; needs the extra `mlflow`.
+    """Records a training run in MLflow; needs the extra `mlflow`.
 
     experiment: the name of the experiment, created if it does not exist.
-    tracking_uri: where MLflow keeps it; None: MLFLOW_TRACKING_URI, or MLflow's default.
-    params: hyper-parameters of your own, besides mode, workers, threads and learning rates.
-    upload_checkpoints: copy the files of checkpoints to MLflow. False: record only where they are.
+    tracking_uri: where MLflow keeps it; None uses MLFLOW_TRACKING_URI, or MLflow's default.
+    params: your own hyper-parameters, in addition to mode, workers, threads and learning rates.
+    upload_checkpoints: copy checkpoint files to MLflow. If False, record only their location.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class MlflowLogger(_Recorder):
         self._run_name = run_name
         self._uploads = upload_checkpoints
         self.run_id = ""
-        """The run, once `fit` has begun in the first worker."""
+        """The run, once `fit` has started in the first worker."""
 
     def _open(self, params: Mapping[str, Any]) -> None:
         found = self._client.get_experiment_by_name(self._experiment)
@@ -203,10 +203,10 @@ class MlflowLogger(_Recorder):
 class WandbLogger(_Recorder):
     """Records a training run in Weights & Biases; needs the extra `wandb`.
 
-    project, name: of the run. mode: "online", "offline" or "disabled"; None: WANDB_MODE.
+    project, name: of the run. mode: "online", "offline" or "disabled"; None uses WANDB_MODE.
     directory: where W&B keeps its local files.
-    params: hyper-parameters of your own, besides mode, workers, threads and learning rates.
-    upload_checkpoints: copy the files of checkpoints. False: record only where they are.
+    params: your own hyper-parameters, in addition to mode, workers, threads and learning rates.
+    upload_checkpoints: copy checkpoint files to W&B. If False, record only their location.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class WandbLogger(_Recorder):
         self._directory = None if directory is None else os.fspath(directory)
         self._uploads = upload_checkpoints
         self.run: Any = None
-        """The run, while `fit` runs in the first worker."""
+        """The run, while `fit` is running in the first worker."""
 
     def _open(self, params: Mapping[str, Any]) -> None:
         self.run = self._wandb.init(

@@ -1,4 +1,4 @@
-"""A torch module and a loss, as work for the engine.
+"""A torch module and a loss, as a workload for the engine.
 
 Letters: B examples.
 """
@@ -36,12 +36,12 @@ __all__ = [
 
 Loss = Callable[[Any, Any], Tensor]
 
-_MAX_WINDOW_ELEMENTS = 2**24  # outputs kept for displayed metrics: 64 MiB per thread
+_MAX_WINDOW_ELEMENTS = 2**24  # outputs kept for displayed metrics, 64 MiB per thread
 _BLOCK_ELEMENTS = 1 << 17
 
 
 class ModuleWorkload:
-    """Runs a module forward and its loss backward; a `Workload`.
+    """A `Workload` that runs a module forward and its loss backward.
 
     loss: takes (output, labels), returns a scalar; None if the module's output is the loss.
     """
@@ -70,7 +70,7 @@ class ModuleWorkload:
 
 
 class ModuleRunner:
-    """Runs batches on one replica of the module; a `Runner`."""
+    """A `Runner` that runs batches on one replica of the module."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class ModuleRunner:
             if batch.size == 0:
                 advice = "The batch has no examples: leave empty batches out"
             raise NonFiniteLossError(
-                f"the loss is {value} in {step.place}, batch {batch.number}; nothing of this batch "
-                f"was applied. {advice}, or continue without such batches: "
+                f"the loss is {value} in {step.place}, batch {batch.number}; nothing from this "
+                f"batch was applied. {advice}, or skip such batches: "
                 'TrainerConfig(non_finite_loss="skip")'
             )
         step.skip()
@@ -122,13 +122,13 @@ class ModuleRunner:
 
 
 class KeptOutputs:
-    """Copies of outputs, many per block of memory; a copy never changes. Not thread-safe.
+    """Copies of outputs, many per memory block; a copy never changes. Not thread-safe.
 
-    A small tensor left among the activations of its step fragments their memory: later steps find
-    no space of the old size there and allocate more. A window of 50 batches would make a worker's
-    heap several times as large as the memory in use.
+    A small tensor left among the activations of its step fragments their memory; later steps no
+    longer fit there and allocate more. A window of 50 batches would make a worker's heap several
+    times as large as the memory in use.
 
-    A block is freed with the last output in it.
+    A block is freed along with the last output in it.
 
     >>> kept = KeptOutputs()
     >>> first, second = (kept.keep(torch.full((2,), value)) for value in (1.0, 2.0))
@@ -141,7 +141,7 @@ class KeptOutputs:
         self._used = 0
 
     def keep(self, output: Tensor) -> Tensor:
-        """Return a copy on the CPU, without graph, of the same shape and dtype."""
+        """Return a copy on the CPU with the same shape and dtype, detached from the graph."""
         if output.layout is not torch.strided:
             return output.detach().cpu()
         end = self._used + output.numel()
@@ -168,12 +168,11 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
         return Batch(number, value, None, _num_examples(value, None))
     if not isinstance(value, (tuple, list)) or len(value) < 2:
         raise ConfigError(
-            f"batch {number} must be (inputs, labels) or (*inputs, labels), got "
-            f"{describe(value)}; if the model computes the loss itself, pass loss=None. Name "
-            "the label column with label= for a Reader, and for a Dataset by "
-            "dataset.batches(label=...)"
+            f"batch {number} must be (inputs, labels) or (*inputs, labels), got {describe(value)}; "
+            "if the model computes the loss itself, pass loss=None. Name the label column with "
+            "Reader(label=...) or, for a Dataset, with dataset.batches(label=...)"
         )
-    # One part may have been converted to a (values, offsets): one argument, not two.
+    # One part may have been converted to (values, offsets), which is one argument, not two.
     was_converted = isinstance(value[0], tuple) and not isinstance(raw[0], (tuple, list))
     inputs = value[0] if len(value) == 2 and not was_converted else tuple(value[:-1])
     return Batch(number, inputs, value[-1], _num_examples(inputs, value[-1]))
@@ -189,20 +188,20 @@ def as_inputs(raw: Any, number: int, *, labelled: bool) -> Batch:
 
 
 def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
-    """Return the loss; its exceptions get a note describing the arguments."""
+    """Return the loss; add a note with the arguments to any exception it raises."""
     try:
         return loss(output, labels)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         add_note(
             error,
-            f"the loss was given {describe(output)} as output and {describe(labels)} as labels; "
-            "one number per record is Slot(name, 'float', ()), with a shape",
+            f"the loss got {describe(output)} as output and {describe(labels)} as labels; for one "
+            "number per record, give the slot a shape: Slot(name, 'float', ())",
         )
         raise
 
 
 def loss_value(loss: Any) -> float:
-    """Return the loss as a number; raise ConfigError if it is not a scalar tensor."""
+    """Return the loss as a number. Raises ConfigError if it is not a scalar tensor."""
     if not isinstance(loss, Tensor):
         raise ConfigError(f"the loss must be a scalar tensor, got a {type(loss).__name__}")
     if loss.numel() != 1:
@@ -214,7 +213,7 @@ def loss_value(loss: Any) -> float:
 
 
 def describe(value: Any) -> str:
-    """Describe the kind of value, for an error."""
+    """Describe a value for an error message."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return f"a tensor of shape {list(value.shape)} and type {dtype}"
@@ -224,8 +223,8 @@ def describe(value: Any) -> str:
 
 
 def run_module(module: nn.Module, inputs: Any) -> Any:
-    """Call the module: a tensor is its only argument, a list or tuple all of them, a dict named
-    ones.
+    """Call the module. A tensor is its only argument, a list or tuple holds all arguments, and a
+    dict holds named arguments.
     """
     if isinstance(inputs, (tuple, list)):
         return module(*inputs)
@@ -235,6 +234,6 @@ def run_module(module: nn.Module, inputs: Any) -> Any:
 
 
 def _num_examples(inputs: Any, labels: Any) -> int:
-    """Return B, from the labels or, without any, from the first tensor of the inputs."""
+    """Return B, from the labels or, without labels, from the first tensor of the inputs."""
     tensor = labels if isinstance(labels, Tensor) else first_tensor((labels, inputs))
     return tensor.size(0) if tensor is not None and tensor.dim() > 0 else 1

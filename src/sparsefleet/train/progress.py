@@ -1,4 +1,4 @@
-"""Training progress: a live line on a terminal, plain lines elsewhere."""
+"""Displays training progress as a live line on a terminal, or as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 __all__ = ["LiveDisplay", "PlainDisplay", "ProgressDisplay", "QuietDisplay", "Snapshot"]
 
 MakeTable = Callable[[], "RenderableType"]
-"""Creates a rich table; called only if it is shown, since rich is slow to load."""
+"""Creates a rich table; called only if the table is shown, since rich is slow to load."""
 
 _ACRONYMS = {"auc": "AUC", "gauc": "GAUC"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The state of training at a moment.
+    """The state of training at one point in time.
 
     >>> print(Snapshot(epoch=1, epochs=2, batches=50, num_batches=200, examples=50_000,
     ...                examples_per_s=34100.2, loss=0.55882, metrics={"auc": 0.7425}, rows=73944))
-    epoch 1/2  25 %  34,100 examples/s  loss 0.5588  AUC 0.7425  73,944 rows
+    epoch 1/2  25%  34,100 examples/s  loss 0.5588  AUC 0.7425  73,944 rows
     """
 
     epoch: int
     epochs: int
     batches: int
-    """Batches of this pass so far."""
+    """Number of batches in this pass so far."""
     num_batches: int | None = None
-    """Batches of a whole pass, if known."""
+    """Number of batches in a whole pass, if known."""
     examples: int = 0
-    """Examples of the pass so far."""
+    """Number of examples in this pass so far."""
     examples_per_s: float = 0.0
     loss: float = math.nan
-    """Mean loss over the last batches, like the metrics."""
+    """Mean loss over the last batches, the same as for the metrics."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
-    """Rows in all tables."""
+    """Number of rows in all tables."""
     pull_ms: float | None = None
     """Mean time of a pull."""
     push_ms: float | None = None
@@ -49,15 +49,15 @@ class Snapshot:
     staleness: float | None = None
     """Average number of steps by which a step's parameters lag behind."""
     sent_mb: float | None = None
-    """Megabytes that this worker sends to other workers per step; mode "collective"."""
+    """Megabytes that this worker sends to other workers per step; only in mode "collective"."""
     skipped: int = 0
-    """Batches skipped because of their loss."""
+    """Number of batches skipped because of their loss."""
     bad_lines: int = 0
-    """Malformed lines of the data that were skipped."""
+    """Number of malformed input lines that were skipped."""
 
     @property
     def numbers(self) -> str:
-        """Everything but the epoch and the fraction done."""
+        """Everything except the epoch and the fraction done."""
         parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
         parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
         if self.rows is not None:
@@ -79,7 +79,7 @@ class Snapshot:
     def __str__(self) -> str:
         done = f"batch {self.batches:,}"
         if self.num_batches:
-            done = f"{100 * self.batches // self.num_batches} %"
+            done = f"{100 * self.batches // self.num_batches}%"
         return f"epoch {self.epoch}/{self.epochs}  {done}  {self.numbers}"
 
 
@@ -88,7 +88,7 @@ def _shown(name: str) -> str:
 
 
 class ProgressDisplay(Protocol):
-    """Shows training progress; close it at the end."""
+    """Shows training progress; must be closed at the end."""
 
     interval_s: float
     """Seconds between updates."""
@@ -97,7 +97,7 @@ class ProgressDisplay(Protocol):
         """Show the current state."""
 
     def end_epoch(self, snapshot: Snapshot) -> None:
-        """Show the state at the end of a pass; it stays visible."""
+        """Show the state at the end of a pass, which stays visible."""
 
     def note(self, text: str) -> None:
         """Print a permanent line."""
@@ -156,7 +156,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """Updates one line in place, with a bar; finished epochs stay above it."""
+    """Updates one line in place, with a bar; finished epochs stay visible above it."""
 
     interval_s = 1.0
 
@@ -204,7 +204,7 @@ class LiveDisplay:
 
 
 def make_display(*, quiet: bool, log_interval_s: float) -> ProgressDisplay:
-    """Return a live display on a terminal, plain lines elsewhere."""
+    """Return a live display on a terminal, or one with plain lines elsewhere."""
     if quiet:
         return QuietDisplay(log_interval_s)
     return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(log_interval_s)

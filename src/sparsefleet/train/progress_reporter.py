@@ -32,8 +32,8 @@ __all__ = ["ProgressReporter", "TensorBoardLog", "open_tensorboard"]
 class ProgressReporter:
     """Reports training progress on a display and in TensorBoard, from its own thread.
 
-    It subscribes to the engine's events. It costs training threads nothing but the interpreter's
-    time while it polls.
+    It subscribes to the engine's events. Polling costs training threads nothing but the
+    interpreter's time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ProgressReporter:
         """The final state of each epoch."""
 
     def attach(self, events: Events) -> None:
-        """Subscribe to the events it shows."""
+        """Subscribe to the events that it shows."""
         events.subscribe(PassBegan, self._begin_pass)
         events.subscribe(PassEnded, self._end_pass)
         events.subscribe(Evaluated, self._show_validation)
@@ -95,7 +95,7 @@ class ProgressReporter:
         self._examples_before += snapshot.examples
 
     def _show_validation(self, event: Evaluated) -> None:
-        """Show the metrics of the validation data."""
+        """Show the metrics on the validation data."""
         self._display.note(f"epoch {event.epoch}/{event.epochs}  {_validation(event.figures)}")
         if self._tensorboard is not None:
             self._tensorboard.write_validation(event.figures, self._examples_before)
@@ -122,7 +122,7 @@ class ProgressReporter:
                 self._tensorboard.write(snapshot, self._examples_before)
 
     def _count_rows(self) -> None:
-        """Query the servers, from one worker only; errors are left to the training threads."""
+        """Query the servers from one worker only; errors are left to the training threads."""
         if not self._distributed.role.is_first_worker:
             return
         try:
@@ -131,7 +131,7 @@ class ProgressReporter:
             self._rows = None
 
     def figures(self, view: PassView) -> dict[str, float]:
-        """Return "loss" and the metrics of recent batches."""
+        """Return "loss" and the metrics on recent batches."""
         recent = [outcome for clock in view.clocks for outcome in list(clock.recent)]
         return self._scorer.recent(recent).compute()
 
@@ -179,7 +179,7 @@ def _validation(figures: Mapping[str, float]) -> str:
 
 
 def count_rows(stats: list[dict[str, float]]) -> int | None:
-    """Return the rows of all sparse tables on all servers; None without such a table.
+    """Return the number of rows of all sparse tables on all servers, or None without such tables.
 
     >>> count_rows([{"table.ads.rows": 2.0, "requests": 9.0}, {"table.ads.rows": 3.0}])
     5
@@ -196,14 +196,16 @@ def count_rows(stats: list[dict[str, float]]) -> int | None:
 def open_tensorboard(
     directory: str | os.PathLike[str] | None, role: RoleInfo
 ) -> TensorBoardLog | None:
-    """Open a log in that directory, in the first worker; return None elsewhere or without one."""
+    """Open a log in the directory in the first worker; return None elsewhere or without a
+    directory.
+    """
     if directory is None or not role.is_first_worker:
         return None
     return TensorBoardLog(directory)
 
 
 class TensorBoardLog:
-    """Writes scalars to a directory; x is the number of examples."""
+    """Writes scalars to a directory, with the number of examples as the x-axis."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Evaluation and prediction: loss and metrics, merged over threads and workers."""
+"""Evaluation and prediction, with loss and metrics merged over threads and workers."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ _BCE_WITH_LOGITS = functional.binary_cross_entropy_with_logits
 
 
 Metrics = Mapping[str, Metric] | Sequence[str]
-"""Metrics by the name shown in results, or names of those in `sparsefleet.metrics`."""
+"""Metrics by the name shown in results, or a list of names from `sparsefleet.metrics`."""
 
 
 class Figures:
-    """Sums of loss and metrics. Not thread-safe: each thread has its own, merged at the end.
+    """Sums of loss and metrics. Not thread-safe: each thread has its own; they are merged at the
+    end.
 
     metrics: None if they do not apply to this model, such as AUC with more than two classes.
     """
@@ -60,7 +61,7 @@ class Figures:
         self.metrics = metrics
 
     def merge(self, other: Figures) -> None:
-        """Add what `other` has counted."""
+        """Add the counts of `other`."""
         self.loss_sum += other.loss_sum
         self.examples += other.examples
         if self.metrics is None or other.metrics is None:
@@ -81,7 +82,7 @@ class Figures:
         return figures
 
     def of_all(self, meeting: Meeting) -> Figures:
-        """Return the sums over all workers, identical on each. All call it."""
+        """Return the sums over all workers, identical on each. Must be called by all workers."""
         if meeting.is_alone:
             return self
         states = meeting.all_gather(self.state(), patient=True)  # some have more data than others
@@ -91,16 +92,16 @@ class Figures:
         return merged
 
     def compute(self) -> dict[str, float]:
-        """Return "loss", the mean per example, and every metric by name; nan where undefined."""
+        """Return "loss", the mean per example, and every metric by name; nan if undefined."""
         loss = self.loss_sum / self.examples if self.examples else float("nan")
         return {"loss": loss, **({} if self.metrics is None else self.metrics.compute())}
 
 
 class Scorer:
-    """Turns outputs into predictions and feeds metrics, according to loss and config.
+    """Converts outputs to predictions and feeds metrics, depending on the loss and config.
 
-    The default metrics are AUC and log loss; they are omitted if the model's output is not
-    probabilities of two classes. Metrics requested explicitly raise in that case.
+    The default metrics are AUC and log loss; they are omitted unless the model's output is
+    probabilities for two classes. Metrics requested explicitly raise an error in that case.
     """
 
     def __init__(self, loss: Any, metrics: Metrics | None, config: TrainerConfig) -> None:
@@ -115,7 +116,7 @@ class Scorer:
         self._predict: Callable[[Any], Any] = config.predictions or predictions_for(loss)
         if loss is None and self._asked_for:
             raise ConfigError(
-                "metrics need labels and predictions, and with loss=None the model's output is "
+                "metrics need labels and predictions, but with loss=None the model's output is "
                 "the loss: pass a loss, or no metrics"
             )
 
@@ -131,7 +132,7 @@ class Scorer:
                 f"the model returns a {type(output).__name__}, which is not a prediction: "
                 "extract one with TrainerConfig(predictions=lambda output: ...)"
             )
-        return found if found.dim() else found.view(1)  # squeeze() of a batch of one example
+        return found if found.dim() else found.view(1)  # squeeze() of a batch with one example
 
     def add(self, figures: Figures, scored: Outcome, inputs: Any) -> None:
         """Add one batch; groups are computed from the inputs."""
@@ -143,9 +144,9 @@ class Scorer:
         self._update(figures, scored.output, scored.labels, groups)
 
     def recent(self, batches: Sequence[Outcome]) -> Figures:
-        """Return figures over recent batches; those without output only count towards the loss.
+        """Return figures over recent batches; batches without output count only toward the loss.
 
-        For display: metrics that cannot be computed are missing, and training continues.
+        This is for display, so metrics that cannot be computed are omitted and training continues.
         """
         figures = self.figures()
         figures.loss_sum = sum(scored.loss * scored.size for scored in batches)
@@ -198,14 +199,14 @@ def _as_mapping(metrics: Metrics) -> Mapping[str, Metric]:
     for name in metrics:
         if name not in known:
             raise ConfigError(
-                f"there is no metric named {name!r}; the names are {', '.join(sorted(known))}. For "
-                "other settings, or a metric of your own, pass a dict: metrics={'auc': AUC(...)}"
+                f"no metric is named {name!r}; the names are {', '.join(sorted(known))}. For other "
+                "settings or your own metric, pass a dict: metrics={'auc': AUC(...)}"
             )
     return {name: known[name]() for name in metrics}
 
 
 def predictions_for(loss: Any) -> Callable[[Tensor], Tensor]:
-    """Return a function from outputs to probabilities, as this loss interprets them.
+    """Return a function that converts outputs to probabilities, as this loss interprets them.
 
     A loss may define its own method `predictions`. Outputs of other losses are unchanged.
 
@@ -237,7 +238,7 @@ def _unchanged(output: Tensor) -> Tensor:
 def figures_of(
     training: Training[DistributedModel], scorer: Scorer, source: BatchSource, loss: Loss | None
 ) -> Figures:
-    """Return loss and metrics over this worker's data."""
+    """Return the loss and metrics over this worker's data."""
     device = training.distributed.device
     parts = [scorer.figures() for _ in range(training.distributed.threads)]
 
@@ -257,7 +258,7 @@ def figures_of(
 def predictions_of(
     training: Training[DistributedModel], scorer: Scorer, source: BatchSource
 ) -> Tensor:
-    """Return predictions of all batches, in their order: float[N] or float[N, C]."""
+    """Return the predictions for all batches, in order: float[N] or float[N, C]."""
     found: dict[int, Tensor] = {}
     device = training.distributed.device
 
@@ -276,9 +277,10 @@ def export_together(
     directory: str | os.PathLike[str],
     write: Callable[[], ExportManifest],
 ) -> ExportManifest | None:
-    """Let the first worker `write` once all have settled; return its manifest, there only.
+    """Let the first worker call `write` once all have settled; return the manifest on that worker
+    only.
 
-    All workers call it. Raises on every worker if it cannot be written.
+    Must be called by all workers. Raises an error on every worker if writing fails.
     """
     distributed.settle()
     manifest: ExportManifest | None = None
@@ -295,10 +297,12 @@ def export_together(
         return b"exported"
 
     if distributed.meeting.decide(b"", report_result, patient=True) is None:
-        raise ExportError(f"worker 0 was lost while it exported to {os.fspath(directory)}")
+        raise ExportError(
+            f"worker 0 was lost while exporting to {os.fspath(directory)}: export again"
+        )
     return manifest
 
 
 def _on_cpu(output: Any, device: torch.device | None) -> Any:
-    """Return the values on the CPU, where metrics are counted."""
+    """Return the values on the CPU, where metrics are computed."""
     return output if device is None else moved(output, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The page of an evaluation by slot: one HTML file with embedded charts."""
+"""The page for an evaluation by slot, as one HTML file with embedded charts."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def page_of(report: SlotReport, title: str) -> str:
         f"<h1>{escape(title)}</h1><table>{figures}</table>"
         "<h2>Importance</h2><figure>"
         f"{importance_bars(report.importance)}<figcaption>How much the loss rises when the slot is "
-        "shuffled among all examples.</figcaption></figure>"
+        "shuffled across all examples.</figcaption></figure>"
         "<h2>Calibration</h2><figure>"
         f"{calibration_curve(report.calibration)}<figcaption>Mean label over mean prediction, by "
-        "bin; a point on the line is right, and larger points have more examples.</figcaption>"
+        "bin; points on the line are perfectly calibrated, and larger points have more examples."
+        "</figcaption>"
         f"</figure><h2>Slices</h2>{_slices(report)}</body></html>\n"
     )
 

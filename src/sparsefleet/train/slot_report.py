@@ -1,6 +1,6 @@
-"""Evaluation by slot: importance by shuffling, calibration, and metrics of slices.
+"""Evaluation by slot: importance by shuffling, calibration, and metrics on slices.
 
-Letters: B examples of a batch, N examples of this worker.
+Letters: B examples in a batch, N examples on this worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Slice", "SlotReport", "evaluate_by_slot"]
 
 NUM_BINS = 20
-_MOST_VALUES = 8  # ids of a slot that get their own slice
+_MOST_VALUES = 8  # number of ids per slot that get their own slice
 _SEED = 7
 
 
@@ -37,7 +37,7 @@ class Slice:
     value: str
     examples: int
     figures: dict[str, float]
-    """"auc", "log_loss" and "calibration"; nan where undefined."""
+    """"auc", "log_loss" and "calibration"; nan if undefined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +45,16 @@ class SlotReport:
     """The result of `Trainer.evaluate(data, by="slot")`, the same on every worker."""
 
     figures: dict[str, float]
-    """Loss and metrics of all examples."""
+    """Loss and metrics on all examples."""
     importance: dict[str, dict[str, float]]
-    """By slot: how much each figure changes when the slot is shuffled; most important first."""
+    """For each slot, how much each figure changes when the slot is shuffled; most important first.
+    """
     calibration: list[tuple[float, float, int]]
-    """By bin of predictions: mean prediction, mean label, examples; empty bins are left out."""
+    """For each bin of predictions, its mean prediction, mean label and examples; empty bins are
+    left out.
+    """
     slices: list[Slice] = field(default_factory=list)
-    """By slot with one value per example: its most frequent ids, or four ranges of numbers."""
+    """For each slot with one value per example, its most frequent ids or four ranges of numbers."""
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "Evaluation") -> None:
         """Write a page with charts, in a single file."""
@@ -67,9 +70,10 @@ Predict = Callable[[Iterable[Any]], torch.Tensor]
 def evaluate_by_slot(
     batches: list[Any], evaluate: Evaluate, predict: Predict, meeting: Meeting
 ) -> SlotReport:
-    """Return the report of this worker's batches and those of all others. All workers call it.
+    """Return the report on the batches of all workers. Must be called by all workers.
 
-    evaluate: returns figures over the batches of all workers. predict: those of this worker.
+    evaluate: returns figures over the batches of all workers. predict: returns this worker's
+    predictions.
     """
     columns = _columns_of(batches)
     figures = dict(evaluate(batches))
@@ -82,7 +86,8 @@ def evaluate_by_slot(
     labels = np.concatenate([np.asarray(labels).reshape(-1) for _, labels in batches])
     if len(predictions) != len(labels):
         raise ConfigError(
-            f"by='slot' needs one prediction per example, got {len(predictions)} for {len(labels)}"
+            f"by='slot' needs one prediction per example, got {len(predictions)} predictions for "
+            f"{len(labels)} examples"
         )
     return SlotReport(
         figures=figures,
@@ -96,7 +101,7 @@ def evaluate_by_slot(
 
 
 class _Column:
-    """One slot of all batches: values [N, ...], or values and lengths of ragged ones."""
+    """One slot over all batches: values [N, ...], or values and lengths if ragged."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.is_ragged = isinstance(parts[0], tuple)
@@ -148,7 +153,7 @@ def _columns_of(batches: list[Any]) -> dict[str, _Column]:
 def _with_shuffled(
     batches: list[Any], columns: dict[str, _Column], name: str
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches with the values of one slot permuted among all examples."""
+    """Yield the batches with the values of one slot permuted across all examples."""
     column = columns[name]
     order = np.random.default_rng(_SEED).permutation(len(column))
     begin = 0
@@ -206,7 +211,7 @@ def _slices(
 
 
 def _groups(values: NDArray[Any], meeting: Meeting) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the slices of a slot, the same on all workers: names and masks."""
+    """Return the names and masks of a slot's slices, the same on all workers."""
     if values.dtype.kind == "f":
         own = np.quantile(values, [0.25, 0.5, 0.75])
         parts = [np.frombuffer(part) for part in meeting.all_gather(own.tobytes())]

@@ -56,37 +56,37 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Trains a model, on a laptop or with a fleet of servers and workers: the script is the same.
+    """Trains a model with the same script on a laptop or with a fleet of servers and workers.
 
     model: any module; a `SparseEmbedding` in it lives in the fleet's tables.
     loss: takes (output, labels), returns a scalar; None if the model's output is the loss.
     optimizer: from torch or `sparsefleet.optim`, for the dense parameters and for tables without
     their own.
     mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective", or a config of
-        `sparsefleet.modes`; None: async with servers; without, local or, with several workers,
-        collective.
+        `sparsefleet.modes`. None means async with servers; without servers, collective for several
+        workers and local for one.
     strategy: how workers exchange dense gradients among themselves, for mode "collective", and
         for "hybrid" with rows on servers; see `CollectiveStrategy`.
     threads: training threads of this process. They share the parameters.
-    metrics: for `evaluate` and the progress display: names such as ["auc", "accuracy"], or a dict
-        from names to metrics; None is AUC and log loss for two classes.
+    metrics: for `evaluate` and the progress display; names such as ["auc", "accuracy"], or a dict
+        from names to metrics. None means AUC and log loss, for two classes.
     schedule: learning rates; a torch scheduler for `optimizer`, or a function from the number of
         steps to a factor.
-    fleet: the role of this process in its job; None is the process's own fleet, initialized from
+    fleet: the role of this process in its job; None uses the process's own fleet, initialized from
         the environment unless `init` was called.
     checkpoints: save while training; see `CheckpointConfig`.
-    publish: update a model that is being served; see `PublishConfig`.
+    publish: update a served model; see `PublishConfig`.
     resume: "auto" resumes from the newest checkpoint of `checkpoints`, or starts from scratch if
-        there is none; a path resumes from that one. Calls of `fit` that were finished before the
+        there is none; a path resumes from that one. Calls to `fit` that were finished before the
         checkpoint return at once.
-    callbacks: run while training; see `Callback`. The same on all workers.
+    callbacks: run while training; see `Callback`. Must be the same on all workers.
 
     A batch is `(inputs, labels)`: a tensor is passed to the model as its argument, a tuple or list
-    as its arguments, a dict as named ones; `(*inputs, labels)` works as well. With `loss=None` the
+    as its arguments, a dict as named arguments; `(*inputs, labels)` works too. With `loss=None` the
     whole batch is input. NumPy arrays are converted to tensors. Predictions are the sigmoid of the
     output for BCE with logits, the softmax for cross entropy, and otherwise the output itself.
 
-    In a server process the first call serves until the job ends, and then exits the process: a
+    In a server process, the first call serves until the job ends and then exits the process, so a
     script needs no branch for its role.
 
     >>> from sparsefleet.nn import SparseEmbeddingBag
@@ -128,7 +128,7 @@ class Trainer:
         self._loss = loss
         self._scorer = Scorer(loss, metrics, self.config)
         mode = chosen_mode(with_strategy(mode, strategy))
-        chosen = None if mode is None else mode_config(mode)  # so that a wrong name raises here
+        chosen = None if mode is None else mode_config(mode)  # makes a wrong name raise here
         check_collective(chosen, self.config)
         self._fleet = process_fleet if fleet is None else fleet
         if not self._fleet.is_initialized:
@@ -163,15 +163,17 @@ class Trainer:
 
     @property
     def distributed(self) -> DistributedModel:
-        """Return the model as bound to the fleet: its store, mode and replicas. Not in a server."""
+        """Return the model as bound to the fleet, with its store, mode and replicas. Not available
+        in a server.
+        """
         return self._worker().distributed
 
     def close(self) -> None:
         """Apply all pending updates and close connections.
 
-        Tables in this process stay with the model: it predicts, has a `state_dict`, and may be
-        passed to another trainer. Finally raises CheckpointError or PublishError if the last save
-        or update failed; earlier failures are in the log.
+        Tables in this process stay with the model, which still predicts, has a `state_dict`, and
+        may be passed to a new trainer. Finally raises CheckpointError or PublishError if the last
+        save or update failed; earlier failures are in the log.
         """
         if self._training is not None:
             self._training.close()
@@ -188,20 +190,20 @@ class Trainer:
     ) -> None:
         if error is None:
             self.close()
-        elif self._training is not None:  # what the block raised says more
+        elif self._training is not None:  # the exception from the block is more informative
             self._training.close_after(error)
 
     # -- work ---------------------------------------------------------------------------------
 
     def fit(self, data: Data, epochs: int = 1, *, validation: Data | None = None) -> History:
-        """Train on `data`, this worker's own part of it, for `epochs` epochs.
+        """Train on `data`, which is this worker's part, for `epochs` epochs.
 
         data: an iterable of batches, or a function that returns an iterator for each epoch. All
-            threads take from one iterator.
+            threads share one iterator.
         validation: evaluated after each epoch, by all workers together; with
             `TrainerConfig(validate_every_steps=...)` also within epochs.
 
-        Returns when everything is applied and the model has the parameters of the store.
+        Returns when everything is applied and the model has the store's parameters.
         """
         if not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")
@@ -209,7 +211,7 @@ class Trainer:
         if every_steps is not None and validation is None:
             raise ConfigError(
                 f"TrainerConfig.validate_every_steps is {every_steps}, but fit got no validation "
-                "data: pass fit(..., validation=...), or leave it None"
+                "data: pass fit(..., validation=...), or leave it as None"
             )
         training = self._begin()
         self._reader = data if isinstance(data, Reader) else None
@@ -268,21 +270,21 @@ class Trainer:
         """End `fit` after the current epoch, or after the next validation within it
         (`TrainerConfig.validate_every_steps`), on all workers. Any thread may call it.
 
-        It does nothing outside of `fit`. Several workers agree on it after each epoch if they have
-        callbacks; without any it raises ConfigError.
+        Does nothing outside of `fit`. Several workers agree on it after each epoch if they have
+        callbacks; without callbacks it raises ConfigError.
         """
         training = self._worker()
         if not self._may_stop:
             raise ConfigError(
-                "Trainer.stop(): several workers stop together only if they have callbacks; pass "
-                "callbacks=[Callback()] on all workers"
+                "Trainer.stop(): several workers can stop together only if they have callbacks; "
+                "pass callbacks=[Callback()] on all workers"
             )
         training.request_stop()
 
     @property
     def epochs_done(self) -> int:
-        """Return the epochs finished in the current or last `fit`, including those before a
-        resume.
+        """Return the number of epochs finished in the current or last `fit`, including those before
+        resuming.
         """
         return self._worker().progress.epoch
 
@@ -295,11 +297,13 @@ class Trainer:
     def evaluate(self, data: Data, *, by: str | None = None) -> dict[str, float] | SlotReport:
         """Return "loss" and the metrics over the data of all workers, the same on every worker.
 
-        All workers must call it, each with its own part of the data. Rows are read, not created.
+        Must be called by all workers, each with its own part of the data. Rows are read but not
+        created.
 
-        by: "slot" returns a `SlotReport` instead: how much each input matters, found by shuffling
-            it among the examples, calibration, and the metrics of slices. It holds the data in
-            memory, evaluates it once per slot and once more, and `write_html` writes it as a page.
+        by: "slot" returns a `SlotReport` instead, with the importance of each input, found by
+            shuffling it across examples, calibration, and metrics on slices. This holds the data in
+            memory and evaluates it once plus once per slot; `write_html` writes the report as a
+            page.
         """
         if by not in (None, "slot"):
             raise ConfigError(f"by must be None or 'slot', got {by!r}")
@@ -319,10 +323,10 @@ class Trainer:
         )
 
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
-        """Return predictions for this worker's `data`, in order of batches: float[N] or [N, C].
+        """Return predictions for this worker's `data`, in the order of batches: float[N] or [N, C].
 
-        labelled: batches have labels, as for `fit`, which are ignored. False: a batch is all input,
-        as a dict or a single tensor always is.
+        labelled: whether batches have labels, as for `fit`, which are ignored. If False, a batch is
+        all input, as a dict or a single tensor always is.
         """
         self._require_predictions()
         training = self._begin()
@@ -333,27 +337,29 @@ class Trainer:
     def save(
         self, directory: str | os.PathLike[str], *, notes: Mapping[str, Any] | None = None
     ) -> None:
-        """Write model, tables, optimizer state and the training position, once for the job.
+        """Write the model, tables, optimizer state and training position, once for the job.
 
-        All workers call it; it returns when the checkpoint is committed, and raises on all workers
-        if it could not be written. An existing checkpoint is only replaced then.
+        Must be called by all workers. Returns when the checkpoint is committed, which is also when
+        an existing one is replaced. Raises an error on all workers if it could not be written.
 
         notes: your own JSON, stored in the manifest under "user".
         """
         self._begin().save(directory, notes)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Load what `save` wrote, with any number of servers and workers. All workers call it.
+        """Load a checkpoint of `save`, with any number of servers and workers. Must be called by
+        all workers.
 
-        The training position is not restored: the next `fit` starts with its first batch. To resume
-        within an epoch pass `resume=`.
+        The training position is not restored, so the next `fit` starts with its first batch. To
+        resume within an epoch, pass `resume=`.
         """
         self._begin().load(directory)
 
     def shrink(self) -> dict[str, int]:
         """Remove the rows that each table's `eviction` rule selects; return how many, by table.
 
-        All workers call it, between calls of `fit` or epochs (a callback's `on_epoch_end`).
+        Must be called by all workers, between calls to `fit` or between epochs (in a callback's
+        `on_epoch_end`).
         """
         distributed = self._begin().distributed
         distributed.flush()
@@ -379,11 +385,12 @@ class Trainer:
         varying: Varying | None = None,
         features: Features | None = None,
     ) -> ExportManifest | None:
-        """Write the files needed for prediction, for `sparsefleet.Predictor`. All workers call it.
+        """Write the files that `sparsefleet.Predictor` needs for prediction. Must be called by all
+        workers.
 
-        Arguments are those of `serving.export.save_inference_model`; the first worker writes and
-        gets the manifest. Batches, including `golden`, are as for `fit`, or all input without
-        `labelled`. The default target is what `predict` returns, named "prediction"; the default
+        The arguments are those of `serving.export.save_inference_model`; the first worker writes
+        and gets the manifest. Batches, including `golden`, are as for `fit`, or all input without
+        `labelled`. The default target is the result of `predict`, named "prediction"; the default
         `features` is the `Reader` of the last `fit`.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
@@ -420,18 +427,18 @@ class Trainer:
 
     @property
     def _may_stop(self) -> bool:
-        """Return whether `fit` checks after each epoch if it should end; the same on all
-        workers.
-        """
+        """Return whether `fit` checks after each epoch if it should end; equal on all workers."""
         return bool(self._callbacks) or self._fleet.worker_num() == 1
 
     def _worker(self) -> Training[DistributedModel]:
         if self._training is None:
-            raise ConfigError("this process is a server: it has no model")
+            raise ConfigError(
+                "this process is a server and has no model: use `distributed` only in workers"
+            )
         return self._training
 
     def _begin(self) -> Training[DistributedModel]:
-        """Start the training; does not return in a server."""
+        """Start training; does not return in a server."""
         if self._fleet.is_server():
             self._fleet.run_server()
             raise SystemExit(0)

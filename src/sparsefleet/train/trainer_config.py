@@ -1,4 +1,4 @@
-"""Settings of a Trainer that most people leave alone, and checks of its arguments."""
+"""Settings of a Trainer that rarely need changing, and checks of its arguments."""
 
 from __future__ import annotations
 
@@ -21,42 +21,43 @@ __all__ = ["TrainerConfig", "check_collective", "check_trained"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerConfig:
-    """How a Trainer runs its threads, what it does about bad losses, and what it shows.
+    """How a Trainer runs its threads, handles bad losses, and shows progress.
 
     >>> TrainerConfig(non_finite_loss="skip", quiet=True).log_interval_s
     5.0
     """
 
     torch_threads: int = 1
-    """Threads torch uses inside each training thread. More than 1 only pays off if a thread has
-    several cores to itself: with `threads=1` on a large machine.
+    """Number of threads that torch uses inside each training thread. More than 1 pays off only if a
+    thread has several cores to itself, as with `threads=1` on a large machine.
     """
 
     non_finite_loss: Literal["raise", "skip"] = "raise"
-    """What to do about a NaN or infinite loss: raise, naming epoch, thread and batch; or skip
-    the batch, count it and continue.
+    """How to handle a NaN or infinite loss: raise an error that names epoch, thread and batch, or
+    skip the batch, count it and continue.
     """
 
     clip_grad_norm: float | None = None
-    """Scale the gradients of each batch, rows and dense parameters together, to this norm at most,
-    as `torch.nn.utils.clip_grad_norm_` does; before they are merged with those of other threads and
-    workers. Not in mode "collective"."""
+    """Scale the gradients of each batch, for rows and dense parameters together, to at most this
+    norm, like `torch.nn.utils.clip_grad_norm_`. This happens before they are merged with those of
+    other threads and workers. Not supported in mode "collective".
+    """
 
     prefetch: bool | None = None
-    """Read the next batch, and fetch its rows, while this one computes. None: if the mode
-    allows it and the rows are on servers; in sync and half_async the next batch is then read
-    before the gradients of this one are sent, and its rows return with them. Use False if
-    batches are slow to arrive.
+    """Read the next batch, and fetch its rows, while the current one computes. None does so if the
+    mode allows it and the rows are on servers; in sync and half_async, the next batch is then read
+    before the gradients of the current one are sent, and its rows come back in the reply. Use False
+    if batches are slow to arrive.
     """
 
     quiet: bool = False
     """Show nothing."""
 
     log_interval_s: float = 5.0
-    """Seconds between lines where there is no terminal, and between points in TensorBoard."""
+    """Seconds between lines if there is no terminal, and between points in TensorBoard."""
 
     metrics_window_batches: int = 50
-    """Metrics shown while training cover this many recent batches of each thread, each scored
+    """Number of recent batches per thread that the metrics shown during training cover, each scored
     before learning from it.
     """
 
@@ -64,25 +65,28 @@ class TrainerConfig:
     """Directory for TensorBoard's files; worker 0 writes them. Needs the extra `tensorboard`."""
 
     validate_every_steps: int | None = None
-    """Evaluate `fit(validation=...)` also within epochs: when a worker has taken this many steps
-    since the last time. All workers pause for it. Where threads step together (sync, half_async,
-    hybrid), a step of all of them counts once."""
+    """Also evaluate `fit(validation=...)` within epochs, when a worker has taken this many steps
+    since the last evaluation. All workers pause for it. If threads step together (sync, half_async,
+    hybrid), their common step counts once.
+    """
 
     profile: str | os.PathLike[str] | ProfileConfig | None = None
     """Write a trace of some steps of the first epoch, over all processes, to this file; see
-    `ProfileConfig`. The same on all workers."""
+    `ProfileConfig`. Must be the same on all workers."""
 
     predictions: Callable[[Any], Any] | None = None
-    """Turns the model's output into probabilities for metrics and `predict`. None: chosen by the
-    loss; see `Trainer`."""
+    """Converts the model's output to probabilities for metrics and `predict`. None chooses a
+    function by the loss; see `Trainer`.
+    """
 
     groups: Callable[[Any], Any] | None = None
-    """Takes the inputs of a batch, returns the group of each example, int[B]; metrics by group such
-    as GAUC need it."""
+    """Takes the inputs of a batch and returns the group of each example, int[B]; required by
+    grouped metrics such as GAUC.
+    """
 
     wire_dtype: WireDtype | None = None
     """Number format between this worker and servers on other hosts: "float32", or "bf16" for half
-    the bytes; see `sparsefleet.store.RemoteStoreConfig`. None: `SPARSEFLEET_WIRE_DTYPE`."""
+    the bytes; see `sparsefleet.store.RemoteStoreConfig`. None uses `SPARSEFLEET_WIRE_DTYPE`."""
 
     stop_timeout_s: float = 30.0
     """Seconds that other threads have to leave their step after one has failed."""
@@ -123,7 +127,9 @@ def check_trained(model: object, loss: object, threads: object) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(loss, type):
-        raise ConfigError(f"loss is the class {loss.__name__}: pass an instance, {loss.__name__}()")
+        raise ConfigError(
+            f"loss must be an instance, got the class {loss.__name__}: pass {loss.__name__}()"
+        )
     if loss is not None and not callable(loss):
         raise ConfigError(
             f"loss must be a function of (output, labels), or None if the model's output is the "
@@ -134,17 +140,16 @@ def check_trained(model: object, loss: object, threads: object) -> None:
 
 
 def check_collective(mode: ModeConfig | None, config: TrainerConfig) -> None:
-    """Raise ConfigError for options that workers stepping in unison do not support."""
+    """Raise ConfigError for options that are unsupported when workers step in unison."""
     if not isinstance(mode, CollectiveConfig):
         return
     if config.clip_grad_norm is not None:
         raise ConfigError(
             "TrainerConfig.clip_grad_norm: mode 'collective' sums gradients during the backward "
-            "pass, so they cannot be clipped first; use another mode or your own training loop"
+            "pass, so they cannot be clipped first; use a different mode or your own training loop"
         )
     if mode.strategy.sync_batch_norm and config.non_finite_loss == "skip":
         raise ConfigError(
-            "sync_batch_norm normalizes each batch together with those of all workers, so one "
-            "worker cannot skip its own: TrainerConfig.non_finite_loss must be 'raise', got "
-            "'skip'"
+            "sync_batch_norm normalizes each batch across all workers, so one worker cannot skip "
+            "its batch: TrainerConfig.non_finite_loss must be 'raise', got 'skip'"
         )

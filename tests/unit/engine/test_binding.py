@@ -24,7 +24,9 @@ def test_several_workers_without_servers_are_collective_by_default() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "local"])
 def test_modes_that_need_servers_are_refused_to_several_workers_without(mode: str) -> None:
-    with pytest.raises(ConfigError, match=f"mode '{mode}' cannot join .* 2 workers and no servers"):
+    with pytest.raises(
+        ConfigError, match=f"mode '{mode}' cannot connect .* 2 workers and no servers"
+    ):
         mode_for_job(mode, TWO_WORKERS)
 
 

@@ -57,7 +57,7 @@ def test_known_optimizer_is_described(make: Make, wanted: optim.Optimizer) -> No
             lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.1),
             "only with dampening=0, got 0.1",
         ),
-        (lambda p: torch.optim.SGD(p, maximize=True), "maximize=True: negate the loss"),
+        (lambda p: torch.optim.SGD(p, maximize=True), "maximize=True; negate the loss"),
     ],
 )
 def test_unknown_optimizer_is_refused_with_the_supported_ones(make: Make, message: str) -> None:

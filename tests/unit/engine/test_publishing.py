@@ -219,7 +219,7 @@ def test_the_export_of_another_model_is_refused(model: Path, tmp_path: Path) -> 
 
     publish = PublishConfig(model=model, target=tmp_path)
     with make_trainer(model=Other(), optimizer=optim.SGD(lr=0.1), publish=publish) as trainer:
-        with pytest.raises(ConfigError, match="export of another model: its 'head"):
+        with pytest.raises(ConfigError, match="export of a different model: its 'head"):
             trainer.fit(click_batches(2))
 
 

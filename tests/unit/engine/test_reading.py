@@ -79,7 +79,7 @@ def test_progress_and_summary_show_lines_and_bad_lines(
     shown = capsys.readouterr().out
     assert "  2 bad lines\n" in shown
     assert "read 202 lines, 0.0 MB (" in shown
-    assert "2 bad lines were left out\n" in shown
+    assert "2 bad lines were skipped\n" in shown
 
 
 def test_data_in_memory_counts_what_it_gives(click_file: Path) -> None:
@@ -114,11 +114,11 @@ def test_anything_that_counts_is_asked() -> None:
     [
         (
             ReaderStats(lines=9, threads=1, consumers_blocked_s=4.0),
-            "the thread that reads; use more",
+            "the reading thread; use more",
         ),
         (
             ReaderStats(lines=9, threads=2, consumers_blocked_s=4.0),
-            "the 2 threads that read; use more",
+            "the 2 reading threads; use more",
         ),
         (
             ReaderStats(records=9, threads=1, consumers_blocked_s=4.0),
@@ -131,19 +131,19 @@ def test_anything_that_counts_is_asked() -> None:
 )
 def test_advice_goes_by_who_waited(reading: ReaderStats | None, wanted: str) -> None:
     told = advise(TimeShares(data=4.0, compute=5.0), reading)
-    assert told.startswith("44 % data: ")
+    assert told.startswith("44% data: ")
     assert wanted in told
 
 
 def test_reading_is_not_blamed_when_computing_takes_the_time() -> None:
     told = advise(TimeShares(data=1.0, compute=9.0), ReaderStats(threads=1))
-    assert told.startswith("90 % compute: computing is the bottleneck")
+    assert told.startswith("90% compute: computing is the bottleneck")
 
 
 def test_rows_are_called_records_and_one_is_one() -> None:
     told = describe_reading(ReaderStats(records=10, bad_lines=1, threads=2), 5.0)
-    assert told.startswith("read 10 records, 0.0 MB (2 records a second) with 2 threads; ")
-    assert told.endswith("; 1 bad line was left out")
+    assert told.startswith("read 10 records, 0.0 MB (2 records per second) with 2 threads; ")
+    assert told.endswith("; 1 bad line was skipped")
     assert describe_reading(ReaderStats(), 1.0) == "took 0 records"
     assert advise_reading(ReaderStats(threads=1))
 

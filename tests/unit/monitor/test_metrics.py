@@ -70,7 +70,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
 
 
 def test_labels_are_those_of_the_catalogue() -> None:
-    with pytest.raises(ValueError, match="has the labels"):
+    with pytest.raises(ValueError, match="must have the labels"):
         sample("sparsefleet_table_rows", 1)
     with pytest.raises(ValueError, match="histogram"):
         sample("sparsefleet_server_request_seconds", 1, type="pull")
@@ -132,7 +132,7 @@ def test_a_source_that_raises_does_not_take_the_others_along(
     registry.collect()
     values = {each.name: each.value for each in registry.collect()}
     assert values == {"sparsefleet_worker_epoch": 1, "sparsefleet_scrape_errors_total": 2}
-    assert caplog.text.count("a source of metrics failed") == 1
+    assert caplog.text.count("a metrics source failed") == 1
 
 
 def test_every_series_of_a_process_is_in_the_catalogue() -> None:

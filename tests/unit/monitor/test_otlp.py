@@ -87,7 +87,9 @@ def test_an_interval_that_is_none_is_refused(
     collector: OtlpCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
-    with pytest.raises(ConfigError, match="OTEL_METRIC_EXPORT_INTERVAL must be milliseconds"):
+    with pytest.raises(
+        ConfigError, match="OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds"
+    ):
         OtlpPusher(collector.url, list)
 
 

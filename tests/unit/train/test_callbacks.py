@@ -221,7 +221,7 @@ def test_a_figure_that_there_is_not_is_named() -> None:
         (lambda: EarlyStopping(mode="best"), "mode must be 'auto', 'min' or 'max', got 'best'"),
         (lambda: EarlyStopping(min_delta=-1.0), "min_delta must be >= 0, got -1.0"),
         (lambda: LearningRateLogger(0), "every_steps must be an int >= 1 or None, got 0"),
-        (lambda: trainer_of(Clicks(), callbacks=[Recorder]), "give an instance"),
+        (lambda: trainer_of(Clicks(), callbacks=[Recorder]), "pass an instance"),
     ],
 )
 def test_wrong_settings_are_refused(make: Any, message: str) -> None:

@@ -31,7 +31,7 @@ SNAPSHOT = Snapshot(
 
 def test_line_has_every_figure() -> None:
     assert str(SNAPSHOT) == (
-        "epoch 2/3  25 %  1,234 examples/s  loss 0.2500  AUC 0.7500  accuracy 0.5000  "
+        "epoch 2/3  25%  1,234 examples/s  loss 0.2500  AUC 0.7500  accuracy 0.5000  "
         "1,000,000 rows  pull 0.4 ms  push 1.2 ms  staleness 1.5  3 skipped"
     )
 
@@ -99,14 +99,14 @@ def test_waiting_is_taken_from_the_handing_over() -> None:
 @pytest.mark.parametrize(
     ("shares", "wanted"),
     [
-        (TimeShares(data=6, compute=4), "60 % data: reading batches"),
-        (TimeShares(pull=4, compute=6), "40 % pull: fetching rows"),
-        (TimeShares(push=4, compute=6), "40 % push: handing over gradients"),
-        (TimeShares(wait=4, compute=6), "40 % wait: threads wait"),
-        (TimeShares(other=7, compute=3), "70 % other: the Python code around"),
-        (TimeShares(data=1, pull=1, compute=8), "80 % compute: computing"),
-        (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "30 % compute: computing"),
-        (TimeShares(data=1.1, pull=2.1, push=2.0, compute=4.8), "48 % compute: computing"),
+        (TimeShares(data=6, compute=4), "60% data: reading batches"),
+        (TimeShares(pull=4, compute=6), "40% pull: fetching rows"),
+        (TimeShares(push=4, compute=6), "40% push: handing over gradients"),
+        (TimeShares(wait=4, compute=6), "40% wait: threads wait"),
+        (TimeShares(other=7, compute=3), "70% other: the Python code around"),
+        (TimeShares(data=1, pull=1, compute=8), "80% compute: computing"),
+        (TimeShares(data=2.3, pull=2.4, wait=2.3, compute=3), "30% compute: computing"),
+        (TimeShares(data=1.1, pull=2.1, push=2.0, compute=4.8), "48% compute: computing"),
         (TimeShares(data=0.1), "nothing was trained"),
     ],
 )
@@ -122,9 +122,9 @@ def test_summary_tells_rate_skipped_batches_and_shares(
     history = History(epochs=[epoch], time_shares=shares, bottleneck=advise(shares))
     lines = summary_lines(history)
     assert lines[0] == "trained 1,000 examples in 2.0 s (500 per second)"
-    assert lines[1] == "2 batches were skipped: their loss was not finite"
-    assert lines[2].startswith("bottleneck: 75 % compute")
+    assert lines[1] == "2 batches were skipped because their loss was not finite"
+    assert lines[2].startswith("bottleneck: 75% compute")
     PlainDisplay(1.0).table(lambda: summary_table(history))
     shown = capsys.readouterr().out
-    for part in ("data", "25.0 %", "pull", "compute", "75.0 %", "push", "wait"):
+    for part in ("data", "25.0%", "pull", "compute", "75.0%", "push", "wait"):
         assert part in shown

@@ -205,9 +205,7 @@ def test_progress_is_shown_with_a_summary(capsys: pytest.CaptureFixture[str]) ->
     with trainer_of(Clicks(), config=TrainerConfig()) as trainer:
         trainer.fit(clicks(), epochs=2, validation=clicks())
     shown = capsys.readouterr().out
-    assert re.search(
-        r"epoch 1/2  100 %  [\d,]+ examples/s  loss 0\.\d+  AUC 0\.\d+  40 rows", shown
-    )
+    assert re.search(r"epoch 1/2  100%  [\d,]+ examples/s  loss 0\.\d+  AUC 0\.\d+  40 rows", shown)
     assert re.search(r"epoch 2/2  validation  loss 0\.\d+  auc", shown)
     assert "trained 768 examples" in shown
     assert "bottleneck: " in shown

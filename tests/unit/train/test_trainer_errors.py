@@ -116,7 +116,10 @@ def test_interrupt_is_passed_on_and_training_can_continue() -> None:
     ("change", "message"),
     [
         ({"model": "deepfm"}, "model must be a torch.nn.Module, got a str"),
-        ({"loss": nn.MSELoss}, r"loss is the class MSELoss: pass an instance, MSELoss\(\)"),
+        (
+            {"loss": nn.MSELoss},
+            r"loss must be an instance, got the class MSELoss: pass MSELoss\(\)",
+        ),
         ({"loss": 3}, "loss must be a function"),
         ({"threads": 0}, "threads must be an int >= 1, got 0"),
         ({"mode": "asink"}, "got 'asink'; did you mean 'async'"),
