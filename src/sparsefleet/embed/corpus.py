@@ -1,6 +1,6 @@
 """Sentences from files or memory, as blocks of text or of numbers.
 
-Letters: N words of a block, S its sentences.
+Letters: N words in a block, S sentences in it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _WORD_END, _SENTENCE_END = "\x1f", "\x1e"
 _MAX_SENTENCE = 10_000
 
 Block = bytes | tuple[NDArray[np.int64], NDArray[np.uint64]]
-"""Text, or the ids of sentences one after another and where each sentence ends."""
+"""Text, or the ids of consecutive sentences and the end of each sentence."""
 
 Encoded = tuple[NDArray[np.uint32], NDArray[np.uint64], int]
-"""Word numbers uint32[N], ends uint64[S], words of the block whether known or not."""
+"""Word numbers uint32[N], ends uint64[S], and the word count of the block, unknown words included.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Sentences that can be read again and again, in blocks."""
+    """Sentences that can be read repeatedly, in blocks."""
 
     files: tuple[str, ...] = ()
     sentences: Iterable[Sequence[Any]] | None = None
     """Used instead of files."""
     has_ids: bool = False
-    """Whether words are 64-bit integers."""
+    """Whether words are 64-bit integers instead of strings."""
 
     def blocks(self) -> Iterator[Block]:
         """Iterate over one pass of the sentences."""
@@ -73,12 +74,12 @@ class Corpus:
 
 
 class Vocabulary(Protocol):
-    """Words by number, most frequent first."""
+    """Words numbered from the most frequent down."""
 
     total_words: int
-    """Words of the text, including rare ones; on servers, over all workers."""
+    """Number of words in the text, including rare ones; on servers, summed over all workers."""
     own_words: int
-    """Words of this worker's text."""
+    """Number of words in this worker's text."""
 
     @property
     def counts(self) -> NDArray[np.uint64]:
@@ -91,10 +92,10 @@ class Vocabulary(Protocol):
         """Return the key of each word in a table: int64[V]. Strings are hashed as in `data`."""
 
     def encode(self, block: Block, form: _core.TextForm) -> Encoded:
-        """Return the block as word numbers; unknown words are left out."""
+        """Return the block as word numbers, without unknown words."""
 
     def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
-        """Replace the counts, for example after adding those of other workers."""
+        """Replace the counts, for example with sums over all workers."""
 
     def without_rare(self, min_count: int) -> Vocabulary:
         """Return the vocabulary of the words that occur at least `min_count` times."""
@@ -177,9 +178,9 @@ class IdVocabulary:
 
 
 def open_corpus(source: Source) -> Corpus:
-    """Return the corpus of `source`: a path, a pattern, several of them, or sentences.
+    """Return the corpus for `source`, which is a path, a pattern, a list of them, or sentences.
 
-    Raises ConfigError for something that cannot be read more than once, such as a generator.
+    Raises ConfigError for a source that cannot be read more than once, such as a generator.
     """
     if isinstance(source, (str, os.PathLike)):
         return Corpus(files=tuple(_expand([source])))
@@ -193,7 +194,7 @@ def open_corpus(source: Source) -> Corpus:
     sentences: Iterable[Sequence[Any]] = source  # type: ignore[assignment]
     first = next((word for sentence in sentences for word in sentence), None)
     if first is None:
-        raise ConfigError("there are no sentences to learn from")
+        raise ConfigError("sentences is empty: pass at least one sentence")
     if isinstance(first, str):
         return Corpus(sentences=sentences)
     if isinstance(first, (int, np.integer)):
@@ -223,8 +224,8 @@ def _file_blocks(path: str) -> Iterator[bytes]:
                 end = chunk.rfind(b"\n") + 1 or chunk.rfind(b" ") + 1
                 if end == 0 and len(chunk) > _MAX_WORD_BYTES:
                     raise DataError(
-                        f"{path}: a word of more than {_MAX_WORD_BYTES:,} bytes; expected text "
-                        "with white space between words"
+                        f"{path}: found a word of more than {_MAX_WORD_BYTES:,} bytes; expected "
+                        "text with white space between words"
                     )
                 rest = chunk[end:]
                 if end:
@@ -249,7 +250,10 @@ def _text_blocks(sentences: Iterable[Sequence[Any]]) -> Iterator[bytes]:
                 f"sentence {number}: expected a list of strings, as in the first one ({error})"
             ) from error
         if text.count(_WORD_END) != max(0, len(sentence) - 1) or _SENTENCE_END in text:
-            raise DataError(f"sentence {number}: a word contains the character 0x1E or 0x1F")
+            raise DataError(
+                f"sentence {number}: a word contains the character 0x1E or 0x1F, which is "
+                "reserved: remove it"
+            )
         parts.append(text)
         if len(parts) == _BLOCK_SENTENCES:
             yield _SENTENCE_END.join(parts).encode()

@@ -1,6 +1,6 @@
 """Synchronizes a worker's skip-gram rows with those on servers by exchanging differences (GEO).
 
-Letters: V words of this worker, D width, N rows that changed.
+Letters: V words on this worker, D width, N changed rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BARRIER_S = 3600.0
 
 
 def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
-    """Add up the counts of all workers; each gets the totals of its own words. All call it.
+    """Add up the counts of all workers; each gets the totals for its own words.
 
-    Counts are rows of a table of width 2 that hold the upper and lower 20 bits: a float32 adds
-    integers of up to 24 bits exactly.
+    Must be called by all workers. Counts are stored as rows of a table of width 2 with their upper
+    and lower 20 bits, because a float32 adds only integers of up to 24 bits exactly.
     """
     table = f"{name}.counts"
     zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}
@@ -41,7 +41,7 @@ def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Voca
 
 
 class ServerExchange:
-    """Two tables on servers and a worker's copies of its rows. Not thread-safe.
+    """Two tables on servers, with a worker's local copies of its rows. Not thread-safe.
 
     name: the tables are `name` (vectors) and `name.contexts`.
     """
@@ -92,7 +92,9 @@ class ServerExchange:
                 self._take_in(number, keys, rows)
 
     def finish(self, touched: Sequence[NDArray[np.uint8]]) -> None:
-        """Exchange the rest; afterwards all workers have the servers' values. All call it."""
+        """Exchange the remaining changes; must be called by all workers. All then have the servers'
+        values.
+        """
         self.exchange(touched)
         self.wait_for_all("trained")
         for table, train, old in zip(self._tables, self._train, self._old, strict=True):
@@ -101,7 +103,7 @@ class ServerExchange:
             old[:] = rows
 
     def wait_for_all(self, what: str) -> None:
-        """Return when all workers have called it."""
+        """Block until all workers have called it."""
         self._store.barrier(f"{self._name}/{what}", self._role.worker_num, timeout_s=_BARRIER_S)
 
     def _take_in(self, number: int, keys: NDArray[np.uint64], rows: NDArray[np.float32]) -> None:

@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling as an estimator: takes sentences, returns vectors.
+"""Skip-gram with negative sampling as an estimator that takes sentences and returns vectors.
 
 Letters: V words, D width, W width padded for the native loop.
 """
@@ -33,16 +33,16 @@ _log = logging.getLogger("sparsefleet.embed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipGramConfig:
-    """How skip-gram trains. Names and defaults follow gensim where it has them."""
+    """Settings for skip-gram training. Names and defaults follow gensim where it has them."""
 
     dim: int = 100
     """Width of the vectors."""
 
     window: int = 5
-    """Words to each side that count as context, at most."""
+    """Maximum number of words to each side that count as context."""
 
     shrink_windows: bool = True
-    """Draw the size of each window from 1 to `window`, so that nearby words count more."""
+    """Draw the size of each window from 1 to `window`, which gives nearby words more weight."""
 
     negatives: int = 5
     """Noise words for each position, shared by the pairs of its window."""
@@ -54,10 +54,10 @@ class SkipGramConfig:
     """Drop words that occur less often."""
 
     max_words: int = 0
-    """Keep at most this many words, the most frequent ones. 0: all."""
+    """Keep at most this many words, the most frequent ones; 0 keeps all."""
 
     sample: float = 1e-3
-    """Downsample words that make up a larger share of the text. 0: keep all."""
+    """Downsample words that make up a larger share of the text than this; 0 keeps all."""
 
     epochs: int = 5
     """Passes over the sentences."""
@@ -69,17 +69,20 @@ class SkipGramConfig:
     """Learning rate at the end."""
 
     threads: int = 0
-    """Training threads. 0: one per core. With one thread, the same seed gives the same bits."""
+    """Training threads; 0 means one per core. With one thread, results are reproducible bit for
+    bit.
+    """
 
     locked: bool = False
-    """Lock rows while a window changes them. Slower; without it threads may lose an update now and
-    then, as in gensim, which costs no quality."""
+    """Lock rows while a window changes them. This is slower; without it, threads occasionally lose
+    an update, as in gensim, which does not hurt quality.
+    """
 
     seed: int = 1
-    """Seed of initial values, windows and noise."""
+    """Seed for initial values, windows and noise."""
 
     exchange_words: int = 50_000
-    """On servers: words this worker trains between two exchanges with them."""
+    """On servers, the number of words this worker trains between two exchanges with them."""
 
     def __post_init__(self) -> None:
         for name, least in (("dim", 1), ("window", 1), ("negatives", 1), ("min_count", 1)):
@@ -96,14 +99,14 @@ class SkipGramConfig:
 
 
 class SkipGram:
-    """Learns a vector for each word, item or user from the sequences they occur in.
+    """Learns a vector for each word, item or user from the sequences in which it occurs.
 
     sentences: text files, one sentence per line (a path, a pattern or a list; .gz is read), or an
         iterable of lists of strings or 64-bit integers that can be read more than once.
 
-    Trains at construction, unless `train=False`; `vectors` has the result. Under `sparsefleet
-    launch` with servers, every worker trains on its share of the files, or on the sentences it is
-    given, and rows live in the tables `name` and `name.contexts` of the servers.
+    Trains on construction unless `train=False`; `vectors` holds the result. Under `sparsefleet
+    launch` with servers, every worker trains on its share of the files, or on the sentences passed
+    to it, and rows live on the servers in the tables `name` and `name.contexts`.
 
     >>> one, other = ["ann", "bob", "cid"], ["xia", "yan", "zoe"]
     >>> walks = [one + one[::-1], other + other[::-1]] * 200
@@ -123,21 +126,21 @@ class SkipGram:
     ) -> None:
         if config is not None and settings:
             raise ConfigError(
-                f"give either a SkipGramConfig or its fields, got both: {', '.join(settings)}"
+                f"pass either a SkipGramConfig or its fields, got both: {', '.join(settings)}"
             )
         try:
             self.config = SkipGramConfig(**settings) if config is None else config
         except TypeError:
             known = ", ".join(SkipGramConfig.__slots__)
-            raise ConfigError(f"unknown setting of SkipGram; its settings are {known}") from None
+            raise ConfigError(f"unknown SkipGram setting; its settings are {known}") from None
         self._servers = _Servers.of_environment(name)
         self._corpus = open_corpus(sentences)
         if self._servers is not None and self._corpus.files:
             self._corpus = Corpus(files=tuple(self._servers.share_of(self._corpus.files)))
         self.loss = float("nan")
-        """Loss per pair in the last epoch, noise included."""
+        """Loss per pair in the last epoch, including noise pairs."""
         self.words_per_s = 0.0
-        """Words of the text trained per second by this process."""
+        """Number of words this process trained on per second."""
         self._vectors: WordVectors | None = None
         self._vocabulary = self._count()
         self._planes = self._first_values()
@@ -161,7 +164,7 @@ class SkipGram:
         self.vectors.save(path, binary=binary)
 
     def train(self, on_epoch: Callable[[int, float], None] | None = None) -> None:
-        """Train all epochs again from the current values.
+        """Train for all epochs again, starting from the current values.
 
         on_epoch: called after each epoch with its number, from 1, and its loss per pair.
         """
@@ -188,7 +191,7 @@ class SkipGram:
     def _count(self) -> Vocabulary:
         config = self.config
         shared = self._servers is not None
-        # A word that is rare here may be frequent over all workers: filter after adding up.
+        # A word that is rare here may be frequent over all workers, so filter after adding up.
         vocabulary = self._corpus.count(1 if shared else config.min_count, config.max_words)
         if self._servers is not None:
             share_counts(self._servers.store, self._servers.role, self._servers.name, vocabulary)
@@ -213,7 +216,7 @@ class SkipGram:
 
 
 class _Servers:
-    """The servers of this job, and this worker's place in it."""
+    """The servers of this job, and this worker's role in it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -255,7 +258,7 @@ class _Servers:
 
 
 class _Run:
-    """One training run: its progress, and the blocks its threads take."""
+    """One training run: its progress, and the blocks that its threads process."""
 
     def __init__(
         self,
@@ -320,7 +323,7 @@ class _Run:
                     self.exchange.exchange(self.touched)
 
     def _rate(self) -> float:
-        """Return the learning rate for the fraction of all epochs that is done."""
+        """Return the learning rate after the given fraction of all epochs."""
         config = self._config
         progress = min(1.0, self.done_words / max(1, self._all_words))
         return config.lr - (config.lr - config.min_lr) * progress

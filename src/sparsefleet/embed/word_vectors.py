@@ -1,4 +1,4 @@
-"""Vectors by word: similarity, and the files other word2vec programs read.
+"""Vectors by word, their similarity, and the file formats of other word2vec programs.
 
 Letters: V words, D width.
 """
@@ -58,7 +58,7 @@ class WordVectors:
         return int(self.vectors.shape[1])
 
     def number_of(self, word: Any) -> int:
-        """Return the row of a word. Raises KeyError for an unknown one."""
+        """Return the row of a word. Raises KeyError if the word is unknown."""
         try:
             return self._numbers[word]
         except KeyError:
@@ -72,9 +72,9 @@ class WordVectors:
     def most_similar(
         self, positive: Any, negative: Any = (), topn: int = 10
     ) -> list[tuple[Any, float]]:
-        """Return the words nearest to the sum of `positive` minus that of `negative`, by cosine.
+        """Return the words nearest by cosine to the sum of `positive` minus the sum of `negative`.
 
-        Each takes a word or a list of words; the words themselves are left out, as in gensim:
+        Each takes a word or a list of words; the given words are left out, as in gensim:
         ``most_similar(["king", "woman"], ["man"])``.
         """
         plus, minus = _as_list(positive), _as_list(negative)
@@ -186,6 +186,6 @@ def _until_blank(file: IO[bytes]) -> Iterable[bytes]:
 def _check_complete(path: str, found: int, count: int) -> None:
     if found < count:
         raise CorruptFileError(
-            f"{path} ends after {found} of {count} words: it is cut off, or in the other format "
+            f"{path} ends after {found} of {count} words: it is truncated, or in the other format "
             "(binary=True)"
         )

@@ -1,4 +1,4 @@
-"""TorchRec's API on growing tables: change the import, keep the program."""
+"""TorchRec's API on growing tables: change the import and keep the program."""
 
 from sparsefleet.torchrec_like.collections import (
     DataType,

@@ -61,10 +61,10 @@ class DataType(Enum):
 
 @dataclass
 class EmbeddingConfig:
-    """A table, with TorchRec's fields; those that concern its GPU kernels are accepted."""
+    """A table with TorchRec's fields; fields for its GPU kernels are accepted and ignored."""
 
     num_embeddings: int
-    """Sets the range of initial values, as in TorchRec. The table grows: any id is valid."""
+    """Sets the range of initial values, as in TorchRec. Any id is valid, since the table grows."""
     embedding_dim: int
     name: str = ""
     data_type: DataType = DataType.FP32
@@ -73,7 +73,7 @@ class EmbeddingConfig:
     weight_init_min: float | None = None
     num_embeddings_post_pruning: int | None = None
     init_fn: Callable[[Tensor], Tensor | None] | None = None
-    """Fills a tensor [num_embeddings, D] in place; rows of larger ids start uniform."""
+    """Fills a tensor [num_embeddings, D] in place; rows of larger ids are initialized uniformly."""
     need_pos: bool = False
     input_dim: int | None = None
     total_num_buckets: int | None = None
@@ -104,7 +104,7 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 
 class _Collection(nn.Module):
-    """Tables by name, and which features look up which."""
+    """Tables by name, and the features that look up each."""
 
     def __init__(self, tables: Sequence[Any], optimizer: Optimizer | None) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class _Collection(nn.Module):
         names = [config.name for config in tables]
         features = [feature for config in tables for feature in config.feature_names]
         self._tables: dict[str, SparseEmbedding] = {}
-        self._users: list[tuple[str, str, Any]] = []  # key of the output, feature, config
+        self._users: list[tuple[str, str, Any]] = []  # output key, feature, config
         for config in tables:
             _check(config, names)
             self._tables[config.name] = _table(config, optimizer)
@@ -126,18 +126,18 @@ class _Collection(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Return the CPU: rows live in tables."""
+        """Return the CPU, where table rows live."""
         return self._device
 
 
 class EmbeddingBagCollection(_Collection):
     """Pools the rows of each feature: a KeyedJaggedTensor -> a KeyedTensor of [B, sum of D].
 
-    tables: configs of TorchRec or of this module. A feature of two tables has the keys
+    tables: configs from TorchRec or this module. The keys of a feature used by two tables are
         "feature@table".
     is_weighted: ids have weights; rows are multiplied by them.
     device: accepted for compatibility; rows live in tables, on the CPU or on servers.
-    optimizer: the optimizer of all tables; None: the trainer's.
+    optimizer: the optimizer for all tables; None uses the trainer's.
 
     >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
     >>> config = EmbeddingBagConfig(
@@ -174,7 +174,7 @@ class EmbeddingBagCollection(_Collection):
         return self._is_weighted
 
     def forward(self, features: Any) -> KeyedTensor:
-        """Return pooled rows; features: a KeyedJaggedTensor, of TorchRec or of this module."""
+        """Return pooled rows; features: a KeyedJaggedTensor from TorchRec or this module."""
         if _has_own_strides(features):
             return KeyedTensor(self._keys, self._dims, self._pool_own_strides(features))
         if is_traced() or self._is_weighted or not features.values().is_cpu:
@@ -195,7 +195,7 @@ class EmbeddingBagCollection(_Collection):
         return KeyedTensor(self._keys, self._dims, pooled)
 
     def _pool_own_strides(self, features: Any) -> Tensor:
-        """Return pooled rows where features have batches of different sizes.
+        """Return pooled rows for features with batches of different sizes.
 
         The inverse indices say which bag of a feature belongs to each example.
         """
@@ -212,7 +212,7 @@ class EmbeddingBagCollection(_Collection):
         return torch.cat(parts, dim=1)
 
     def _bags(self, features: Any) -> list[Bags]:
-        """Return the bags of each table's features, with lengths that fit the ids."""
+        """Return the bags for the features of each table, with lengths that add up to the ids."""
         lengths = np.ascontiguousarray(features.lengths().numpy(), np.int64)
         _check_lengths(lengths, features.values().numel())
         places = {name: place for place, name in enumerate(features.keys())}
@@ -220,13 +220,16 @@ class EmbeddingBagCollection(_Collection):
         if len(lengths) != len(places) * num_bags:
             raise ShapeError(
                 f"{len(places)} features of {num_bags} examples have {len(lengths)} lengths, "
-                f"expected {len(places) * num_bags}: the same number of bags for all"
+                f"expected {len(places) * num_bags}, the same number of bags for each"
             )
         bags = []
         for _, feature, config in self._users:
             place = places.get(feature)
             if place is None:
-                raise KeyError(f"there is no feature {feature!r}; the keys are {features.keys()}")
+                raise KeyError(
+                    f"no feature {feature!r} in the keyed jagged tensor; its keys are "
+                    f"{features.keys()}"
+                )
             of_feature = lengths[place * num_bags : (place + 1) * num_bags]
             bags.append(Bags(self._tables[config.name], ids[place], of_feature))
         return bags
@@ -249,7 +252,7 @@ class EmbeddingCollection(_Collection):
     """Looks up each id: a KeyedJaggedTensor -> a dict of JaggedTensors with rows as values.
 
     tables, device, optimizer: as for `EmbeddingBagCollection`.
-    need_indices: the ids are kept as the weights of the results.
+    need_indices: return the ids as the weights of the results.
 
     >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
     >>> config = EmbeddingConfig(
@@ -280,7 +283,7 @@ class EmbeddingCollection(_Collection):
         return self._need_indices
 
     def forward(self, features: Any) -> dict[str, JaggedTensor]:
-        """Return rows by feature; features: a KeyedJaggedTensor, of TorchRec or of this module."""
+        """Return rows by feature; features: a KeyedJaggedTensor from TorchRec or this module."""
         found = {}
         for key, feature, config in self._users:
             ids = features[feature]
@@ -294,8 +297,9 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
     """Load the `state_dict` of a TorchRec model into one built from this module's classes.
 
     ``....embedding_bags.NAME.weight`` and ``....embeddings.NAME.weight`` become rows of the tables,
-    with their indices as ids; all else is loaded as parameters. Raises ConfigError if anything is
-    missing or left over. Returns the number of rows by table. In a job, one worker calls it.
+    with their indices as ids; everything else is loaded into the parameters. Raises ConfigError if
+    anything is missing or left over. Returns the number of rows per table. In a job, call it on one
+    worker.
     """
     wanted = {
         f"{path}.weight": module.name
@@ -315,19 +319,19 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
     missing = [key for key in result.missing_keys if not key.endswith("_extra_state")]
     if missing or result.unexpected_keys:
         raise ConfigError(
-            f"the state lacks {missing or 'nothing'} and has {result.unexpected_keys or 'nothing'} "
-            "more than the model"
+            f"the state does not match the model: missing keys {missing or 'none'}, unexpected "
+            f"keys {result.unexpected_keys or 'none'}"
         )
     rows = import_embeddings(model, state)
     return {wanted[f"{path}.weight"]: count for path, count in rows.items()}
 
 
 def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state of a model for the `load_state_dict` of the same network in TorchRec.
+    """Return a model's state for `load_state_dict` of the same network in TorchRec.
 
     A table becomes a weight float32[num_embeddings, D]: rows of the ids 0 to num_embeddings - 1,
-    with initial values where training created none. Rows of other ids are left out: TorchRec has
-    no place for them. In a job, one worker calls it.
+    with initial values where training created none. Rows of other ids are left out, since TorchRec
+    has no place for them. In a job, call it on one worker.
     """
     found = {
         name: value.detach().clone()
@@ -390,7 +394,7 @@ def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
 
 
 def _has_own_strides(features: Any) -> bool:
-    """Return whether features have batches of different sizes, as TorchRec's may."""
+    """Return whether features have batches of different sizes, which TorchRec allows."""
     ask = getattr(features, "variable_stride_per_key", None)
     return bool(ask()) if callable(ask) else False
 

@@ -1,4 +1,4 @@
-"""TorchRec's DLRM with its names, so that programs and state dicts are compatible.
+"""TorchRec's DLRM with the same names, which keeps programs and state dicts compatible.
 
 Letters: B examples, F features, D row width.
 """
@@ -41,7 +41,7 @@ class _Mlp(nn.Module):
 
 
 class SparseArch(nn.Module):
-    """Returns the pooled rows of all features: a KeyedJaggedTensor -> float32[B, F, D]."""
+    """Pools the rows of all features: a KeyedJaggedTensor -> float32[B, F, D]."""
 
     def __init__(self, embedding_bag_collection: EmbeddingBagCollection) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class DenseArch(nn.Module):
 
 
 class InteractionArch(nn.Module):
-    """Returns the dense vector and the dot products of all pairs of vectors."""
+    """Concatenates the dense vector and the dot products of all pairs of vectors."""
 
     def __init__(self, num_sparse_features: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class InteractionArch(nn.Module):
 
 
 class LowRankCrossNet(nn.Module):
-    """Cross layers of DCN-V2 with factors of low rank: float32[B, I] -> float32[B, I]."""
+    """The low-rank cross layers of DCN-V2: float32[B, I] -> float32[B, I]."""
 
     def __init__(self, in_features: int, num_layers: int, low_rank: int = 1) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class LowRankCrossNet(nn.Module):
 
 
 class InteractionDCNArch(nn.Module):
-    """Crosses the dense vector and the rows: -> float32[B, (F + 1) D]."""
+    """Crosses the dense vector and the rows into float32[B, (F + 1) D]."""
 
     def __init__(self, num_sparse_features: int, crossnet: nn.Module) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class DLRM(nn.Module):
         dims = {one.embedding_dim for one in embedding_bag_collection.embedding_bag_configs()}
         if dims != {dense_arch_layer_sizes[-1]}:
             raise ConfigError(
-                f"tables have the dims {sorted(dims)}, expected the last of "
+                f"tables have dims {sorted(dims)}, expected the last entry of "
                 f"dense_arch_layer_sizes, {dense_arch_layer_sizes[-1]}, for all"
             )
         self.sparse_arch = SparseArch(embedding_bag_collection)
@@ -184,7 +184,7 @@ class DLRM(nn.Module):
 
 
 class DLRM_DCN(DLRM):  # noqa: N801  TorchRec's name
-    """TorchRec's DLRM with the cross net of DCN-V2 in place of the dot products.
+    """TorchRec's DLRM with the cross net of DCN-V2 instead of the dot products.
 
     >>> from sparsefleet.torchrec_like import EmbeddingBagConfig, KeyedJaggedTensor
     >>> config = EmbeddingBagConfig(
@@ -221,9 +221,9 @@ class DLRM_DCN(DLRM):  # noqa: N801  TorchRec's name
 
 
 class DLRMTrain(nn.Module):
-    """DLRM with its loss: takes a batch with dense_features, sparse_features and labels.
+    """DLRM with its loss, which takes a batch with dense_features, sparse_features and labels.
 
-    Returns the loss and (loss, logits, labels), as TorchRec's does.
+    Returns the loss and (loss, logits, labels), like TorchRec's.
     """
 
     def __init__(self, dlrm_module: DLRM) -> None:

@@ -1,4 +1,4 @@
-"""Light versions of TorchRec's tensors of jagged ids, with the same methods.
+"""Lightweight versions of TorchRec's jagged tensors, with the same methods.
 
 Letters: B examples, K keys (features), N values, D row width.
 """
@@ -24,7 +24,9 @@ def _lengths_of(offsets: Tensor) -> Tensor:
 def _own_strides(
     per_rank: Sequence[Sequence[int]] | Tensor | None, per_key: Sequence[int] | None
 ) -> list[int] | None:
-    """Return the number of bags of each key, over all ranks; None: the same for all keys."""
+    """Return the number of bags of each key over all ranks, or None if all keys have the same
+    number.
+    """
     if per_rank is not None:
         return [int(sum(one)) for one in per_rank]
     return None if per_key is None else [int(one) for one in per_key]
@@ -35,7 +37,7 @@ def _offsets_of(lengths: Tensor) -> Tensor:
 
 
 class _Jagged:
-    """Values with their lengths or offsets; the other is computed on demand."""
+    """Values with lengths or offsets; the missing one of the two is computed on demand."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class _Jagged:
         self._lengths, self._offsets = lengths, offsets
 
     def values(self) -> Tensor:
-        """Return all values, one example after the other: [N], or [N, D] of rows."""
+        """Return all values, example by example: [N], or [N, D] for rows."""
         return self._values
 
     def weights_or_none(self) -> Tensor | None:
@@ -61,20 +63,20 @@ class _Jagged:
         return self._weights
 
     def weights(self) -> Tensor:
-        """Return the weight of each value, float32[N]; raise ValueError if there are none."""
+        """Return the weight of each value, float32[N]. Raises ValueError if there are none."""
         if self._weights is None:
-            raise ValueError("this jagged tensor has no weights")
+            raise ValueError("this jagged tensor has no weights: create it with weights=...")
         return self._weights
 
     def lengths(self) -> Tensor:
-        """Return the number of values of each bag."""
+        """Return the number of values in each bag."""
         if self._lengths is None:
             assert self._offsets is not None
             self._lengths = _lengths_of(self._offsets)
         return self._lengths
 
     def offsets(self) -> Tensor:
-        """Return where each bag starts, and the end."""
+        """Return the offset of each bag, followed by the end of the last."""
         if self._offsets is None:
             assert self._lengths is not None
             self._offsets = _offsets_of(self._lengths)
@@ -123,7 +125,9 @@ class JaggedTensor(_Jagged):
     def to_padded_dense(
         self, desired_length: int | None = None, padding_value: float = 0.0
     ) -> Tensor:
-        """Return [B, L, ...], the first L values of each example, padded; None: the longest."""
+        """Return [B, L, ...], the first L values of each example, padded; L defaults to the
+        longest.
+        """
         lengths = self.lengths()
         longest = int(lengths.max()) if len(lengths) else 0
         length = longest if desired_length is None else desired_length
@@ -141,7 +145,7 @@ class JaggedTensor(_Jagged):
 class KeyedJaggedTensor(_Jagged):
     """The ids of K features for B examples, feature by feature.
 
-    A model may take TorchRec's own class as well: both have the same methods.
+    A model also accepts TorchRec's own class, which has the same methods.
 
     >>> ids = KeyedJaggedTensor.from_lengths_sync(
     ...     ["user", "ads"], torch.tensor([7, 8, 1, 2, 3]), torch.tensor([1, 1, 2, 1])
@@ -170,8 +174,8 @@ class KeyedJaggedTensor(_Jagged):
         if self._strides is not None:
             if len(self._strides) != len(self._keys) or sum(self._strides) != num_bags:
                 raise ShapeError(
-                    f"the {len(self._keys)} keys have the strides {self._strides}, expected one "
-                    f"per key, which sum to the number of lengths, {num_bags}"
+                    f"{len(self._keys)} keys have strides {self._strides}, expected one stride per "
+                    f"key with a sum of {num_bags}, the number of lengths"
                 )
         elif self._keys and num_bags % len(self._keys):
             raise ShapeError(
@@ -209,7 +213,7 @@ class KeyedJaggedTensor(_Jagged):
 
     @staticmethod
     def from_jt_dict(tensors: Mapping[str, JaggedTensor]) -> KeyedJaggedTensor:
-        """Return the tensor of these features; all have the same B."""
+        """Return one tensor with these features, which must have the same B."""
         return KeyedJaggedTensor._joined(tensors)
 
     @staticmethod
@@ -222,7 +226,10 @@ class KeyedJaggedTensor(_Jagged):
         weights = [one.weights_or_none() for one in parts]
         given = [one for one in weights if one is not None]
         if given and len(given) != len(parts):
-            raise ShapeError("some of the jagged tensors have weights and some have none")
+            raise ShapeError(
+                "some of the jagged tensors have weights and some do not: give all of them "
+                "weights, or none"
+            )
         joined = KeyedJaggedTensor(
             list(tensors),
             torch.cat([one.values() for one in parts]),
@@ -237,7 +244,7 @@ class KeyedJaggedTensor(_Jagged):
 
     @staticmethod
     def concat(tensors: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
-        """Return the features of all tensors, which have the same B."""
+        """Concatenate the features of all tensors, which must have the same B."""
         return KeyedJaggedTensor.from_jt_dict(
             {key: part for one in tensors for key, part in one.to_dict().items()}
         )
@@ -259,9 +266,12 @@ class KeyedJaggedTensor(_Jagged):
         return self._strides is not None
 
     def inverse_indices(self) -> tuple[list[str], Tensor]:
-        """Return keys, and int64[K, B], which bag of each feature belongs to each example."""
+        """Return the keys, and int64[K, B] with the bag of each feature for each example."""
         if self._inverse is None:
-            raise ValueError("this keyed jagged tensor has no inverse indices")
+            raise ValueError(
+                "this keyed jagged tensor has no inverse indices: create it with "
+                "inverse_indices=..."
+            )
         return self._inverse
 
     def inverse_indices_or_none(self) -> tuple[list[str], Tensor] | None:
@@ -277,14 +287,14 @@ class KeyedJaggedTensor(_Jagged):
         return [end - begin for begin, end in itertools.pairwise(offsets)]
 
     def offset_per_key(self) -> list[int]:
-        """Return where the values of each feature start, and the end."""
+        """Return the offset of each feature's values, followed by the end of the last."""
         if self._per_key is None:
             first_bags = self._bags_before[:-1]
             self._per_key = [*self.offsets()[first_bags].tolist(), len(self._values)]
         return self._per_key
 
     def values_per_key(self) -> list[Tensor]:
-        """Return the values of each feature as views, the same tensors each time."""
+        """Return the values of each feature as views; repeated calls return the same tensors."""
         if self._views is None:
             ends = self.offset_per_key()
             self._views = [self._values[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -294,7 +304,7 @@ class KeyedJaggedTensor(_Jagged):
         """Return one feature; its values are a view."""
         if key not in self._parts:
             if key not in self._keys:
-                raise KeyError(f"there is no feature {key!r}; the keys are {self._keys}")
+                raise KeyError(f"no feature {key!r}; the keys are {self._keys}")
             at = self._keys.index(key)
             begin, end = self.offset_per_key()[at : at + 2]
             self._parts[key] = JaggedTensor(
@@ -309,7 +319,7 @@ class KeyedJaggedTensor(_Jagged):
         return {key: self[key] for key in self._keys}
 
     def split(self, segments: Sequence[int]) -> list[KeyedJaggedTensor]:
-        """Return tensors with this many features each, in order."""
+        """Split into tensors with the given numbers of features, in order."""
         found, at = [], 0
         for size in segments:
             found.append(self._with_keys(self._keys[at : at + size]))
@@ -317,11 +327,11 @@ class KeyedJaggedTensor(_Jagged):
         return found
 
     def permute(self, indices: Sequence[int]) -> KeyedJaggedTensor:
-        """Return the features in another order."""
+        """Return the features in a different order."""
         return self._with_keys([self._keys[at] for at in indices])
 
     def to(self, device: torch.device, non_blocking: bool = False) -> KeyedJaggedTensor:
-        """Return the tensor on a device; tables look up on the CPU."""
+        """Return the tensor on the given device; tables look up on the CPU."""
         weights = None if self._weights is None else self._weights.to(device)
         values = self._values.to(device, non_blocking=non_blocking)
         return KeyedJaggedTensor(
@@ -334,7 +344,7 @@ class KeyedJaggedTensor(_Jagged):
         )
 
     def sync(self) -> KeyedJaggedTensor:
-        """Return self, as everything is on the CPU; for programs that call it."""
+        """Return self, since everything is on the CPU; exists for compatibility."""
         return self
 
     def __repr__(self) -> str:
@@ -383,7 +393,7 @@ class KeyedTensor:
         return self._lengths
 
     def offset_per_key(self) -> list[int]:
-        """Return where the row of each feature starts, and the end."""
+        """Return the offset of each feature's row, followed by the end of the last."""
         offsets = [0]
         for length in self._lengths:
             offsets.append(offsets[-1] + length)
@@ -399,6 +409,6 @@ class KeyedTensor:
 
     @staticmethod
     def regroup(tensors: Sequence[KeyedTensor], groups: Sequence[Sequence[str]]) -> list[Tensor]:
-        """Return, for each group of features, their rows side by side."""
+        """Return the concatenated rows of each group of features."""
         rows = {key: row for one in tensors for key, row in one.to_dict().items()}
         return [torch.cat([rows[key] for key in group], dim=1) for group in groups]

@@ -1,4 +1,4 @@
-"""Ready models: short, readable modules that take a feature description; see docs/zoo.md."""
+"""Ready-made models: short, readable modules built from a feature description; see docs/zoo.md."""
 
 from sparsefleet.zoo.autoint import AutoInt
 from sparsefleet.zoo.ctr_dnn import CtrDnn

@@ -1,4 +1,4 @@
-"""CTR-DNN: rows of all fields and the numbers, through a few layers, to one logit.
+"""CTR-DNN: rows of all fields and the numbers pass through a few layers to one logit.
 
 Letters: B examples, F fields, D row width, M numbers.
 """
@@ -18,7 +18,7 @@ __all__ = ["CtrDnn"]
 
 
 class CtrDnn(nn.Module):
-    """The plain deep click model, as PaddleRec's `dnn`.
+    """The plain deep click model, like PaddleRec's `dnn`.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

@@ -19,11 +19,11 @@ __all__ = ["CrossLayers", "DCNv2"]
 
 
 class CrossLayers(nn.Module):
-    """Layer l: x0 * (W x + b) + x, so that l layers hold products of up to l + 1 inputs.
+    """Layers x0 * (W x + b) + x; l of them contain products of up to l + 1 inputs.
 
     width: I.
     layers: the number of layers.
-    rank: R; W is the product of an I x R and an R x I matrix. None: W is a full matrix.
+    rank: R; W is the product of an I x R and an R x I matrix. With None, W is a full matrix.
 
     >>> CrossLayers(6, layers=2)(torch.ones(3, 6)).shape
     torch.Size([3, 6])

@@ -25,15 +25,15 @@ def pair_products(rows: Tensor) -> Tensor:
     >>> pair_products(torch.tensor([[[1.0], [2.0], [3.0]]]))  # 1 * 2 + 1 * 3 + 2 * 3
     tensor([11.])
     """
-    # The square of the sum holds each pair twice, and the squares once.
+    # The square of the sum contains each pair twice, and the squares once.
     return (rows.sum(dim=1).square() - rows.square().sum(dim=1)).sum(dim=1) / 2
 
 
 class DeepFM(nn.Module):
     """The sum of three logits: linear terms, products of pairs of fields, and layers.
 
-    All id features need the same dim. The linear terms and the vectors are two tables with the
-    same ids; a batch still costs one request per server.
+    All id features need the same dim. The linear terms and the vectors are in two tables with the
+    same ids; a batch still costs only one request per server.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features, Numeric

@@ -51,11 +51,12 @@ class AttentionalGru(nn.Module):
 
 
 class DIEN(nn.Module):
-    """One GRU extracts interests from the history, another follows those the candidate matches.
+    """DIEN: one GRU extracts interests from the history, and a second follows those that match the
+    candidate.
 
     history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
-    negatives: a Sequence with the history's lengths: for each item one that the user did not
-        choose; in training the output is then a `DienOutput`, for `DienLoss`.
+    negatives: a Sequence with the history's lengths and, for each item, one that the user did not
+        choose; in training, the output is then a `DienOutput`, for `DienLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item", max_length=5))
@@ -92,7 +93,7 @@ class DIEN(nn.Module):
         states, _ = self.extract(rows)
         candidate = self.rows.one(self.candidate, inputs)
         scores = (self.attend(states) * candidate.unsqueeze(1)).sum(dim=2)
-        # Large, not infinite: an empty history must not divide 0 by 0.
+        # Large but not infinite, since an empty history must not divide 0 by 0.
         weights = torch.softmax(scores.masked_fill(~mask, -1e9), dim=1)
         interest = self.evolve(states, weights, mask)
         flat = self.rows.flat(inputs, self.others)

@@ -1,4 +1,4 @@
-"""DIN (Zhou et al. 2018, arXiv 1706.06978): a history weighted by its relevance to a candidate.
+"""DIN (Zhou et al. 2018, arXiv 1706.06978): weights a history by its relevance to a candidate.
 
 Letters: B examples, L longest history, D row width.
 """
@@ -42,7 +42,7 @@ class DIN(nn.Module):
     """DIN: layers over the history's rows, weighted by relevance, the candidate and other features.
 
     history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
-    Relevance is not normalized, so that its sum says how strong the interest is.
+    Relevance is not normalized, so its sum tells how strong the interest is.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item"))

@@ -1,4 +1,4 @@
-"""ESMM (Ma et al. 2018, arXiv 1804.07931): clicks and conversions learned on all impressions.
+"""ESMM (Ma et al. 2018, arXiv 1804.07931): learns clicks and conversions on all impressions.
 
 Letters: B examples.
 """
@@ -22,9 +22,9 @@ __all__ = ["ESMM"]
 class ESMM(nn.Module):
     """Two towers over shared rows: p(click), and p(conversion | click).
 
-    The output has two log-odds per example: of a click, and of a click that converts, whose
-    probability is the product of both. Both are known for every impression, while conversions
-    among clicks are not: hence no selection bias. Labels: click, and click with conversion; the
+    The output has two log-odds per example, for a click and for a click that converts, whose
+    probability is the product of both. Both are known for every impression, while conversions among
+    clicks are not, so there is no selection bias. Labels: click, and click with conversion; the
     loss is `BCEWithLogitsLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Label
@@ -48,7 +48,7 @@ class ESMM(nn.Module):
         self.conversion = mlp(width, hidden, 1, dropout=dropout)
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Return log-odds of click and of click with conversion, float32[B, 2]."""
+        """Return the log-odds of a click and of a click with conversion, float32[B, 2]."""
         flat = self.rows.flat(inputs)
         click, conversion = self.click(flat), self.conversion(flat)
         # log p for p = sigmoid(click) * sigmoid(conversion), and from it log(p / (1 - p)).

@@ -36,13 +36,14 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tables:
-    """Settings of all tables of a model."""
+    """Settings for all tables of a model."""
 
     optimizer: Optimizer | None = None
-    """Updates the rows; None: the trainer's optimizer."""
+    """Updates the rows; None uses the trainer's optimizer."""
 
     initializer: Initializer | None = None
-    """The initial values of rows; None: a normal distribution. Weights of width 1 start at 0."""
+    """The initial values of rows; None means a normal distribution. Weights of width 1 start at 0.
+    """
 
     admission: AdmitAlways | AdmitByCount | AdmitByProbability = field(default_factory=AdmitAlways)
     """Which ids get a row."""
@@ -51,22 +52,24 @@ class Tables:
     """Which rows `Trainer.shrink` removes."""
 
     seed: int = 0
-    """The seed of the initial values."""
+    """The seed for initial values."""
 
     unknown: Unknown = "zeros"
-    """How ids without a row read in prediction: as zeros, or as initial values ("initial")."""
+    """How ids without a row read in prediction: as zeros, or as their initial values ("initial").
+    """
 
     row_dtype: RowDtype = "float32"
-    """How tables store their rows; "bf16" and "int8" hold about 1.8 and 3 times as many."""
+    """How tables store their rows; "bf16" and "int8" fit about 1.8 and 3 times as many."""
 
 
 class FeatureRows(nn.Module):
     """Looks up the tables of a feature description; each table is one module.
 
-    features: what to look up. The methods take names of features; None means all of their kind.
-    tables: settings of all tables.
-    suffix, dim, initializer: for a second set of tables with the same ids: appended to the names of
-        tables, and used instead of the features' widths and the tables' initial values.
+    features: the features to look up. The methods take names of features; None means all of their
+        kind.
+    tables: settings for all tables.
+    suffix, dim, initializer: for a second set of tables with the same ids; appended to the table
+        names, and used instead of the features' widths and the tables' initial values.
 
     >>> from sparsefleet.data.features import Categorical, Features, Numeric
     >>> features = Features(Numeric("age"), Categorical("city", dim=4))
@@ -93,7 +96,7 @@ class FeatureRows(nn.Module):
         self.tables = nn.ModuleDict()
         for feature in features.of(kinds.IdFeature):
             name = feature.table_name + suffix
-            key = f"of_{name.replace('.', '_')}"  # a ModuleDict refuses names such as "items"
+            key = f"of_{name.replace('.', '_')}"  # a ModuleDict rejects names such as "items"
             self._key_of[feature.name] = key
             if key not in self.tables:
                 self.tables[key] = SparseEmbedding(
@@ -111,7 +114,7 @@ class FeatureRows(nn.Module):
     # -- sizes ----------------------------------------------------------------------------------
 
     def num_fields(self, names: Sequence[str] | None = None) -> int:
-        """Return F: a field per id feature, or per column of one with several."""
+        """Return F, which counts one field per id feature, or one per column if it has several."""
         return sum(getattr(feature, "width", 1) for feature in self._ids(names))
 
     @property
@@ -127,7 +130,7 @@ class FeatureRows(nn.Module):
         )
 
     def common_dim(self, names: Sequence[str] | None = None) -> int:
-        """Return D, the same for all id features; raise ConfigError if they differ."""
+        """Return D, the same for all id features. Raises ConfigError if they differ."""
         found = {self._dim or feature.dim: feature.name for feature in self._ids(names)}
         if len(found) != 1:
             shown = ", ".join(f"'{name}' has {dim}" for dim, name in found.items()) or "none"
@@ -142,14 +145,16 @@ class FeatureRows(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def flat(self, inputs: Inputs, names: Sequence[str] | None = None) -> Tensor:
-        """Return the rows of all fields and the numbers side by side, float32[B, flat_width]."""
+        """Concatenate the rows of all fields and the numbers: float32[B, flat_width]."""
         parts = [self._field(feature, inputs).flatten(1) for feature in self._ids(names)]
         if self.num_numbers:
             parts.append(self.numbers(inputs))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def beside_numbers(self, fields: Tensor, inputs: Inputs) -> Tensor:
-        """Return fields, float32[B, F, D], and the numbers side by side, as `flat` does."""
+        """Return the fields, float32[B, F, D], and the fields and numbers concatenated, like
+        `flat`.
+        """
         if not self.num_numbers:
             return fields.flatten(1)
         return torch.cat([fields.flatten(1), self.numbers(inputs)], dim=1)
@@ -161,11 +166,11 @@ class FeatureRows(nn.Module):
             for feature in self.features.of(kinds.Numeric)
         ]
         if not parts:
-            raise ConfigError("this model needs numeric features, but there are none")
+            raise ConfigError("this model needs at least one Numeric feature, found none")
         return torch.cat(parts, dim=1)
 
     def one(self, name: str, inputs: Inputs) -> Tensor:
-        """Return the rows of one feature: float32[B, D], or [B, W, D] of W columns."""
+        """Return the rows of one feature: float32[B, D], or [B, W, D] for W columns."""
         feature = self.features[name]
         rows = self._field(feature, inputs)
         return rows if isinstance(getattr(feature, "columns", None), tuple) else rows.squeeze(1)

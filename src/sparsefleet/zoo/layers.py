@@ -1,4 +1,4 @@
-"""Layers that several models share.
+"""Layers shared by several models.
 
 Letters: B examples, I width of the input, O width of the output.
 """
@@ -19,8 +19,8 @@ def mlp(
 ) -> nn.Sequential:
     """Return linear layers with ReLU: float32[B, I] -> float32[B, O].
 
-    hidden: widths of the layers that a ReLU follows, and dropout if it is not 0.
-    out: width of a last, linear layer; None: there is none.
+    hidden: widths of the layers followed by a ReLU, and by dropout if it is not 0.
+    out: width of a final linear layer; None for no such layer.
 
     >>> [type(layer).__name__ for layer in mlp(8, (4,), 1)]
     ['Linear', 'ReLU', 'Linear']

@@ -1,4 +1,4 @@
-"""MMoE (Ma et al. 2018, KDD): experts that all tasks share, mixed by a gate per task.
+"""MMoE (Ma et al. 2018, KDD): experts shared by all tasks, mixed by a gate per task.
 
 Letters: B examples, E experts, T tasks, O width of an expert.
 """

@@ -20,7 +20,7 @@ __all__ = ["PLE"]
 
 
 class Experts(nn.ModuleList):
-    """Experts side by side: float32[B, I] -> float32[B, E, O]."""
+    """Parallel experts: float32[B, I] -> float32[B, E, O]."""
 
     def __init__(self, width: int, count: int, hidden: Sequence[int]) -> None:
         super().__init__(mlp(width, hidden) for _ in range(count))
@@ -30,12 +30,12 @@ class Experts(nn.ModuleList):
 
 
 class ExtractionLayer(nn.Module):
-    """Mixes, for each task, its own experts and the shared ones; for the shared part, all.
+    """Mixes each task's own experts with the shared ones, and all experts for the shared part.
 
-    width: the width of each of its T + 1 inputs: one per task, then the shared one.
-    experts: number of experts of each task, and of shared ones.
+    width: the width of each of its T + 1 inputs, one per task followed by the shared one.
+    experts: number of experts per task, and of shared experts.
     expert: widths of the layers of an expert.
-    is_last: there is no shared output.
+    is_last: whether this is the last layer, which has no shared output.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Rows of ragged ids, pooled or padded; both can be recorded as a graph.
+"""Pools or pads the rows of ragged ids; both can be recorded as a graph.
 
-Letters: B examples, N ids of all examples, L longest kept sequence, D row width.
+Letters: B examples, N ids in all examples, L longest kept sequence, D row width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Padded", "pad", "pool"]
 
 
 class Padded(NamedTuple):
-    """Sequences of equal length: the oldest first, then zeros."""
+    """Sequences of equal length, oldest first, followed by zeros."""
 
     rows: Tensor
     """float32[B, L, D]."""
@@ -45,10 +45,9 @@ def pad(rows: Tensor, offsets: Tensor, length: int) -> Padded:
 
 
 def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
-    """Return one row per example, float32[B, D], of its last `length` rows; zeros if there are
-    none.
+    """Pool the last `length` rows of each example into one: float32[B, D], zeros if there are none.
 
-    pooling: "sum", "mean" or "sqrtn", the sum divided by the root of the number.
+    pooling: "sum", "mean" or "sqrtn" (the sum divided by the square root of the count).
 
     >>> pool(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0, 1, 1]), 5, "mean").squeeze(1)
     tensor([1., 0., 3.])
@@ -72,7 +71,7 @@ def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
 
 
 def _end_of_each(num_ids: int, starts: Tensor, ends: Tensor) -> Tensor:
-    """Return the end of the example that each id belongs to, int64[N], by traceable operators."""
+    """Return the end of the example of each id, int64[N], using traceable operators."""
     begins = starts.new_zeros(num_ids + 1).index_add(0, starts, torch.ones_like(starts))
     example = begins.cumsum(0)[:num_ids] - 1
     return ends[example]

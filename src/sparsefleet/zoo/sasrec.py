@@ -21,12 +21,12 @@ __all__ = ["NextItemLoss", "NextItems", "SASRec"]
 
 
 class NextItems(NamedTuple):
-    """SASRec's result for training data: logits of the item after each item of a history."""
+    """SASRec's result for training data: logits for the item after each item of a history."""
 
     chosen: Tensor
-    """Logits float32[B, L] of the item that came next."""
+    """Logits float32[B, L] for the item that came next."""
     refused: Tensor
-    """Logits float32[B, L] of a negative."""
+    """Logits float32[B, L] for a negative."""
     mask: Tensor
     """bool[B, L]."""
 
@@ -63,9 +63,9 @@ class AttentionBlock(nn.Module):
 class SASRec(nn.Module):
     """SASRec: scores the next item after a history.
 
-    history: a Sequence; candidate: a Categorical of its table, of one column or C of them.
-    chosen, refused: for training, Sequences with the history's lengths and table: the item after
-        each item of the history, and a negative. A batch with them returns `NextItems`, for
+    history: a Sequence; candidate: a Categorical on its table, with one column or C columns.
+    chosen, refused: for training, Sequences with the history's lengths and table that hold the item
+        after each item of the history, and a negative. A batch with them returns `NextItems`, for
         `NextItemLoss`; any other returns the logits of the candidates.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
@@ -100,7 +100,9 @@ class SASRec(nn.Module):
         )
         dim = self.rows.common_dim([history, candidate])
         if dim % heads:
-            raise ConfigError(f"SASRec: dim {dim} cannot be split among {heads} heads")
+            raise ConfigError(
+                f"SASRec: dim must be a multiple of heads, got dim {dim} and {heads} heads"
+            )
         sequence = features[history]
         assert isinstance(sequence, kinds.Sequence), sequence
         self.places = nn.Parameter(torch.randn(sequence.max_length, dim) * 0.01)
@@ -110,7 +112,7 @@ class SASRec(nn.Module):
         self.scale = math.sqrt(dim)
 
     def forward(self, **inputs: Any) -> Tensor | NextItems:
-        """Return logits of the candidates, float32[B] or [B, C], or `NextItems`."""
+        """Return logits for the candidates, float32[B] or [B, C], or `NextItems`."""
         rows, mask = self.rows.sequence(self.history, inputs)
         placed = self.dropout(rows * self.scale + self.places)
         states: Tensor = self.last_norm(self.blocks(placed * mask.unsqueeze(2)))
@@ -129,7 +131,7 @@ class SASRec(nn.Module):
 
 
 class NextItemLoss:
-    """Binary cross entropy of chosen and refused items, or of candidates with labels."""
+    """Binary cross entropy over chosen and refused items, or over candidates with labels."""
 
     def __call__(self, output: Tensor | NextItems, labels: Tensor) -> Tensor:
         if not isinstance(output, NextItems):
@@ -139,5 +141,5 @@ class NextItemLoss:
         return (losses * counted).sum() / counted.sum().clamp(min=1)
 
     def predictions(self, output: Tensor | NextItems) -> Tensor:
-        """Return probabilities of the candidates, or of the chosen items."""
+        """Return probabilities for the candidates, or for the chosen items."""
         return torch.sigmoid(output.chosen if isinstance(output, NextItems) else output)

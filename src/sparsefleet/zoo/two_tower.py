@@ -1,4 +1,4 @@
-"""Two towers (DSSM, Huang et al. 2013): vectors of a user and of an item, compared by a product.
+"""Two towers (DSSM, Huang et al. 2013): compare a user's and an item's vectors by their product.
 
 Letters: B examples, D width of the vectors.
 """
@@ -30,7 +30,7 @@ class Towers(NamedTuple):
     item_id: Tensor
     """int64[B]."""
     log_frequency: Tensor | None
-    """float32[B], the log of how often the item is among the examples, if it is known."""
+    """float32[B], the log of the item's frequency among the examples, if known."""
 
     @property
     def score(self) -> Tensor:
@@ -39,7 +39,7 @@ class Towers(NamedTuple):
 
 
 class TwoTower(nn.Module):
-    """Layers over the user's features and over the item's; both vectors have length 1.
+    """Separate layers over the user's and the item's features; both vectors have length 1.
 
     user, item: names of the features of each tower; item_id: the Categorical that identifies items.
     log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
@@ -86,13 +86,13 @@ def towers(
 
 
 class InBatchSoftmax:
-    """Cross entropy of choosing each user's own item among the items of all examples of the batch.
+    """Cross entropy of choosing each user's own item among the items of all examples in the batch.
 
-    temperature: scores are divided by it; towers of length 1 need one far below 1.
+    temperature: scores are divided by it; vectors of length 1 need a value far below 1.
 
     An item that occurs twice in a batch is not a negative of itself. If the output has frequencies,
-    their logs are subtracted from the scores, so that frequent items, which are often negatives,
-    are not penalized (Yi et al. 2019). Labels are weights of the examples, float32[B].
+    their logs are subtracted from the scores, so frequent items, which are often negatives, are not
+    penalized (Yi et al. 2019). Labels are weights of the examples, float32[B].
 
     >>> user = torch.eye(2)
     >>> output = Towers(user, user, torch.tensor([5, 6]), None)
@@ -116,5 +116,5 @@ class InBatchSoftmax:
         return -(chosen * labels).sum() / labels.sum().clamp(min=1e-9)
 
     def predictions(self, output: Towers) -> Tensor:
-        """Return the score of each user and item in 0..1, float32[B]."""
+        """Return the score of each user-item pair in 0..1, float32[B]."""
         return torch.sigmoid(output.score / self.temperature)

@@ -22,8 +22,8 @@ __all__ = ["LinearTerms", "WideDeep"]
 class LinearTerms(nn.Module):
     """A weight for each id, one for each number, and a bias; weights of ids start at 0.
 
-    features: what has weights.
-    tables: settings of the tables, named like the features' with ".linear" appended.
+    features: the features that have weights.
+    tables: settings for the tables, which are named like the features' with ".linear" appended.
     """
 
     def __init__(self, features: Features, tables: Tables | None = None) -> None:
@@ -47,7 +47,7 @@ class LinearTerms(nn.Module):
 class WideDeep(nn.Module):
     """The sum of two logits: linear terms of the wide features, and layers on the deep ones.
 
-    wide: names of the features with linear terms; None: all.
+    wide: names of the features with linear terms; None means all.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

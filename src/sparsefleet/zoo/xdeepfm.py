@@ -20,10 +20,10 @@ __all__ = ["XDeepFM"]
 
 
 class CompressedInteractions(nn.Module):
-    """The compressed interaction network: layer k holds products of k + 1 fields.
+    """The compressed interaction network, whose layer k holds products of k + 1 fields.
 
-    A layer multiplies each of its input's maps with each field, element by element, and mixes the
-    products of each column into H maps.
+    A layer multiplies each map of its input with each field elementwise, and mixes the products of
+    each column into H maps.
 
     num_fields: F.
     maps: H of each layer.

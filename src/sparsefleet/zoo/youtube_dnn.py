@@ -1,5 +1,5 @@
-"""YouTubeDNN (Covington et al. 2016, RecSys), candidate generation: predicts what a user watches
-next.
+"""YouTubeDNN (Covington et al. 2016, RecSys), candidate generation: predicts which item a user
+watches next.
 
 Letters: B examples, D width of the vectors.
 """
@@ -23,9 +23,9 @@ __all__ = ["YouTubeDNN"]
 class YouTubeDNN(nn.Module):
     """Layers over the mean of the history and the user's features; an item is a row of a table.
 
-    user: names of the user's features, the history among them.
-    item: the Categorical that is watched next. Its rows, of width D, are in the table of its name
-        with ".output" appended: as a part of a history, an item has another row.
+    user: names of the user's features, including the history.
+    item: the Categorical that is watched next. Its rows, of width D, are in the table with its name
+    and ".output" appended; as part of a history, an item has a different row.
     log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
 
     Train it with `InBatchSoftmax(temperature=1.0)`.

@@ -95,7 +95,7 @@ def test_words_may_hold_white_space_in_sentences() -> None:
 def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="readable more than once, got a generator"):
         SkipGram(sentence for sentence in topic_sentences())
-    with pytest.raises(ConfigError, match="no sentences"):
+    with pytest.raises(ConfigError, match="sentences is empty"):
         SkipGram([])
     with pytest.raises(ConfigError, match="min_count=5 times or more among 3 words"):
         SkipGram([["a", "b", "c"]])

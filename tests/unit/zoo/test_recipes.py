@@ -81,7 +81,9 @@ def test_data_may_be_gzipped_but_not_another_version(data: Path) -> None:
     path.unlink()
     assert FILE.read(data) == CONTENT
     path.write_bytes(b"other")
-    with pytest.raises(InputFileError, match=r"clicks.csv: the md5 .*expected .*example.com"):
+    with pytest.raises(
+        InputFileError, match=r"clicks.csv: the content has MD5 .*expected .*example.com"
+    ):
         TINY.check(data)
     path.unlink()
     (data / "log" / "clicks.csv.gz").unlink()
@@ -141,4 +143,4 @@ def test_the_command_lists_shows_and_refuses(
     assert main(["recipe", "run", "census_wide_deep", "--data", str(tmp_path)]) == 1
     assert "adult/adult.data: neither this file" in capsys.readouterr().err
     assert main(["recipe", "show", "census"]) == 1
-    assert "there is no recipe 'census'; the names are avazu_deepfm," in capsys.readouterr().err
+    assert "no recipe is named 'census'; the names are avazu_deepfm," in capsys.readouterr().err

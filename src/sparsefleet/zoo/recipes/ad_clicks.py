@@ -18,7 +18,7 @@ __all__ = ["avazu", "criteo", "talkingdata"]
 
 CRITEO_FILE = DataFile(
     path="local_only/criteo/criteo_raw_6k.tsv",
-    source="the first 6,000 lines of train.txt of Kaggle's Criteo Display Advertising Challenge; "
+    source="the first 6,000 lines of train.txt from Kaggle's Criteo Display Advertising Challenge; "
     "not for commercial use",
     md5="9abe4f4ae84711eb8a2f0096bb3a4d66",
 )
@@ -30,8 +30,10 @@ CRITEO = Features(
 )
 AVAZU_FILE = DataFile(
     path="local_only/avazu/avazu_raw_7k.csv",
-    source="the first 7,000 lines of train of Kaggle's Avazu Click-Through Rate Prediction; terms "
-    "of the competition",
+    source=(
+        "the first 7,000 lines of train from Kaggle's Avazu Click-Through Rate Prediction; under "
+        "the competition's terms"
+    ),
     md5="801b62d73505790021ce3c4b5fdd2451",
 )
 AVAZU_NAMES = (
@@ -45,8 +47,10 @@ AVAZU = Features(
 )
 TALKINGDATA_FILE = DataFile(
     path="local_only/talkingdata/talkingdata_75k.csv",
-    source="75,000 lines of train_sample.csv of Kaggle's TalkingData AdTracking Fraud Detection; "
-    "terms of the competition",
+    source=(
+        "75,000 lines of train_sample.csv from Kaggle's TalkingData AdTracking Fraud Detection; "
+        "under the competition's terms"
+    ),
     md5="edf3b8bbf82b57284a4116d555c31bd7",
 )
 TALKINGDATA_NAMES = ("ip", "app", "device", "os", "channel")
@@ -108,7 +112,7 @@ def _talkingdata(directory: Path, seed: int) -> Prepared:
 
 
 def _settings(batch_size: int, table_lr: float) -> Settings:
-    """Return small rates: so few examples are learnt by heart with larger ones."""
+    """Return small rates, since a model memorizes so few examples with larger ones."""
     return Settings(
         batch_size=batch_size,
         epochs=3,
@@ -143,14 +147,15 @@ def _recipe(
 
 
 def criteo() -> Recipe:
-    """Return the recipe on Criteo's log."""
+    """Return the recipe for Criteo's log."""
     return _recipe(
         "criteo_deepfm",
         "DeepFM on a sample of Criteo's log",
         CRITEO_FILE,
         CRITEO,
         _criteo,
-        "4,200 of the first 6,000 lines of the log at random to train, the others to test; AUC",
+        "4,200 random lines of the first 6,000 of the log for training, the others for testing; "
+        "AUC",
         _settings(batch_size=100, table_lr=0.003),
         (
             Published(
@@ -163,28 +168,28 @@ def criteo() -> Recipe:
 
 
 def avazu() -> Recipe:
-    """Return the recipe on Avazu's log."""
+    """Return the recipe for Avazu's log."""
     return _recipe(
         "avazu_deepfm",
         "DeepFM on a sample of Avazu's log",
         AVAZU_FILE,
         AVAZU,
         _avazu,
-        "4,900 of the first 7,000 lines of the log, all of one hour, at random to train, the "
-        "others to test; AUC. No published figure for so few lines",
+        "4,900 random lines of the first 7,000 of the log, all from one hour, for training, the "
+        "others for testing; AUC. No published figure for so few lines",
         _settings(batch_size=100, table_lr=0.005),
     )
 
 
 def talkingdata() -> Recipe:
-    """Return the recipe on TalkingData's log."""
+    """Return the recipe for TalkingData's log."""
     return _recipe(
         "talkingdata_deepfm",
         "DeepFM on a sample of TalkingData's log",
         TALKINGDATA_FILE,
         TALKINGDATA,
         _talkingdata,
-        "half of 75,000 clicks at random to train, the others to test; 178 of all led to a "
-        "download; AUC. No published figure for so few lines",
+        "a random half of 75,000 clicks for training, the others for testing; 178 of all clicks "
+        "led to a download; AUC. No published figure for so few lines",
         _settings(batch_size=200, table_lr=0.02),
     )

@@ -31,7 +31,7 @@ FEATURES = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Read the explicit ratings; 15 % of them are for testing, the same for all seeds."""
+    """Read the explicit ratings; 15% of them, the same for all seeds, are for testing."""
     lines = csv.DictReader(FILE.lines(directory), delimiter="\t")
     rows = [row for row in lines if row["rating"] != "0"]
     columns = {name: np.array([row[name] for row in rows]) for name in NAMES}
@@ -47,7 +47,7 @@ def _recipe(name: str, title: str, model: Callable[[Tables], nn.Module]) -> Reci
         name=name,
         title=title,
         files=(FILE,),
-        protocol="explicit ratings, 85 % at random to train; label: 8 points or more; AUC. No "
+        protocol="explicit ratings, a random 85% for training; label: 8 points or more; AUC. No "
         "published figure for this label",
         prepare=prepare,
         model=model,
@@ -57,7 +57,7 @@ def _recipe(name: str, title: str, model: Callable[[Tables], nn.Module]) -> Reci
 
 
 def deepfm() -> Recipe:
-    """Return the recipe of DeepFM."""
+    """Return the recipe for DeepFM."""
     return _recipe(
         "books_deepfm",
         "DeepFM on Book-Crossing",
@@ -66,7 +66,7 @@ def deepfm() -> Recipe:
 
 
 def dcn_v2() -> Recipe:
-    """Return the recipe of DCN-V2."""
+    """Return the recipe for DCN-V2."""
     return _recipe(
         "books_dcn_v2",
         "DCN-V2 on Book-Crossing",

@@ -43,5 +43,5 @@ def find_recipe(name: str) -> Recipe:
     0.9058
     """
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; the names are {', '.join(RECIPES)}")
+        raise ConfigError(f"no recipe is named {name!r}; the names are {', '.join(RECIPES)}")
     return RECIPES[name]()

@@ -15,7 +15,7 @@ from sparsefleet.zoo.wide_deep import WideDeep
 
 __all__ = ["recipe"]
 
-NUMBERS = {  # mean and spread of each, after a logarithm for gains and losses
+NUMBERS = {  # mean and standard deviation of each, after a logarithm for gains and losses
     "age": (38.6, 13.6),
     "education_num": (10.1, 2.6),
     "capital_gain": (0.73, 2.45),
@@ -88,7 +88,9 @@ def recipe() -> Recipe:
         name="census_wide_deep",
         title="Wide & Deep on Census Income",
         files=(FILE,),
-        protocol="26,048 of the 32,561 rows of adult.data to train, the other 6,513 to test; AUC",
+        protocol=(
+            "26,048 of the 32,561 rows of adult.data for training, the other 6,513 for testing; AUC"
+        ),
         prepare=prepare,
         model=lambda tables: WideDeep(FEATURES, hidden=(75, 50, 25), tables=tables),
         loss=nn.functional.binary_cross_entropy_with_logits,

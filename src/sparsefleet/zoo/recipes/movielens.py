@@ -34,7 +34,7 @@ FILES = (
 
 
 class Ratings:
-    """All ratings in order of user and time, with the genres of their movies."""
+    """All ratings, ordered by user and time, with the genres of their movies."""
 
     def __init__(self, events: Interactions, ratings: NDArray[Any], genres: dict[int, list[str]]):
         self.events = events
@@ -58,14 +58,14 @@ def read_ratings(directory: Path) -> Ratings:
 
 
 def shuffled_split(size: int, share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rows to train on and to test with, chosen at random."""
+    """Return the rows for training and for testing, chosen at random."""
     order = np.random.default_rng(seed).permutation(size)
     border = int(size * share)
     return np.sort(order[:border]), np.sort(order[border:])
 
 
 def auc_of(predictions: NDArray[np.float32], labels: Any) -> dict[str, float]:
-    """Return the AUC of all examples."""
+    """Return the AUC over all examples."""
     metric = AUC()
     metric.update(predictions, np.asarray(labels))
     return {"auc": metric.compute()}

@@ -48,7 +48,7 @@ def _rows(file: DataFile, directory: Path) -> list[list[str]]:
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Split ratings at random, 90 to 10, the same for all seeds."""
+    """Split ratings randomly 90 to 10, in the same way for all seeds."""
     ratings = np.array(_rows(INTERACTIONS, directory), np.float64)
     users = {int(row[0]): row for row in _rows(USERS, directory)}
     movies = {int(row[0]): row for row in _rows(ITEMS, directory)}
@@ -75,7 +75,7 @@ def _recipe(name: str, title: str, model: Callable[[Tables], nn.Module]) -> Reci
         name=name,
         title=title,
         files=(INTERACTIONS, USERS, ITEMS),
-        protocol="90 % of ratings at random to train; label: 4 stars or more; AUC. No published "
+        protocol="a random 90% of ratings for training; label: 4 stars or more; AUC. No published "
         "figure for this label",
         prepare=prepare,
         model=model,
@@ -85,7 +85,7 @@ def _recipe(name: str, title: str, model: Callable[[Tables], nn.Module]) -> Reci
 
 
 def deepfm() -> Recipe:
-    """Return the recipe of DeepFM."""
+    """Return the recipe for DeepFM."""
     return _recipe(
         "movielens_100k_deepfm",
         "DeepFM on MovieLens 100K",
@@ -94,7 +94,7 @@ def deepfm() -> Recipe:
 
 
 def dcn_v2() -> Recipe:
-    """Return the recipe of DCN-V2."""
+    """Return the recipe for DCN-V2."""
     return _recipe(
         "movielens_100k_dcn_v2",
         "DCN-V2 on MovieLens 100K",

@@ -31,7 +31,7 @@ WITH_HISTORY = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Split ratings at random, 90 to 10, the same for all seeds."""
+    """Split ratings randomly 90 to 10, in the same way for all seeds."""
     data = read_ratings(directory)
     parts = []
     for rows in shuffled_split(len(data.events), 0.9, seed=0):
@@ -48,7 +48,7 @@ def prepare(directory: Path, seed: int) -> Prepared:
 
 
 def prepare_history(directory: Path, seed: int) -> Prepared:
-    """Split by time, 80 to 20; the history is the items the user liked before."""
+    """Split by time, 80 to 20; the history holds the items that the user liked before."""
     data = read_ratings(directory)
     liked = data.ratings >= 4
     events = data.events
@@ -94,12 +94,12 @@ def _recipe(
     settings: Settings,
     prepare_data: Callable[[Path, int], Prepared] = prepare,
 ) -> Recipe:
-    by_time = "the earliest 80 % of ratings to train, the rest to test"
+    by_time = "the earliest 80% of ratings for training, the rest for testing"
     return Recipe(
         name=name,
         title=title,
         files=FILES,
-        protocol=("90 % of ratings at random" if prepare_data is prepare else by_time)
+        protocol=("a random 90% of ratings for training" if prepare_data is prepare else by_time)
         + "; label: 4 stars or more; AUC. No published figure for this data",
         prepare=prepare_data,
         model=model,
@@ -109,7 +109,7 @@ def _recipe(
 
 
 def deepfm() -> Recipe:
-    """Return the recipe of DeepFM."""
+    """Return the recipe for DeepFM."""
     return _recipe(
         "movielens_deepfm",
         "DeepFM on MovieLens latest-small",
@@ -119,7 +119,7 @@ def deepfm() -> Recipe:
 
 
 def dcn_v2() -> Recipe:
-    """Return the recipe of DCN-V2."""
+    """Return the recipe for DCN-V2."""
     return _recipe(
         "movielens_dcn_v2",
         "DCN-V2 on MovieLens latest-small",
@@ -129,7 +129,7 @@ def dcn_v2() -> Recipe:
 
 
 def din() -> Recipe:
-    """Return the recipe of DIN."""
+    """Return the recipe for DIN."""
     return _recipe(
         "movielens_din",
         "DIN on MovieLens latest-small",

@@ -26,7 +26,7 @@ FEATURES = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Train on all likes but the last of each user; test the last among 100 others."""
+    """Train on all likes but the last of each user; rank the last one among 100 others."""
     data = read_ratings(directory)
     events = data.events.take(data.ratings >= 4).with_enough(per_user=5)
     values, offsets = events.histories(50)
@@ -66,9 +66,11 @@ def recipe() -> Recipe:
         name="movielens_two_tower",
         title="Two towers on MovieLens latest-small",
         files=FILES,
-        protocol="likes (4 stars or more) of users with 5 or more; the last of each user among 100 "
-        "movies the user has not liked; recall (hit rate) and NDCG at 10. No published "
-        "figure",
+        protocol=(
+            "likes (4 stars or more) of users with 5 or more; each user's last like ranked among "
+            "100 movies the user has not liked; recall (hit rate) and NDCG at 10. No published "
+            "figure"
+        ),
         prepare=prepare,
         model=lambda tables: TwoTower(
             FEATURES,

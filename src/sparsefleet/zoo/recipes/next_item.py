@@ -45,8 +45,8 @@ GAMES_NDCG = Published(
     metric="ndcg@10", value=0.5360, where="SASRec paper, Amazon Games, same protocol"
 )
 PROTOCOL = (
-    "users with 5 or more items; the last item of each user is the test, among 100 drawn from what "
-    "the user has not seen; hit rate and NDCG at 10"
+    "users with 5 or more items; each user's last item is ranked among 100 random items the user "
+    "has not seen; hit rate and NDCG at 10"
 )
 
 
@@ -127,7 +127,7 @@ def _recipe(
 
 
 def movielens() -> Recipe:
-    """Return the recipe on MovieLens latest-small."""
+    """Return the recipe for MovieLens latest-small."""
     return _recipe(
         "movielens_sasrec",
         "SASRec on MovieLens latest-small",
@@ -138,7 +138,7 @@ def movielens() -> Recipe:
 
 
 def games() -> Recipe:
-    """Return the recipe on Amazon's Video Games, for those who have the data."""
+    """Return the recipe for Amazon's Video Games, for those who have the data."""
     return _recipe(
         "games_sasrec",
         "SASRec on Amazon Video Games",

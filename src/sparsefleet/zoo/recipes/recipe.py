@@ -33,17 +33,17 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFile:
-    """A file that a recipe needs. Nothing is downloaded: the user puts it there."""
+    """A file that a recipe needs. Nothing is downloaded; the user provides the file."""
 
     path: str
     """Path below the data directory; the file may also be gzipped, with .gz appended."""
     source: str
-    """Where it comes from, and under which terms."""
+    """Where it comes from, and its license terms."""
     md5: str | None
-    """MD5 of the uncompressed file; None: not known, so any content is accepted."""
+    """MD5 of the uncompressed file; None accepts any content."""
 
     def read(self, directory: Path) -> bytes:
-        """Return the content after checking its md5."""
+        """Return the content after checking its MD5."""
         path = directory / self.path
         packed = path.with_name(f"{path.name}.gz")
         if path.is_file():
@@ -52,20 +52,19 @@ class DataFile:
             path, content = packed, _unpacked(packed)
         else:
             raise InputMissingError(
-                f"{path}: neither this file nor {packed.name} exists; get it from {self.source}, "
-                "put "
-                "it there, or name the right directory with --data"
+                f"{path}: neither this file nor {packed.name} exists; get it from {self.source} "
+                "and put it there, or name the right directory with --data"
             )
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if self.md5 not in (None, found):
             raise InputFileError(
-                f"{path}: the md5 of the content is {found}, expected {self.md5}: this is not the "
-                f"version that the recipe uses; get that one from {self.source}"
+                f"{path}: the content has MD5 {found}, expected {self.md5}: this is not the "
+                f"version that the recipe uses; get the right one from {self.source}"
             )
         return content
 
     def lines(self, directory: Path) -> list[str]:
-        """Return the lines of a text file after checking its md5."""
+        """Return the lines of a text file after checking its MD5."""
         content = self.read(directory)
         try:
             return content.decode("utf-8").splitlines()
@@ -111,12 +110,12 @@ class Settings:
     row_dtype: RowDtype = "float32"
     """How the tables store their rows."""
     plain_sgd: bool = False
-    """Plain SGD for layers and rows, which mode geo needs, with the rates below."""
+    """Use plain SGD, as required by mode geo, for layers and rows, with the rates below."""
     plain_lr: float = 0.1
     plain_table_lr: float = 1.0
 
     def tables(self, seed: int) -> Tables:
-        """Return the settings of the model's tables."""
+        """Return the settings for the model's tables."""
         rows: optim.Optimizer = optim.Adagrad(lr=self.table_lr)
         if self.plain_sgd:
             rows = optim.SGD(lr=self.plain_table_lr)
@@ -128,7 +127,7 @@ class Settings:
         )
 
     def layers(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer of the layers."""
+        """Return the optimizer for the layers."""
         if self.plain_sgd:
             return torch.optim.SGD(model.parameters(), lr=self.plain_lr)
         return torch.optim.Adam(model.parameters(), lr=self.lr)
@@ -136,7 +135,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Examples to train on, or to test with."""
+    """Examples for training or testing."""
 
     features: Features
     columns: Columns
@@ -148,7 +147,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The data of a recipe, ready to train on."""
+    """The data of a recipe, ready for training."""
 
     train: Part
     test: Part
@@ -173,7 +172,7 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return the report as Markdown: our results next to the published ones."""
+        """Return the report as Markdown, with our results next to the published ones."""
         found = [
             f"# {self.recipe}",
             "",
@@ -208,14 +207,14 @@ class Recipe:
     protocol: str
     """How the data is split and what is measured."""
     prepare: Callable[[Path, int], Prepared]
-    """Reads the checked files of a directory; the seed decides what is drawn."""
+    """Reads the checked files of a directory; the seed determines the random choices."""
     model: Callable[[Tables], nn.Module]
     loss: Any
     settings: Settings
     published: tuple[Published, ...] = ()
 
     def check(self, directory: Path) -> None:
-        """Raise if a file is missing or has a different version."""
+        """Raise an error if a file is missing or has the wrong version."""
         if not directory.is_dir():
             raise ConfigError(f"{directory}: no such directory; name it with --data")
         for file in self.files:
@@ -230,7 +229,7 @@ class Recipe:
         settings: Settings | None = None,
         quiet: bool = False,
     ) -> Report:
-        """Train and evaluate in the fleet of this process; all workers call it."""
+        """Train and evaluate in the fleet of this process; must be called by all workers."""
         self.check(directory)
         chosen = settings or self.settings
         if mode == "geo" and not chosen.plain_sgd:

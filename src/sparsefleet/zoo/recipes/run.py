@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the recipe that the command line names; the first worker prints and writes the report."""
+    """Run the recipe named on the command line; the first worker prints and writes the report."""
     parser = argparse.ArgumentParser(description="Runs a recipe as one process of a job.")
     parser.add_argument("name")
     parser.add_argument("--data", type=Path, required=True)
