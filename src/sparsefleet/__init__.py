@@ -40,7 +40,7 @@ __all__ = [
     "zoo",
 ]
 
-# torch and pyarrow take seconds to load: names that need them are loaded at first use.
+# torch and pyarrow take seconds to load, so names that need them are loaded on first use.
 __getattr__ = _lazy_names(
     __name__,
     {
@@ -60,5 +60,6 @@ __getattr__ = _lazy_names(
 )
 __dir__ = _listing(__all__)
 
-# The fleet may not import the engine, which is above it and needs torch: servers do without.
+# The fleet may not import the engine: it is a higher layer and needs torch, which servers do not
+# load.
 fleet.Fleet.binder = _LazyFunction("sparsefleet.engine.binding", "bind_model")

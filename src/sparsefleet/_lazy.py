@@ -1,4 +1,4 @@
-"""Names and functions whose modules are loaded at first use."""
+"""Names and functions whose modules are loaded on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LazyFunction", "lazy_names", "listing"]
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a `__getattr__` for `package`.
 
-    homes: name -> the module that has it, or the module itself if it ends with that name.
+    homes: name -> the module that defines it, or the module itself if its path ends with that name.
     """
 
     def load(name: str) -> Any:
@@ -26,12 +26,12 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def listing(names: Sequence[str]) -> Callable[[], list[str]]:
-    """Return a `__dir__` for a package: `dir()` and `help()` then show names not loaded yet."""
+    """Return a `__dir__` for a package, which lists names that are not loaded yet."""
     return lambda: sorted(names)
 
 
 class LazyFunction:
-    """A function whose module is loaded by the first call."""
+    """A function whose module is imported on the first call."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module = module

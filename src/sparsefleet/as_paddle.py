@@ -1,4 +1,4 @@
-"""`python -m sparsefleet.as_paddle train.py`, see `sparsefleet.fluid.paddle.as_paddle`."""
+"""`python -m sparsefleet.as_paddle train.py`; see `sparsefleet.fluid.paddle.as_paddle`."""
 
 import sys
 

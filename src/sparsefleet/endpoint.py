@@ -22,7 +22,7 @@ class Endpoint:
     """
 
     host: str
-    """A host name or address, without brackets; or the absolute path of a file that holds
+    """A host name or address, without brackets, or the absolute path of a file that holds
     "host:port", with port 0."""
 
     port: int
@@ -35,12 +35,14 @@ class Endpoint:
 
     @property
     def is_file(self) -> bool:
-        """Return whether the address is in a file, which clients read again when it fails."""
+        """Return whether the address is stored in a file, which clients reread when a connection
+        fails.
+        """
         return self.host.startswith("/")
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether the address is reachable from this machine only."""
+        """Return whether only this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:
@@ -70,7 +72,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def host_of(authority: str) -> str | None:
-    """Return the host of a Host header, in lower case without the port; None if it is malformed.
+    """Return the host from a Host header in lower case, without the port, or None if malformed.
 
     >>> host_of("Example.com:80"), host_of("[::1]"), host_of("a/b")
     ('example.com', '[::1]', None)
@@ -80,7 +82,7 @@ def host_of(authority: str) -> str | None:
 
 
 def is_local_name(authority: str) -> bool:
-    """Return whether a Host header has an IP address or localhost: names that DNS cannot redirect.
+    """Return whether a Host header holds an IP address or localhost, which DNS cannot redirect.
 
     >>> is_local_name("localhost:80"), is_local_name("[::1]"), is_local_name("evil.test")
     (True, True, False)

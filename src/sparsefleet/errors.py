@@ -53,13 +53,11 @@ __all__ = [
 
 
 class SparseFleetError(Exception):
-    """The base of all errors of this package."""
+    """The base class of all errors in this package."""
 
 
 class ConfigError(SparseFleetError, ValueError):
-    """An invalid setting or argument; the message names it, what was found and what was
-    expected.
-    """
+    """An invalid setting or argument. The message names it, its value and what was expected."""
 
 
 class TableError(SparseFleetError):
@@ -79,7 +77,7 @@ class ShapeError(TableError, ValueError):
 
 
 class NonFiniteError(TableError, ValueError):
-    """NaN or infinity in a gradient, in a table whose policy is to raise. Nothing was applied."""
+    """NaN or infinity in a gradient for a table whose policy is to raise. Nothing was applied."""
 
 
 class NonFiniteLossError(SparseFleetError, ArithmeticError):
@@ -87,7 +85,7 @@ class NonFiniteLossError(SparseFleetError, ArithmeticError):
 
 
 class NotFoundError(SparseFleetError, LookupError):
-    """No such note, cut or file."""
+    """A note, snapshot or file does not exist."""
 
 
 class RpcError(SparseFleetError):
@@ -95,7 +93,7 @@ class RpcError(SparseFleetError):
 
 
 class DeadlineError(RpcError, TimeoutError):
-    """The deadline passed before the call completed."""
+    """The deadline expired before the call completed."""
 
 
 class PeerLostError(RpcError, ConnectionError):
@@ -107,7 +105,7 @@ class AnswerLostError(RpcError):
 
 
 class NotOwnerError(RpcError):
-    """The rank, mailbox or list of files belongs to another client that is still there."""
+    """The rank, mailbox or file list belongs to a different client, which is still alive."""
 
 
 class AuthError(RpcError):
@@ -147,7 +145,7 @@ class CheckpointMissingError(CheckpointError, FileNotFoundError):
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A valid checkpoint of a different model: another table, width, optimizer or shape."""
+    """A valid checkpoint of a different model: its tables, widths, optimizers or shapes differ."""
 
 
 class CheckpointVersionError(CheckpointError):
@@ -163,7 +161,7 @@ class ExportError(SparseFleetError):
 
 
 class FeedError(SparseFleetError, ValueError):
-    """Inputs that an exported model does not accept; the message says what was found and
+    """Inputs that an exported model does not accept. The message says what was found and what was
     expected.
     """
 
@@ -173,7 +171,7 @@ class StoreUnavailableError(SparseFleetError, ConnectionError):
 
 
 class PublishError(SparseFleetError):
-    """Updates of a served model cannot be published."""
+    """Updates to a served model cannot be published."""
 
 
 class IoError(SparseFleetError, OSError):
@@ -181,7 +179,9 @@ class IoError(SparseFleetError, OSError):
 
 
 class DiskFullError(IoError):
-    """A server has no space for its log; nothing was changed. The message names the directory."""
+    """A server has no disk space left for its log. Nothing was changed; the message names the
+    directory.
+    """
 
 
 class DataError(SparseFleetError):
@@ -189,11 +189,13 @@ class DataError(SparseFleetError):
 
 
 class BadLineError(DataError, ValueError):
-    """A malformed line; the message names the file, line, column, what was expected and found."""
+    """A malformed line. The message names the file, line and column, and says what was expected."""
 
 
 class InputFileError(DataError, OSError):
-    """An input file cannot be opened, is truncated, or is not what its name says."""
+    """An input file cannot be opened, is truncated, or does not have the format its name
+    implies.
+    """
 
 
 class InputMissingError(InputFileError, FileNotFoundError):
@@ -201,7 +203,7 @@ class InputMissingError(InputFileError, FileNotFoundError):
 
 
 class SchemaError(DataError, ValueError):
-    """A required column is missing or has another type; the message names both."""
+    """A required column is missing or has the wrong type; the message names both."""
 
 
 class PipeCommandError(DataError):
@@ -223,7 +225,7 @@ class WorkerError(SparseFleetError):
     def __init__(self, failures: dict[int, BaseException]) -> None:
         super().__init__(failures)
         self.failures = dict(sorted(failures.items()))
-        """What each worker raised, by rank."""
+        """The exception raised by each worker, by rank."""
 
     def __str__(self) -> str:
         noun = "worker" if len(self.failures) == 1 else "workers"
@@ -231,7 +233,7 @@ class WorkerError(SparseFleetError):
         return f"{len(self.failures)} {noun} failed: {causes}"
 
 
-# By the names of native codes, see core/status/status.h.
+# Keyed by the names of the native codes in core/status/status.h.
 _CLASS_BY_NAME: dict[str, type[SparseFleetError]] = {
     "INVALID_ARGUMENT": ConfigError,
     "UNKNOWN_TABLE": UnknownTableError,
@@ -263,12 +265,12 @@ _NAME_BY_CLASS: dict[type, str] = {
 
 
 def error_named(name: str, message: str) -> SparseFleetError:
-    """Return the exception for the name of a native code; an unknown one is an `InternalError`.
+    """Return the exception for the named native code, or an `InternalError` if the name is unknown.
 
     >>> type(error_named("SHAPE_MISMATCH", "3 rows, wanted 4")).__name__
     'ShapeError'
     """
-    if name.startswith("CODE_"):  # a number that this version has no name for
+    if name.startswith("CODE_"):  # a code that this version has no name for
         return InternalError(f"native error {name}, unknown to this version: {message}")
     return _CLASS_BY_NAME.get(name, InternalError)(message)
 
@@ -276,7 +278,7 @@ def error_named(name: str, message: str) -> SparseFleetError:
 def code_name_of(error: BaseException) -> str | None:
     """Return the code that carries ``error`` to another process as its class or nearest base class.
 
-    Return None for an exception without a code: one that was not raised on purpose.
+    Return None for an exception that has no code because it was not raised on purpose.
 
     >>> code_name_of(ShapeError("3 rows, wanted 4")), code_name_of(ZeroDivisionError())
     ('SHAPE_MISMATCH', None)

@@ -1,6 +1,4 @@
-"""Checks of config fields: each raises ConfigError with the field, its value and what it must
-be.
-"""
+"""Checks for config fields; each raises ConfigError with the field, its value and the rule."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def require_positive(owner: object, field: str) -> None:
 
 
 def require_fraction(owner: object, field: str) -> None:
-    """Require 0 <= value < 1, as for decay rates and momenta."""
+    """Require 0 <= value < 1, for decay rates and momentum."""
     value = getattr(owner, field)
     require(is_number(value) and 0 <= value < 1, owner, field, "a number with 0 <= value < 1")
 

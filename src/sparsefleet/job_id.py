@@ -1,4 +1,4 @@
-"""Finds the id of the job that this process belongs to, the same in a process that replaces it."""
+"""Finds the ID of this process's job, which stays the same when the process is restarted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["counts_restarts", "job_id"]
 
 
 def job_id(variables: Mapping[str, str] | None = None) -> str:
-    """Return an id of the job that survives restarts of its processes; "" if there is none.
+    """Return a job ID that survives restarts of its processes, or "" if there is none.
 
-    It is SPARSEFLEET_JOB_ID, which the launcher sets, or what the scheduler says. In Slurm that is
-    the step, since a job may run several trainings one after another. torchrun does not identify
-    jobs.
+    It is SPARSEFLEET_JOB_ID, which the launcher sets, or the scheduler's ID. For Slurm that
+    includes the step, since a job may contain several training runs in sequence. torchrun does not
+    identify jobs.
 
     >>> job_id({"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "17"})
     'slurm-17.0'
@@ -30,9 +30,9 @@ def job_id(variables: Mapping[str, str] | None = None) -> str:
 
 
 def counts_restarts(variables: Mapping[str, str] | None = None) -> bool:
-    """Return whether the launcher counts how often it has restarted this process.
+    """Return whether the launcher counts its restarts of this process.
 
-    Schedulers do not: then only the servers know whether there was a process before this one.
+    Schedulers do not, so only the servers know whether this process replaces an earlier one.
     """
     environ = os.environ if variables is None else variables
     return bool(environ.get("SPARSEFLEET_INCARNATION"))

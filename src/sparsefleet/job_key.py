@@ -1,4 +1,4 @@
-"""Finds the job key, the secret with which servers and workers authenticate each other.
+"""Finds the job key, the secret that servers and workers use to authenticate each other.
 
 It is taken from, in this order:
 
@@ -9,8 +9,8 @@ It is taken from, in this order:
 A key is any text of at least 16 bytes (UTF-8), without surrounding white space; the same text is
 the same key in a variable and in a file.
 
-Anyone who can read the key controls the job, so a key file must be private, as ssh requires of
-private keys: owned by you or root, and not readable or writable by anyone else.
+Anyone who can read the key controls the job, so a key file must be owned by you or root and not
+readable or writable by anyone else, as ssh requires of private keys.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def find_job_key(endpoints: Iterable[str], environ: Mapping[str, str] | None = N
     outside = [text for text in endpoints if not parse_endpoint(text).is_loopback]
     if outside:
         raise ConfigError(
-            f"no job key for {', '.join(outside)}, which is not on this machine. Do one of: "
-            "set SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
-            "'import secrets; print(secrets.token_hex())' prints one); set "
-            "SPARSEFLEET_JOB_KEY_FILE to a file that holds it; "
-            "or use loopback endpoints (127.0.0.1), for which a key is created automatically"
+            f"no job key for {', '.join(outside)}, which is not on this machine. Do one of the "
+            "following: set SPARSEFLEET_JOB_KEY to the same text everywhere (python -c 'import "
+            "secrets; print(secrets.token_hex())' prints one); set SPARSEFLEET_JOB_KEY_FILE to a "
+            "file that holds it; or use loopback endpoints (127.0.0.1), for which a key is "
+            "created automatically"
         )
     return _user_key(user_key_path(environ))
 
@@ -67,7 +67,7 @@ def user_key_path(environ: Mapping[str, str] | None = None) -> Path:
         home = Path.home()
     except RuntimeError as error:
         raise ConfigError(
-            "this user has no home directory to keep a job key in: set SPARSEFLEET_JOB_KEY, "
+            "this user has no home directory for the job key: set SPARSEFLEET_JOB_KEY, "
             "SPARSEFLEET_JOB_KEY_FILE or XDG_CONFIG_HOME"
         ) from error
     return home / ".config" / "sparsefleet" / "job.key"
@@ -113,7 +113,7 @@ def _read_private_file(path: Path, name: str) -> bytes:
     `name` identifies it in error messages. Raises ConfigError if other users have access.
     """
     with open(path, "rb") as file:
-        # Checks the open file, as its path may lead to another one by now.
+        # Check the open file: its path may lead to a different one by now.
         _require_private(os.fstat(file.fileno()), path, name)
         _require_safe_directory(path, name)
         return file.read()
@@ -126,8 +126,8 @@ def _require_private(found: os.stat_result, path: Path, name: str) -> None:
             f"{name} belongs to user {found.st_uid}, who can read and change it; it must belong to "
             f"you (user {user}) or to root: make your own copy and run `chmod 600` on it"
         )
-    # A process that is not root can read a file of root's, such as a Kubernetes secret, only
-    # through its group.
+    # A process that is not root can read a file owned by root, such as a Kubernetes secret, only
+    # through the file's group.
     allowed = 0o740 if found.st_uid == 0 and user != 0 else 0o700
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o777 & ~allowed:
@@ -139,9 +139,9 @@ def _require_private(found: os.stat_result, path: Path, name: str) -> None:
 
 
 def _require_safe_directory(path: Path, name: str) -> None:
-    """Raise ConfigError if every user can replace files in the directory of the key.
+    """Raise ConfigError if every user can replace files in the key's directory.
 
-    The sticky bit, which /tmp has, prevents that.
+    The sticky bit, which is set on /tmp, prevents that.
     """
     directory = path.resolve().parent
     mode = stat.S_IMODE(directory.stat().st_mode)
@@ -153,7 +153,7 @@ def _require_safe_directory(path: Path, name: str) -> None:
 
 
 def _create_key_file(path: Path) -> None:
-    """Create the file atomically; keep one that another process created meanwhile."""
+    """Create the file atomically; keep the existing one if another process created it first."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -163,7 +163,7 @@ def _create_key_file(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, path)  # unlike rename, fails where the name is taken
+            os.link(draft, path)  # unlike rename, fails if the name is taken
         except FileExistsError:
             return
     finally:

@@ -1,4 +1,4 @@
-"""sparsefleet on Ray (extra `ray`): `RayTrainer` and `Servers`, see docs/ray.md."""
+"""sparsefleet on Ray (extra `ray`): `RayTrainer` and `Servers`; see docs/ray.md."""
 
 try:
     import ray as _ray  # noqa: F401

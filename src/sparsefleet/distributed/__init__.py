@@ -1,3 +1,3 @@
-"""Fluid's launchers under the names of their commands."""
+"""Fluid's launchers, under the module names that its commands use."""
 
 __all__ = ()
