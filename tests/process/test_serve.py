@@ -117,7 +117,7 @@ def test_switch_command_lists_versions_and_tells_what_is_wrong(service: ServiceP
     assert "not both" in both.stderr
     nobody = command("serve-switch", "http://127.0.0.1:1", "one")
     assert nobody.returncode == 1
-    assert "not a sparsefleet service, or unreachable" in nobody.stderr
+    assert "unreachable, or not a sparsefleet service" in nobody.stderr
     assert "URL must start with" in command("serve-switch", "ftp://x", "one").stderr
 
 

@@ -45,20 +45,21 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="servers,workers",
         metavar="ROLES",
-        help="kill -9: servers, workers or both (servers,workers); the default fault",
+        help="processes to kill with SIGKILL: servers, workers, or both (servers,workers); "
+        "the default fault",
     )
     parser.add_argument(
         "--pause",
         nargs="?",
         const="servers,workers",
         metavar="ROLES",
-        help="SIGSTOP, and SIGCONT after a while",
+        help="send SIGSTOP, then SIGCONT after a while",
     )
     parser.add_argument(
-        "--partition", action="store_true", help="cut the network of a server for a while"
+        "--partition", action="store_true", help="cut off a server from the network for a while"
     )
     parser.add_argument(
-        "--delay", action="store_true", help="slow down the network of a server for a while"
+        "--delay", action="store_true", help="slow down a server's network for a while"
     )
     parser.add_argument(
         "--disk-full", action="store_true", help="make a server's file writes fail for a while"
@@ -133,7 +134,7 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
 def run_chaos_command(
     options: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> int:
-    """Run the command; `parse` parses a command line of sparsefleet. Raises ConfigError."""
+    """Run the command; `parse` parses a sparsefleet command line. Raises ConfigError."""
     chaos = _chaos_config(options)
     with tempfile.TemporaryDirectory(prefix="sparsefleet-chaos-") as place:
         job = _ledger_job(options, chaos, place) if options.ledger else _given_job(options, parse)
@@ -186,8 +187,8 @@ def _given_job(
     words = options.job[1:] if options.job[:1] == ["--"] else options.job
     if words[:1] != ["launch"]:
         raise ConfigError(
-            "the job must follow as `-- launch ... SCRIPT`, as for `sparsefleet launch`, or "
-            f"--ledger must be given; got {' '.join(words) or 'nothing'!r}"
+            "expected a job as `-- launch ... SCRIPT`, with the arguments of `sparsefleet "
+            f"launch`, or --ledger; got {' '.join(words) or 'nothing'!r}"
         )
     job = launch_config(parse(words))
     if job.nodes:
@@ -200,7 +201,9 @@ def _given_job(
 
 def _ledger_job(options: argparse.Namespace, chaos: ChaosConfig, place: str) -> LaunchConfig:
     if options.job:
-        raise ConfigError(f"--ledger runs its own job, but got {' '.join(options.job)!r} as well")
+        raise ConfigError(
+            f"--ledger runs its own job and takes no other, got {' '.join(options.job)!r}"
+        )
     batches = options.batches or max(1, round(chaos.duration_s * 1e3 / options.pace_ms))
     words = ["--api", options.api, "--mode", options.mode, "--out", place]
     words += ["--batches", str(batches), "--pace-ms", str(options.pace_ms)]
@@ -235,11 +238,7 @@ def _check_checkpoints(report: ChaosReport, directory: str) -> list[str]:
 
 
 def _seconds(text: str, flag: str) -> float:
-    """Return the seconds of a duration such as 500ms, 5s or 10m.
-
-    >>> _seconds("10m", "--for"), _seconds("1.5", "--every")
-    (600.0, 1.5)
-    """
+    """Return the number of seconds in a duration such as 500ms, 5s or 10m."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ConfigError(f"{flag} must be a time such as 500ms, 5s, 10m or 1h, got {text!r}")

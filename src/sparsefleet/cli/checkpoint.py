@@ -25,8 +25,8 @@ Inspects, verifies, compares and converts checkpoints. PATH is a directory or an
 s3://bucket/run/step-000000001000. Exit codes: 0 for success, 1 if a checkpoint is damaged or two
 differ, 2 for a wrong command line.
 """
-_PATH_HELP = "a checkpoint: directory or URL"
-_SERIES_HELP = "a checkpoint, or a folder of checkpoints (step-...): directory or URL"
+_PATH_HELP = "directory or URL of a checkpoint"
+_SERIES_HELP = "directory or URL of a checkpoint, or of a folder of checkpoints (step-...)"
 
 _Commands = Any  # argparse has no public name for it
 
@@ -34,7 +34,7 @@ _Commands = Any  # argparse has no public name for it
 def add_checkpoint_commands(parser: argparse.ArgumentParser) -> None:
     """Add a parser for each subcommand."""
     commands = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
-    _add(commands, "ls", _run_ls, "list the checkpoints of a folder").add_argument(
+    _add(commands, "ls", _run_ls, "list the checkpoints in a folder").add_argument(
         "path", metavar="PATH", help=_SERIES_HELP
     )
     show = _add(commands, "show", _run_show, "show what is in a checkpoint")
@@ -111,12 +111,14 @@ def _add_import(commands: _Commands) -> None:
         "directory written by PaddlePaddle 1.x (save_persistables, save_inference_model)."
     )
     parser.add_argument("path", metavar="SOURCE", help="a file, or a Paddle directory")
-    parser.add_argument("target", metavar="TARGET", help="checkpoint to create: directory or URL")
+    parser.add_argument(
+        "target", metavar="TARGET", help="directory or URL of the checkpoint to create"
+    )
     parser.add_argument(
         "--table",
         action="append",
         metavar="NAME",
-        help="name of the table; Paddle: variable to turn into a table, may be repeated",
+        help="name of the table; for Paddle, a variable to turn into a table (may be repeated)",
     )
     parser.add_argument(
         "--key-column",
@@ -125,13 +127,13 @@ def _add_import(commands: _Commands) -> None:
     )
     parser.add_argument("--no-header", action="store_true", help="the .csv has no header line")
     parser.add_argument(
-        "--params-file", metavar="NAME", help="Paddle: the file that holds all variables"
+        "--params-file", metavar="NAME", help="for Paddle, the file that holds all variables"
     )
     parser.add_argument(
         "--names",
         nargs="+",
         metavar="NAME",
-        help="Paddle: variables to import, or those in the params file (default: all)",
+        help="for Paddle, the variables to import, or those in the params file (default: all)",
     )
 
 
@@ -152,7 +154,7 @@ def run_checkpoint_command(options: argparse.Namespace) -> int:
 
 
 def _listed(options: argparse.Namespace) -> list[ListedCheckpoint]:
-    """Return the checkpoint at the path, or all checkpoints of the series there."""
+    """Return the checkpoint at the path, or all checkpoints in the series there."""
     folder = open_folder(options.path, options.storage_options)
     if folder.size(MANIFEST) is None:
         found = list_checkpoints(options.path, options.storage_options)
@@ -221,7 +223,7 @@ def _run_export(options: argparse.Namespace) -> int:
     checkpoint = Checkpoint.open(options.path, options.storage_options)
     names = [table.name for table in checkpoint.manifest.tables]
     if options.table is None and len(names) != 1:
-        raise ConfigError(f"--table is required: the checkpoint has {names}")
+        raise ConfigError(f"--table is required, because the checkpoint has {names}")
     table = options.table or names[0]
     num_rows = export_table(
         checkpoint,
@@ -241,7 +243,9 @@ def _run_import(options: argparse.Namespace) -> int:
     tables = options.table or []
     if ".csv" in options.path or options.path.endswith(".parquet"):
         if len(tables) != 1:
-            raise ConfigError("--table is required exactly once: the name of the table to create")
+            raise ConfigError(
+                "--table must be given exactly once, with the name of the table to create"
+            )
         manifest = import_vectors(
             options.path,
             options.target,
@@ -274,5 +278,5 @@ def _run_compact(options: argparse.Namespace) -> int:
         report.print_json(json.loads(manifest.to_bytes()))
     else:
         place = options.output or options.path
-        print(f"{place}: full checkpoint of step {manifest.step}, {manifest.num_bytes:,} bytes")
+        print(f"{place}: full checkpoint at step {manifest.step}, {manifest.num_bytes:,} bytes")
     return 0

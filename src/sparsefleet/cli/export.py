@@ -1,4 +1,4 @@
-"""`sparsefleet export show|verify`: inspect an exported model, check its files for damage."""
+"""`sparsefleet export show|verify`: inspect an exported model or check its files for damage."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _show_public(options: argparse.Namespace) -> int:
     here = sum(name.is_here for name in names)
     tested = sum(name.is_here and name.passing > 0 for name in names)
     print(
-        f"{here} of {len(names)} public names are supported; {tested} of them are used by cases of "
-        "the original's tests that pass here."
+        f"{here} of {len(names)} public names are supported; {tested} of them are used by cases "
+        "from the original's tests that pass here."
     )
     return 0

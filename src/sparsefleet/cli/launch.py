@@ -93,7 +93,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="continue without failed workers as long as one is left",
+        help="continue without failed workers as long as at least one is left",
     )
     parser.add_argument(
         "--restart",
@@ -129,7 +129,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         "--nodes",
         default="",
         metavar="HOST,HOST",
-        help="all machines of the job; run this command on each of them. --servers and --workers "
+        help="all machines in the job; run this command on each of them. --servers and --workers "
         "are spread over them; the first nodes may get one more. Requires --start-port",
     )
     parser.add_argument(
@@ -137,7 +137,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="K",
-        help="position of this machine in --nodes, from 0",
+        help="index of this machine in --nodes, from 0",
     )
     parser.add_argument(
         "--join-seconds",
@@ -154,7 +154,7 @@ def _add_ray_flags(parser: argparse.ArgumentParser) -> None:
         "--on",
         choices=("machine", "ray"),
         default="machine",
-        help="where processes run: on this machine (default), or as actors of a Ray cluster",
+        help="where processes run: on this machine (default), or as actors in a Ray cluster",
     )
     group.add_argument(
         "--address",
@@ -279,7 +279,7 @@ def launch_config(options: argparse.Namespace) -> LaunchConfig:
 def launch_on_ray(config: LaunchConfig, options: argparse.Namespace) -> int:
     """Run the job on a Ray cluster; return the exit code. Raises ConfigError."""
     try:
-        import sparsefleet.ray  # noqa: F401  (says what to install)
+        import sparsefleet.ray  # noqa: F401  (its error says what to install)
     except ImportError as error:
         raise ConfigError(str(error)) from error
     from sparsefleet.launch.ray.script_job import RayLaunch, run_on_ray

@@ -2,9 +2,9 @@
 
 Each worker trains on its own records, whose gradients are -1 for the row of the record and -1 for a
 dense counter of records. At the end one worker compares all rows and the counter with the expected
-values, and writes the differences to a file. So a record that was lost or trained twice is
-detected, whatever happened to the processes. The counter has an element on each server with the
-torch API.
+values, and writes the differences to a file. This detects any record that was lost or trained
+twice, whatever happened to the processes. With the torch API, the counter has one element on each
+server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _rate(mode: str, num_workers: int) -> float:
-    """Return the learning rate at which a record adds 1: sync takes the mean over the workers."""
+    """Return the learning rate at which a record adds 1; sync averages over the workers."""
     return float(num_workers) if mode == "sync" else 1.0
 
 
@@ -75,7 +75,8 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
             self.records = nn.Parameter(torch.zeros(len(role.server_endpoints)))
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            # Not where batches are read: a restarted worker reads finished batches again.
+            # Not done where batches are read, because a restarted worker reads finished batches
+            # again.
             time.sleep(options.pace_ms / 1e3)
             loss: torch.Tensor = -(self.rows(ids).sum() + self.records.sum() * len(ids) * weight)
             return loss
@@ -89,7 +90,7 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
     if options.checkpoints:
         checkpoints = CheckpointConfig(directory=options.checkpoints, every_s=5.0)
     model = Ledger()
-    # Hybrid takes the mean of dense gradients only.
+    # Hybrid averages dense gradients only.
     weight = role.worker_num if options.mode == "hybrid" else 1
     counter = DenseGroup(
         table="records",
@@ -159,7 +160,7 @@ def _train_by_fluid(options: argparse.Namespace, role: RoleInfo) -> None:
 def _write_pace(options: argparse.Namespace, role: RoleInfo) -> str:
     """Write the filter that slows down a Dataset, which reads its files itself.
 
-    It also reports that training has begun, since a Dataset is read only then.
+    The filter also reports that training has begun, since a Dataset is read only then.
     """
     pause_s = options.pace_ms / 1e3
     path = Path(options.out, f"pace-{os.getpid()}.py")
@@ -200,7 +201,7 @@ def _begin_file(options: argparse.Namespace, role: RoleInfo) -> Path:
 
 
 def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
-    """Wait for all workers; the first compares the tables with what should have been trained."""
+    """Wait for all workers; the first then compares the tables with the expected values."""
     config = RemoteStoreConfig(timeout_s=_WAIT_S)
     with RemoteStore(role.server_endpoints, name=f"auditor-{role.index}", config=config) as store:
         store.put_note(f"ledger/done/{role.index}", b"")
@@ -226,7 +227,7 @@ def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
 
 
 def _dense_counts(store: RemoteStore) -> list[float]:
-    """Return the elements of the dense counter, the one table besides the ledger."""
+    """Return the elements of the dense counter, the only table other than the ledger."""
     prefix, suffix = "table.", ".version"
     names = {
         name[len(prefix) : -len(suffix)]

@@ -1,7 +1,7 @@
 """The `sparsefleet` command.
 
-Exit codes: 0 for success, 1 for a failure (one line describes it), 2 for an invalid command line;
-`launch` exits with the code of the process that failed.
+Exit codes are 0 for success, 1 for a failure (described in one line) and 2 for an invalid command
+line; `launch` exits with the code of the process that failed.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _UsageError(Exception):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Return the parser for all commands."""
     parser = argparse.ArgumentParser(
         prog="sparsefleet",
         description="A parameter server for PyTorch on CPUs.",
@@ -279,7 +279,7 @@ def _add_file_commands(commands: argparse._SubParsersAction[argparse.ArgumentPar
         ("serve", "serve predictions over HTTP", SERVE_DESCRIPTION, add_serve_flags),
         (
             "serve-switch",
-            "switch a service to another version",
+            "switch a service to a different version",
             SWITCH_DESCRIPTION,
             add_switch_flags,
         ),
@@ -385,11 +385,11 @@ def _print_stats(endpoints: Sequence[str], stats: Sequence[dict[str, float]]) ->
     table.add_column("statistic", no_wrap=True)
     for endpoint in endpoints:
         table.add_column(endpoint, justify="right", no_wrap=True)
-    # The buckets of histograms are for --json and Prometheus.
+    # Histogram buckets are shown only by --json and Prometheus.
     names = sorted({name for server in stats for name in server if ".le." not in name})
     for name in names:
         table.add_row(name, *(_show(server.get(name)) for server in stats))
-    # A pipe has no width to fit into: make the table wide enough to truncate nothing.
+    # A pipe has no width to fit into, so make the table wide enough that nothing is truncated.
     width = None if sys.stdout.isatty() else 20 + max(map(len, names), default=0) + 26 * len(stats)
     Console(width=width).print(table)
 

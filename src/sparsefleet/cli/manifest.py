@@ -86,7 +86,7 @@ def add_manifest_commands(parser: argparse.ArgumentParser) -> None:
 
 def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     add = parser.add_argument
-    add("--name", default="", help="name of the job (default: after the script)")
+    add("--name", default="", help="name of the job (default: derived from the script)")
     add(
         "--image",
         default="",
@@ -112,7 +112,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         type=int,
         default=20,
         metavar="N",
-        help="restarts of each process (default 20)",
+        help="maximum number of restarts of each process (default 20)",
     )
     add(
         "--grace-seconds",
@@ -158,13 +158,13 @@ def _add_task_flags(parser: argparse.ArgumentParser) -> None:
             type=int,
             default=4,
             metavar="N",
-            help=f"CPUs of each {role} (default 4)",
+            help=f"CPUs per {role} (default 4)",
         )
         add(
             f"--{role}-memory",
             default="8GiB",
             metavar="SIZE",
-            help=f"memory of each {role} (default 8GiB); `sparsefleet plan` estimates it",
+            help=f"memory per {role} (default 8GiB); `sparsefleet plan` estimates it",
         )
 
 

@@ -61,7 +61,7 @@ MONITOR_COMMANDS = (
     ),
     ("top", "show a running job in the terminal", TOP_DESCRIPTION, add_top_flags),
 )
-"""Name, summary, description and flags of each command."""
+"""The name, summary, description and flags of each command."""
 
 
 def run_dashboard_command(options: argparse.Namespace) -> int:

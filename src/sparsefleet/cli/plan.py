@@ -1,4 +1,4 @@
-"""`sparsefleet plan`: how large a fleet a job needs, and which mode suits it."""
+"""`sparsefleet plan`: estimate how large a fleet a job needs and which mode suits it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ _MODE_HEADS = ("mode", "workers", "servers", "machines", "examples/s", "network"
 def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for planning, trials and calibration."""
     job = parser.add_argument_group("the job")
-    job.add_argument("--rows", type=_positive, help="rows of all tables, such as 2e9")
+    job.add_argument(
+        "--rows", type=_positive, help="total number of rows in all tables, such as 2e9"
+    )
     job.add_argument("--dim", type=_count, help="floats per row")
     job.add_argument(
         "--optimizer", default="adagrad", help="optimizer of the tables (default adagrad)"
@@ -337,7 +339,7 @@ def _mode_row(plan: ModePlan, advice: Advice) -> list[str]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return aligned lines: the first and last column to the left, numbers to the right."""
+    """Return aligned lines: the first and last columns flush left, numbers flush right."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     lines = []
     for row in (heads, *rows):
@@ -393,8 +395,8 @@ def _trial_lines(results: Sequence[ModeResult], chosen: str, reasons: Sequence[s
     return [
         *_table((*heads, "note"), rows),
         "",
-        f"AUC: {'of held-out data' if held_out else 'of the last training batches'} after this "
-        f"time. loss: over the second half of the first {fewest:,} examples of each mode.",
+        f"AUC: {'on held-out data' if held_out else 'on the last training batches'} after this "
+        f"time. loss: over the second half of the first {fewest:,} examples in each mode.",
         "",
         *([f"use {chosen}"] if chosen else []),
         *(f"  - {reason}" for reason in reasons),
@@ -403,7 +405,7 @@ def _trial_lines(results: Sequence[ModeResult], chosen: str, reasons: Sequence[s
 
 def _trial_row(one: ModeResult, local: ModeResult | None, *, is_chosen: bool) -> list[str]:
     if one.error:
-        # The whole text was shown when it failed.
+        # The full text was shown when it failed.
         note = one.error if len(one.error) <= _NOTE_LENGTH else f"{one.error[:_NOTE_LENGTH]} ..."
         return [one.mode, *["-"] * 7, note]
     auc = gap = "-"

@@ -1,4 +1,4 @@
-"""`sparsefleet predict`: predictions of an exported model for examples in a file."""
+"""`sparsefleet predict`: write an exported model's predictions for the examples in a file."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def run_predict_command(options: argparse.Namespace) -> int:
     for target in predictor.schema.targets:
         if target.shape[:1] != ("batch",):
             raise ConfigError(
-                f"target {target} of {options.directory} does not have one value per example: "
-                "export the model with targets= that do"
+                f"target {target} of {options.directory} must have one value per example; export "
+                "the model with targets= that do"
             )
     batches = read_examples(options.examples, predictor.schema, options.batch)
     parts = [predictor.predict_all(batch) for batch in batches]

@@ -63,7 +63,7 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_push_rows_command(options: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
-    # Imported where used: other commands, such as a server that restarts, do not need it.
+    # Imported here because other commands, such as a restarting server, do not need it.
     from sparsefleet.serving.row_stores.redis_versions import RedisVersions
     from sparsefleet.serving.updates import RedisServer, is_redis
 
@@ -73,11 +73,12 @@ def run_push_rows_command(options: argparse.Namespace) -> int:
         raise ConfigError("expected [MODEL_DIR] redis://host:port/database?model=NAME")
     if directories and (only_versions or options.activate):
         raise ConfigError(
-            "--list, --rollback, --delete and --activate VERSION do not push: omit MODEL_DIR"
+            "--list, --rollback, --delete and --activate VERSION do not push a model; omit "
+            "MODEL_DIR"
         )
     if not directories and not only_versions and not options.activate:
         raise ConfigError(
-            "nothing to do: pass MODEL_DIR to push, or --list, --activate VERSION, --rollback or "
+            "nothing to do; pass MODEL_DIR to push, or --list, --activate VERSION, --rollback or "
             "--delete VERSION"
         )
     server = RedisServer(url, timeout_s=options.timeout)

@@ -1,4 +1,4 @@
-"""`sparsefleet recipe`: list, show and run recipes of the zoo."""
+"""`sparsefleet recipe`: list, show and run recipes from the zoo."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ examples:
 
 
 def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
-    """Add ls, show and run."""
+    """Add the subcommands ls, show and run."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("ls", help="list all recipes")
     show = actions.add_parser("show", help="show data, protocol, settings and published figures")
-    show.add_argument("name", metavar="NAME", help="a name that `recipe ls` lists")
+    show.add_argument("name", metavar="NAME", help="a name listed by `recipe ls`")
     run = actions.add_parser("run", help="train, evaluate, and write a report")
     run.add_argument("name", metavar="NAME", help="a name that `recipe ls` lists")
     run.add_argument(
         "--data",
         default="data",
         metavar="DIRECTORY",
-        help="where the files of the recipe are (default data)",
+        help="directory with the recipe's files (default data)",
     )
     run.add_argument("--mode", help="local, sync, half_async, async, hybrid or geo")
     run.add_argument("--servers", type=int, default=0, help="number of servers (default 0)")

@@ -104,18 +104,18 @@ _SETTINGS: tuple[tuple[str, Any, Any, str, str], ...] = (
     ("max-request-bytes", int, 4 << 20, "N", "size of a request; larger ones get 413"),
     ("max-row-bytes", int, 64 << 20, "N", "rows per request, ids x width x 4; more gets 413"),
     ("max-bytes-under-way", int, 512 << 20, "N", "estimated memory of all requests; more gets 429"),
-    ("max-connections", int, 1024, "N", "open connections; a new one replaces the longest idle"),
+    ("max-connections", int, 1024, "N", "open connections; a new one replaces the most idle"),
     ("max-connections-per-address", int, 512, "N", "open connections per client address"),
-    ("keep-alive", float, 75.0, "SECONDS", "longest idle time of a connection"),
+    ("keep-alive", float, 75.0, "SECONDS", "maximum idle time of a connection"),
     ("max-examples", int, 10_000, "N", "examples per request"),
     ("cache-bytes", int, 256 << 20, "N", "cache for rows from Redis"),
     ("store-timeout", float, 1.0, "SECONDS", "time limit for reading rows from the row store"),
-    ("max-batch", int, 1024, "N", "examples of several requests predicted at once"),
+    ("max-batch", int, 1024, "N", "examples from several requests predicted together"),
     ("batch-wait", float, 0.0, "SECONDS", "how long a batch waits for more examples"),
     ("timeout", float, 5.0, "SECONDS", "time limit for a response; then 504"),
     ("read-timeout", float, 10.0, "SECONDS", "time limit for receiving a request; then 408"),
-    ("drain-delay", float, 0.0, "SECONDS", "keep accepting after SIGTERM, but report not ready"),
-    ("drain-timeout", float, 15.0, "SECONDS", "time limit for requests in progress at the end"),
+    ("drain-delay", float, 0.0, "SECONDS", "keep serving after SIGTERM, but report not ready"),
+    ("drain-timeout", float, 15.0, "SECONDS", "time limit for requests in progress at shutdown"),
 )
 
 
@@ -124,7 +124,8 @@ def run_serve_command(options: argparse.Namespace) -> int:
         from sparsefleet.serving.http import ServeConfig, run_service
     except ImportError as error:
         raise ConfigError(
-            f"sparsefleet serve needs more packages: pip install sparsefleet[serve] ({error})"
+            "sparsefleet serve needs additional packages; run pip install sparsefleet[serve] "
+            f"({error})"
         ) from error
     run_service(
         ServeConfig(
@@ -177,7 +178,7 @@ def add_switch_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_switch_command(options: argparse.Namespace) -> int:
     if options.version and options.rollback:
-        raise ConfigError("give a version or --rollback, not both")
+        raise ConfigError("give either a version or --rollback, not both")
     if not options.url.startswith(("http://", "https://")):
         raise ConfigError(f"URL must start with http:// or https://, got {options.url!r}")
     if options.rollback:
@@ -188,7 +189,7 @@ def run_switch_command(options: argparse.Namespace) -> int:
         _print_versions(_ask(options, "/v1/versions", None))
         return 0
     active, previous = found["active"], found["previous"]
-    before = f", before: {previous['name']} ({previous['version']})" if previous else ""
+    before = f", previously {previous['name']} ({previous['version']})" if previous else ""
     print(f"serving {active['name']} ({active['version']}){before}")
     return 0
 
@@ -206,7 +207,7 @@ def _print_versions(found: dict[str, Any]) -> None:
 
 
 def _ask(options: argparse.Namespace, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the response of the service; without a body the method is GET."""
+    """Return the service's response; without a body, the method is GET."""
     request = urllib.request.Request(options.url.rstrip("/") + path)
     if body is not None:
         request.data = json.dumps(body).encode()
@@ -222,7 +223,7 @@ def _ask(options: argparse.Namespace, path: str, body: dict[str, Any] | None) ->
         raise _http_error(options.url, error) from error
     except (OSError, ValueError) as error:
         raise RpcError(
-            f"{options.url}: not a sparsefleet service, or unreachable: {error}"
+            f"{options.url}: unreachable, or not a sparsefleet service: {error}"
         ) from error
 
 

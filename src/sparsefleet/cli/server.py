@@ -43,9 +43,9 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
         "--endpoint",
         metavar="HOST:PORT",
         default="",
-        help="address to listen on; port 0 picks a free port (default: the one of this server in "
-        "its job, if it is started by a scheduler, see docs/env.md; else 127.0.0.1:9100, this "
-        "machine only)",
+        help="address to listen on; port 0 picks a free port (default: this server's "
+        "address in its job, if a scheduler started it, see docs/env.md; else 127.0.0.1:9100, "
+        "this machine only)",
     )
     parser.add_argument(
         "--index",
@@ -113,7 +113,7 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         default="",
         help="the `sparsefleet replica` that holds a copy of the log, for --durability replica "
-        "(default: this server's entry of SPARSEFLEET_REPLICAS)",
+        "(default: this server's entry in SPARSEFLEET_REPLICAS)",
     )
     parser.add_argument(
         "--replica-wait",
@@ -126,16 +126,16 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="kill a process that still holds --log-dir, such as a stopped predecessor",
+        help="kill any process that still holds --log-dir, such as a stopped predecessor",
     )
     parser.add_argument(
         "--recover",
         metavar="DIRECTORY",
         default="",
-        help="replace the durable server that used this --log-dir: its address, index "
-        "and all other settings; further flags are ignored",
+        help="replace the durable server that used this --log-dir, with its address, index "
+        "and all other settings; other flags are ignored",
     )
-    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)  # of a launcher
+    parser.add_argument("--spare", action="store_true", help=argparse.SUPPRESS)  # set by a launcher
 
 
 def add_replica_flags(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +151,7 @@ def add_replica_flags(parser: argparse.ArgumentParser) -> None:
         "--log-dir",
         metavar="DIRECTORY",
         default="",
-        help="where the copies are kept, the log of server K in server-K (default: replica in "
+        help="where copies are kept, with the log of server K in server-K (default: replica in "
         "SPARSEFLEET_LOG_DIR)",
     )
     parser.add_argument(
@@ -192,12 +192,12 @@ def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="drop connections that have not proven the job key by then (default 10)",
+        help="drop connections that have not proven the job key within this time (default 10)",
     )
 
 
 def server_config(options: argparse.Namespace) -> ServerConfig | None:
-    """Return the server to run; None for a spare that is not needed. Raises ConfigError."""
+    """Return the server to run, or None for a spare that is not needed. Raises ConfigError."""
     recovered = await_order() if options.spare else options.recover
     if recovered:
         return predecessor_config(recovered)

@@ -63,7 +63,7 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
         "--previous",
         metavar="DIRECTORY",
         type=Path,
-        help="the previously exported model, to recognize stale rows",
+        help="the previously exported model, used to recognize stale rows",
     )
     parser.add_argument(
         "--updates",
@@ -88,7 +88,7 @@ def _add_expectations(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="a required setting: engine=onnx, rows=float32",
+        help="a required setting, such as engine=onnx or rows=float32",
     )
     parser.add_argument(
         "--token-file",

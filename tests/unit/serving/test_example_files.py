@@ -175,7 +175,7 @@ def test_target_that_is_not_of_examples_is_refused_by_the_command(
     save_inference_model(tmp_path, Mean(), torch.ones(3, 2), onnx=False)
     (tmp_path / "x.csv").write_text("x\n1 2\n", encoding="utf-8")
     assert run("predict", tmp_path, "--examples", tmp_path / "x.csv") != 0
-    assert "does not have one value per example" in capsys.readouterr().err
+    assert "must have one value per example" in capsys.readouterr().err
 
 
 def test_export_command_shows_and_verifies(capsys: pytest.CaptureFixture[str]) -> None:
