@@ -1,4 +1,4 @@
-"""Checkpoints: directories of files that people can open, committed in one step."""
+"""Checkpoints, stored as directories of files that people can open and committed in one step."""
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import CheckpointDiff, TableDiff, TensorDiff, diff

@@ -1,4 +1,4 @@
-"""Reads and verifies a committed checkpoint."""
+"""Read and verify a committed checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Folder, manifest: Manifest) -> None:
-        """Use `open`."""
+        """Do not call the constructor; use `open`."""
         self.folder = folder
         self.manifest = manifest
         self._right: set[str] = set()
@@ -54,7 +54,7 @@ class Checkpoint:
     ) -> Checkpoint:
         """Open the checkpoint at a path or URL.
 
-        within: restricts the checkpoint and its bases to a root.
+        within: the root that the checkpoint and its bases must lie in.
         """
         return cls.at(open_folder(path, storage_options, within=within))
 
@@ -74,7 +74,7 @@ class Checkpoint:
 
     @cached_property
     def base(self) -> Checkpoint | None:
-        """Return the base of a delta; None for a full checkpoint."""
+        """Return the base of a delta, or None for a full checkpoint."""
         entry = self.manifest.base
         if entry is None:
             return None
@@ -92,7 +92,7 @@ class Checkpoint:
 
     @cached_property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """Return this checkpoint and its bases, down to the full one."""
+        """Return this checkpoint and its bases, ending with the full one."""
         links = [self]
         while (base := links[-1].base) is not None:
             if base.manifest.token in (link.manifest.token for link in links):
@@ -104,7 +104,7 @@ class Checkpoint:
         return tuple(links)
 
     def locate(self, entry: FileEntry) -> str:
-        """Return the path or URL of a file of this checkpoint."""
+        """Return the path or URL of a file in this checkpoint."""
         return self.folder.locate(entry.path)
 
     def rows(
@@ -114,15 +114,15 @@ class Checkpoint:
         shard: tuple[int, int] | None = None,
         columns: Sequence[str] = COLUMNS,
     ) -> Iterator[RowChunk]:
-        """Yield all rows of a table with deltas merged, each key once, in no particular order.
+        """Yield all rows of a table with deltas merged: each key once, in no particular order.
 
-        `shard` (index, number) selects the rows of one of `number` shards, independent of the
-        number that wrote them. `columns` not listed have width 0 and are not read. Memory: a chunk
-        of up to 16 MiB, and 8 bytes for each row and removed key of the deltas.
+        `shard` (index, number) selects the rows of one of `number` shards, regardless of how many
+        shards wrote them. Columns not listed in `columns` have width 0 and are not read. Memory use
+        is a chunk of up to 16 MiB, plus 8 bytes for each row and removed key in the deltas.
         """
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
-            raise ConfigError(f"columns must be some of {COLUMNS}, got {unknown}")
+            raise ConfigError(f"columns must be a subset of {COLUMNS}, got {unknown}")
         if shard is not None and not 0 <= shard[0] < shard[1]:
             raise ConfigError(f"shard must be (index, number) with index < number, got {shard}")
         self.manifest.table(table, self.path)
@@ -137,7 +137,7 @@ class Checkpoint:
         return read_dense(self.folder.read(entry.path), self.manifest.dense, self.locate(entry))
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return what each worker needs to resume, by rank; empty if nothing was saved."""
+        """Return the state each worker needs to resume, by rank; empty if none was saved."""
         entry = self.manifest.workers_file
         if entry is None:
             return []
@@ -153,7 +153,7 @@ class Checkpoint:
         return value
 
     def check_file(self, entry: FileEntry, *, deep: bool = True) -> None:
-        """Raise unless the file has the size and, with `deep`, the checksum of its entry."""
+        """Raise unless the file has the size and, with `deep`, the checksum given in its entry."""
         if entry.path in self._right:
             return
         location = self.locate(entry)
@@ -180,21 +180,25 @@ class Checkpoint:
             raise problem
 
     def problems(self, *, deep: bool = True) -> Iterator[CheckpointError]:
-        """Yield everything that `verify` would raise."""
+        """Yield every error that `verify` could raise."""
         return _problems_of(self, deep=deep)
 
 
 def _series_hint(folder: Folder) -> str:
-    """Return a hint for an error if the folder contains checkpoints."""
+    """Return a hint to append to an error if the folder contains checkpoints."""
     inside = [name for name in folder.folders() if step_of(name) is not None]
-    return f"; it is a series of {len(inside)}: choose one, such as {inside[-1]}" if inside else ""
+    return (
+        f"; it is a series of checkpoints ({len(inside)}); choose one, such as {inside[-1]}"
+        if inside
+        else ""
+    )
 
 
 Keys = NDArray[np.uint64]
 
 
 def _problems_of(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointError]:
-    """Yield everything that is wrong with a checkpoint and its bases, as errors."""
+    """Yield an error for each problem in a checkpoint or its bases."""
     try:
         chain = checkpoint.chain
     except CheckpointError as error:
@@ -207,7 +211,7 @@ def _problems_of(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointEr
 
 
 def _misfits(checkpoint: Checkpoint, base: Checkpoint) -> Iterator[CheckpointError]:
-    """Yield errors for tables whose rows cannot be merged with those of the base."""
+    """Yield errors for tables whose rows cannot be merged with the base's."""
     wanted = {table.name: table for table in checkpoint.manifest.tables}
     for table in base.manifest.tables:
         if table.name in wanted:
@@ -251,7 +255,7 @@ def _problems_of_one(checkpoint: Checkpoint, *, deep: bool) -> Iterator[Checkpoi
 def _check_shard(
     checkpoint: Checkpoint, table: TableEntry, files: list[FileEntry], removed: list[FileEntry]
 ) -> None:
-    """Read every row of a shard; holds its keys in memory."""
+    """Read every row of a shard, keeping its keys in memory."""
     from sparsefleet.checkpoint.row_file_reader import (  # imports pyarrow
         read_keys,
         read_row_file,

@@ -1,8 +1,8 @@
 """Dense parameters in a safetensors file, by name.
 
 The safetensors package maps or reads whole files. Code that streams tensors larger than memory
-uses the header functions here. Format: uint64 length of the header, little-endian; the header, JSON
-padded with blanks; the data.
+uses the header functions here. Format: the header's length as a little-endian uint64, the header as
+JSON padded with blanks, then the data.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ _NUMPY_TYPES = {name: np.dtype(numpy_name) for numpy_name, name in _NAMES.items(
 
 
 class TensorPlace(NamedTuple):
-    """Type, shape and position of one tensor."""
+    """The type, shape and position of one tensor."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     begin: int = 0
-    """Offset of its first byte: from the first tensor in `pack_header`, from the start of the file
-    in `read_header`."""
+    """Offset of its first byte, counted from the first tensor in `pack_header` and from the start
+    of the file in `read_header`.
+    """
 
     @property
     def num_bytes(self) -> int:
@@ -114,7 +115,7 @@ def pack_header(
 
 
 def read_header(file: IO[bytes], location: str) -> TensorHeader:
-    """Read and check a header: tensors must cover the rest of the file without gaps."""
+    """Read and check a header; its tensors must cover the rest of the file without gaps."""
 
     def wrong(found: str) -> CorruptFileError:
         return CorruptFileError(f"{location}: expected a safetensors file, found {found}")
@@ -158,7 +159,7 @@ def _by_position(places: Iterable[TensorPlace]) -> list[TensorPlace]:
 
 
 def _place(entry: object) -> TensorPlace | None:
-    """Return the tensor described by a header entry, with its offset; None if it is invalid."""
+    """Return the tensor that a header entry describes and its offset, or None if it is invalid."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return None
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -178,7 +179,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def describe(tensors: Tensors) -> tuple[DenseEntry, ...]:
-    """Return names, types and shapes."""
+    """Return the names, types and shapes of the tensors."""
     for name, tensor in tensors.items():
         require_tensor_type(name, tensor.dtype)
     return tuple(
@@ -210,11 +211,11 @@ def write_dense(folder: Folder, token: str, tensors: Tensors) -> FileEntry:
 
 
 def read_dense(data: bytes, expected: tuple[DenseEntry, ...], location: str) -> dict[str, Any]:
-    """Return the tensors in the bytes of a file, which must match the manifest."""
+    """Return the tensors stored in a file's bytes, which must match the manifest."""
     try:
         tensors: dict[str, NDArray[Any]] = load(data)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise CorruptFileError(f"{location}: expected safetensors, found: {error}") from error
+        raise CorruptFileError(f"{location}: expected safetensors data, found {error}") from error
     found = {entry.name: entry for entry in describe(tensors)}
     for entry in expected:
         if found.get(entry.name) != entry:

@@ -1,4 +1,4 @@
-"""Compares two checkpoints.
+"""Compare two checkpoints.
 
 Letters: N rows of a table.
 """
@@ -36,9 +36,9 @@ class TableDiff:
     only_in_a: int
     only_in_b: int
     keys: dict[str, list[int]]
-    """Some keys for each of `changed`, `only_in_a` and `only_in_b`."""
+    """Sample keys for each of `changed`, `only_in_a` and `only_in_b`."""
     layout: str = ""
-    """The difference in layout, if any; rows are not compared then."""
+    """The difference in layout, if any; rows are then not compared."""
 
     @property
     def is_same(self) -> bool:
@@ -51,7 +51,7 @@ class TensorDiff:
 
     name: str
     what: str
-    """values, shape, only_in_a or only_in_b"""
+    """One of values, shape, only_in_a, only_in_b."""
     max_difference: float | None = None
     """The largest |a - b| if the shapes are equal."""
 
@@ -63,13 +63,13 @@ class CheckpointDiff:
     step_a: int
     step_b: int
     tables: tuple[TableDiff, ...]
-    """All tables; a table in only one checkpoint has all its rows there."""
+    """All tables; a table in only one checkpoint counts all its rows there."""
     dense: tuple[TensorDiff, ...]
     """The tensors that differ."""
 
     @property
     def is_same(self) -> bool:
-        """Return whether rows and tensors are equal; the step may differ."""
+        """Return whether all rows and tensors are equal; the step may differ."""
         return not self.dense and all(table.is_same for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class CheckpointDiff:
 def diff(a: Checkpoint, b: Checkpoint, *, max_keys: int = 10) -> CheckpointDiff:
     """Compare all rows and tensors bitwise, with deltas merged.
 
-    Lists up to `max_keys` keys of each kind. Memory: 24 bytes per row of `a`, for at most 8
+    Lists up to `max_keys` keys of each kind. Uses 24 bytes of memory per row of `a`, for at most 8
     million rows at a time; larger tables are read in parts.
     """
     tables_a = {table.name: table for table in a.manifest.tables}
@@ -191,7 +191,7 @@ def _rest_digest(chunk: RowChunk) -> NDArray[np.uint64]:
 
 
 def _digest(rows: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, uint64[N]; different rows collide once in 2^64."""
+    """Return a 64-bit hash of each row, uint64[N]; two rows collide with probability 2^-64."""
     words: NDArray[np.uint32] = np.ascontiguousarray(rows).view(np.uint32)
     total = np.zeros(len(rows), np.uint64)
     for column in range(words.shape[1]):

@@ -1,4 +1,4 @@
-"""Entries of a manifest: files, tables and tensors."""
+"""Manifest entries for files, tables and tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparsefleet.errors import CheckpointMismatchError
 __all__ = ["BaseEntry", "COUNTERS", "DenseEntry", "FileEntry", "StateColumn", "TableEntry"]
 
 COUNTERS = ("count", "step", "seconds")
-"""The counters that a table may keep per row, in the order of the column `counters`."""
+"""The counters that a table may keep per row, in the order used in the column `counters`."""
 
 MAX_SHARDS = 99_999
 _CHECKSUM = re.compile(r"crc32:[0-9a-f]{8}")
@@ -40,21 +40,21 @@ def _is_inside(path: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of a checkpoint."""
+    """A file in a checkpoint."""
 
     path: str
-    """Relative to the checkpoint, with slashes."""
+    """Path relative to the checkpoint, with slashes."""
 
     num_bytes: int
 
     checksum: str
-    """`crc32:` and eight hexadecimal digits, of the whole file."""
+    """`crc32:` followed by the eight-digit hexadecimal checksum of the whole file."""
 
     num_rows: int | None = None
     """Number of rows or removed keys; None for other files."""
 
     shard: int | None = None
-    """The shard of its rows; None for other files."""
+    """The shard its rows belong to; None for other files."""
 
     def __post_init__(self) -> None:
         check(_is_inside(self.path), "path of a file", "a relative path", self.path)
@@ -88,7 +88,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """One array of the optimizer state: `width` floats of the column `state`."""
+    """One array of optimizer state, which takes up `width` floats in the column `state`."""
 
     name: str
     width: int
@@ -108,7 +108,7 @@ class StateColumn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableEntry:
-    """A sparse table of a checkpoint.
+    """A sparse table in a checkpoint.
 
     >>> TableEntry(name="ads", dim=8, optimizer={"kind": "sgd"}).state_width
     0
@@ -126,13 +126,13 @@ class TableEntry:
     """The arrays in the column `state`, in order."""
 
     counters: tuple[str, ...] = ()
-    """The counters in the column `counters`: some of count, step, seconds, in this order."""
+    """The counters in the column `counters`: a subset of count, step, seconds, in this order."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The rest of the table's spec: initializer, seed, admission, ..."""
 
     num_shards: int = 1
-    """Number of servers that wrote it; `shard_of(keys, num_shards)` returns the shard of a key."""
+    """Number of servers that wrote it; `shard_of(keys, num_shards)` returns each key's shard."""
 
     files: tuple[FileEntry, ...] = ()
     """Files of rows, at least one per shard."""
@@ -171,12 +171,12 @@ class TableEntry:
 
     @property
     def has_values_only(self) -> bool:
-        """Return whether rows are imported: they are loaded with initial state and counters."""
+        """Return whether the rows were imported and so get initial state and counters."""
         return bool(self.optimizer["kind"] == "none")
 
     @property
     def num_rows(self) -> int:
-        """Return the number of rows in its own files, without the base of a delta."""
+        """Return the number of rows in the table's own files, excluding the base of a delta."""
         return sum(entry.num_rows or 0 for entry in self.files)
 
     @property
@@ -194,7 +194,7 @@ class TableEntry:
         return replace(self, files=tuple(files), removed=tuple(removed), num_shards=num_shards)
 
     def missing_shards(self) -> list[int]:
-        """Return the shards without a file of rows."""
+        """Return the shards that have no file of rows."""
         return sorted(set(range(self.num_shards)) - {entry.shard for entry in self.files})
 
     def require_same(self, wanted: TableEntry, where: str, *, in_a_delta: bool = False) -> None:
@@ -202,7 +202,7 @@ class TableEntry:
 
         Width, optimizer, state and counters must match; settings of the optimizer, such as the
         learning rate, may differ. For imported values only the width must match, except when rows
-        are merged with those of a delta.
+        are merged with a delta's rows.
         """
         parts: list[tuple[str, object, object]] = [("width", self.dim, wanted.dim)]
         if in_a_delta or not self.has_values_only:
@@ -263,7 +263,7 @@ class DenseEntry:
 
     name: str
     dtype: str
-    """NumPy's name, for example float32"""
+    """NumPy's name for the type, for example float32."""
     shape: tuple[int, ...]
 
     @classmethod
@@ -283,7 +283,7 @@ class BaseEntry:
     """The checkpoint that a delta builds on."""
 
     path: str
-    """Relative to the delta if both are on the same file system, otherwise absolute."""
+    """Path relative to the delta if both are on the same file system, otherwise absolute."""
     token: str
     """Token of the base; a different save at that path is rejected."""
 

@@ -1,4 +1,4 @@
-"""Writes a table of a checkpoint to one file for other programs."""
+"""Write a table from a checkpoint to one file for other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def export_table(
     columns: Sequence[str] = COLUMNS,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write all rows of a table, with deltas merged, to a new file; return their number.
+    """Write all rows of a table, with deltas merged, to a new file; return the number of rows.
 
     The suffix determines the format: `.parquet` has columns key, values, state, counters; `.csv`
     has one column per number: key, values_0, ..., then each state and counter by name.

@@ -32,14 +32,14 @@ __all__ = [
 READ_BYTES = 4 << 20
 _LOCAL_SCHEMES = ("file", "local")
 OBJECT_STORES = ("abfs", "abfss", "az", "gcs", "gs", "memory", "oss", "s3", "s3a")
-"""fsspec's schemes of stores without folders."""
+"""fsspec schemes of stores that have no folders."""
 
 
 class FoundFile(NamedTuple):
     """A file in a folder."""
 
     path: str
-    """Relative to the folder, with slashes."""
+    """Path relative to the folder, with slashes."""
     num_bytes: int
 
 
@@ -60,7 +60,7 @@ def reported(
 
 
 def checksum_text(crc: int) -> str:
-    """Return a checksum as written in manifests: CRC-32 as in gzip and PNG.
+    """Return a checksum as written in manifests, which use the same CRC-32 as gzip and PNG.
 
     >>> checksum_text(zlib.crc32(b"123456789"))
     'crc32:cbf43926'
@@ -69,7 +69,7 @@ def checksum_text(crc: int) -> str:
 
 
 class OutputFile(abc.ABC):
-    """A new file, complete and on disk only after `close()` has returned."""
+    """A new file that is complete and on disk only after `close()` has returned."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
     """The errors it raises."""
@@ -102,7 +102,7 @@ class OutputFile(abc.ABC):
 
 
 class Folder(abc.ABC):
-    """Files by their path relative to `root`. Thread-safe."""
+    """Files addressed by their path relative to `root`. Thread-safe."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
     """The errors its files raise."""
@@ -122,7 +122,7 @@ class Folder(abc.ABC):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options with which fsspec opened it."""
+        """The options that fsspec opened it with."""
         return dict(self._options)
 
     def locate(self, path: str) -> str:
@@ -130,13 +130,14 @@ class Folder(abc.ABC):
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def sub(self, path: str) -> Folder:
-        """Return another folder, by its absolute path or relative to this one (with `..`).
+        """Return a folder given by its absolute path, or by a path relative to this one (with
+        `..`).
 
-        Raises ConfigError for a URL that leads from a checkpoint to another kind of service than
-        its own, unless that is a disk or an object store: manifests may not be trusted.
+        Raises ConfigError for a URL that leads from a checkpoint to a different kind of service,
+        unless that is a disk or an object store, since manifests may be untrusted.
         """
         if "://" in path:
-            scheme = path.rpartition("://")[0]  # all of a chain, such as "filecache::s3"
+            scheme = path.rpartition("://")[0]  # every scheme in a chain, such as "filecache::s3"
             known = {*OBJECT_STORES, *_LOCAL_SCHEMES, self.root.rpartition("://")[0]}
             if scheme not in known:
                 raise ConfigError(
@@ -148,11 +149,11 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def create(self, path: str) -> OutputFile:
-        """Create a file for writing, and its parent folders."""
+        """Create a file and its parent folders, and open it for writing."""
 
     @abc.abstractmethod
     def replace(self, path: str, data: bytes, pending: str) -> None:
-        """Replace the file atomically; it is on disk when this returns.
+        """Replace the file atomically. It is on disk when this returns.
 
         pending: the path of the temporary file.
         """
@@ -163,15 +164,15 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def size(self, path: str) -> int | None:
-        """Return the size of the file in bytes; None if it does not exist."""
+        """Return the size of the file in bytes, or None if it does not exist."""
 
     @abc.abstractmethod
     def modified(self, path: str) -> float | None:
-        """Return the time of the last write in seconds since 1970; None if unknown."""
+        """Return the time of the last write in seconds since 1970, or None if unknown."""
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
-        """Return all files below; none if the folder does not exist."""
+        """Return all files below the folder; none if it does not exist."""
 
     @abc.abstractmethod
     def folders(self) -> list[str]:
@@ -179,14 +180,14 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, and folders that become empty. Missing files are ignored."""
+        """Remove files and any folders left empty. Missing files are ignored."""
 
     @abc.abstractmethod
     def remove_empty(self) -> None:
         """Remove table folders without files, then the folder itself if it is empty."""
 
     def reading(self, path: str) -> AbstractContextManager[None]:
-        """Convert errors raised while reading the file into errors that name it."""
+        """Convert errors raised while reading a file into errors that name the file."""
         return reported("read", self.locate(path), self._kinds)
 
     def read(self, path: str, *, max_bytes: int | None = None) -> bytes:
@@ -199,7 +200,7 @@ class Folder(abc.ABC):
         return found
 
     def _read(self, path: str, limit: int | None) -> bytes:
-        """Return the first `limit` bytes of the file; None: all of them."""
+        """Return the first `limit` bytes of the file, or all of them if it is None."""
         with self.reading(path), self.open(path) as file:
             if limit is None:
                 return file.read()
@@ -226,7 +227,7 @@ def open_folder(
 ) -> Folder:
     """Return the folder at a path or URL; it need not exist.
 
-    within: restricts the folder, its files and folders reached from it; paths outside raise
+    within: the root for the folder, its files and all folders reached from it; others raise
         ConfigError.
 
     >>> open_folder("memory://models/ads").locate("manifest.json")
@@ -270,7 +271,7 @@ class Confinement:
 
     def __init__(self, root: str, reason: str = "") -> None:
         if not root:
-            raise ConfigError("the root of a Confinement must be a directory or URL, got ''")
+            raise ConfigError("Confinement.root must be a directory or URL, got ''")
         local = _local_path(root)
         self.root = root if local is None else _real(local)
         self._reason = f"; {reason}" if reason else ""
@@ -289,7 +290,7 @@ class Confinement:
 
 
 def _local_path(path: str) -> str | None:
-    """Return a path on this machine's disks without its scheme; None for other URLs."""
+    """Return a local path without its scheme, or None for other URLs."""
     scheme, mark, rest = path.partition("://")
     if mark and scheme in _LOCAL_SCHEMES:
         return rest
@@ -305,7 +306,7 @@ def _is_url_below(url: str, root: str) -> bool:
     scheme, _, rest = url.partition("://")
     top_scheme, _, top = root.partition("://")
     top = top.rstrip("/")
-    # fsspec opens "a://x::b://y" as one file system on top of another; HTTP servers decode %2e.
+    # fsspec opens "a://x::b://y" as one file system layered on another; HTTP servers decode %2e.
     if scheme != top_scheme or "::" in rest or "\\" in rest or ".." in unquote(rest).split("/"):
         return False
     return not top or rest.rstrip("/") == top or rest.startswith(f"{top}/")

@@ -1,4 +1,4 @@
-"""Imports vectors and models from other formats."""
+"""Import vectors and models from other formats."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def import_paddle(
     )
     for name in tables:
         if name not in variables:
-            raise ConfigError(f"table {name!r}: expected one of {sorted(variables)}")
+            raise ConfigError(
+                f"table {name!r}: not in the directory, expected one of {sorted(variables)}"
+            )
         if variables[name].ndim != 2 or variables[name].dtype != np.float32:
             found = f"{variables[name].dtype}{list(variables[name].shape)}"
             raise ConfigError(f"table {name!r}: expected float32[V, D], found {found}")
@@ -114,12 +116,12 @@ def import_table(
     has_header: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[RowChunk]:
-    """Read rows from a file of keys and vectors: `.parquet`, or `.csv`, which may be compressed.
+    """Read rows from a `.parquet` or `.csv` file of keys and vectors; a CSV may be compressed.
 
     The key is `key_column`, or else the column `key`, or else the first. The vector is one column
     of lists (in CSV: text such as `0.5 0.25` or `[0.5, 0.25]`), or all columns of numbers. A CSV
     without column names needs has_header=False. A negative key is reinterpreted as an unsigned
-    64-bit number. Rows have no state and counters.
+    64-bit number. Rows have no state or counters.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:

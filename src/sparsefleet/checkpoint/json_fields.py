@@ -1,4 +1,4 @@
-"""Strict reading of JSON objects: each field exactly once, with its type, and no others."""
+"""Read JSON objects strictly: each field exactly once, with the right type, and no others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def parse_object(data: bytes, thing: str) -> JsonObject:
 
 
 class Fields:
-    """Takes the fields of a JSON object one by one."""
+    """Takes the fields of a JSON object one at a time."""
 
     def __init__(self, value: object, thing: str) -> None:
         check(isinstance(value, Mapping), thing, "an object", value)
@@ -107,12 +107,12 @@ class Fields:
         return tuple(read(item, f"{thing}[{place}]") for place, item in enumerate(value))
 
     def optional(self, name: str, read: Callable[[object, str], T]) -> T | None:
-        """Take a field read by `read`; None for null."""
+        """Take a field read by `read`, or None if it is null."""
         value, thing = self._take(name)
         return None if value is None else read(value, thing)
 
     def end(self) -> None:
-        """Raise if fields are left."""
+        """Raise if any fields are left."""
         check(not self._left, self._thing, "no other field", sorted(self._left))
 
 

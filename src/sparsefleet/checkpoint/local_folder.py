@@ -34,13 +34,13 @@ def _make_folder(path: str) -> None:
         return
     above = os.path.dirname(path)
     _make_folder(above)
-    with contextlib.suppress(FileExistsError):  # another server was faster
+    with contextlib.suppress(FileExistsError):  # another server created it first
         os.mkdir(path)
     _sync_folder(above)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; opening a pipe would otherwise wait for its writer."""
+    """Open a file without waiting; opening a pipe would otherwise block until it has a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -50,7 +50,7 @@ def _remove_if_empty(path: str) -> None:
 
 
 class _LocalFile(OutputFile):
-    """An unbuffered file: rows arrive in large pieces."""
+    """An unbuffered file, since rows arrive in large pieces."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -90,7 +90,7 @@ class LocalFolder(Folder):
         super().__init__(os.path.abspath(os.path.expanduser(root)), storage_options, within)
 
     def allowed(self, path: str) -> str:
-        """Return the location of the file. Raises ConfigError if links lead out of the root."""
+        """Return the location of the file. Raises ConfigError if links lead outside the root."""
         location = self.locate(path)
         if self._within is not None:
             self._within.check(location)

@@ -1,4 +1,4 @@
-"""The manifest: the contents of a checkpoint and its checksums."""
+"""The manifest, which lists the contents of a checkpoint with their checksums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["FORMAT", "FORMAT_VERSION", "Manifest", "SERIES_NOTE"]
 FORMAT = "sparsefleet-checkpoint"
 FORMAT_VERSION = 1
 SERIES_NOTE = "series"
-"""Among the notes of a checkpoint in a series: its `number` there and its `generation`."""
+"""The note of a checkpoint in a series that holds its `number` there and its `generation`."""
 
 Kind = Literal["full", "delta"]
 
@@ -49,16 +49,16 @@ class Manifest:
     """
 
     token: str
-    """Token of the save: 16 hexadecimal digits, part of the name of every file."""
+    """Token of the save: 16 hexadecimal digits that are part of every file name."""
 
     step: int
     """Number of training steps at the time of the save."""
 
     created: str
-    """Time of the save: ISO 8601, UTC."""
+    """Time of the save, in ISO 8601, UTC."""
 
     written_by: str = ""
-    """Program and version."""
+    """Program and version that wrote the checkpoint."""
 
     tables: tuple[TableEntry, ...] = ()
 
@@ -68,27 +68,27 @@ class Manifest:
     dense_file: FileEntry | None = None
 
     workers_file: FileEntry | None = None
-    """A JSON list with one object per worker, such as its position in the data."""
+    """File with a JSON list of one object per worker, such as its position in the data."""
 
     base: BaseEntry | None = None
-    """Set in a delta: the checkpoint that holds the rows missing from its own files."""
+    """For a delta, the checkpoint that holds the rows missing from its own files."""
 
     same_as: tuple[str, ...] = ()
     """Tokens of earlier saves here with the same contents; deltas based on them stay valid."""
 
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """Data that the saver needs when loading; plain JSON."""
+    """Data that the saver needs when loading, as plain JSON."""
 
     @property
     def number(self) -> int | None:
-        """Counts the saves of a series; None outside of a series, and in series written by older
-        versions."""
+        """Counts the saves in a series; None outside a series, and in series written by older
+        versions.
+        """
         return self._series_count("number")
 
     @property
     def generation(self) -> int | None:
-        """Number of the training run, counted from scratch starts in its series; None if
-        unknown."""
+        """Number of training runs started from scratch in the series so far; None if unknown."""
         return self._series_count("generation")
 
     def _series_count(self, name: str) -> int | None:
@@ -98,7 +98,7 @@ class Manifest:
 
     @property
     def age_order(self) -> tuple[int, datetime, int]:
-        """A sort key that grows with each save of a series, even if the clock or the step goes
+        """A sort key that increases with each save in a series, even if the clock or the step goes
         back.
 
         Only saves without a number, which older versions wrote, are ordered by time.
@@ -165,7 +165,7 @@ class Manifest:
         return sum(entry.num_bytes for entry in self.files())
 
     def table(self, name: str, where: str = "checkpoint") -> TableEntry:
-        """Return the table with that name. Raises CheckpointMismatchError if there is none."""
+        """Return the table with this name. Raises CheckpointMismatchError if there is none."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -245,19 +245,19 @@ def _is_time(text: object) -> bool:
 
 
 def _parse_time(text: str) -> datetime:
-    """Return whether the text is a UTC time, with or without fractions of a second."""
+    """Return whether the text is a UTC time, with or without fractional seconds."""
     return datetime.strptime(text, f"%Y-%m-%dT%H:%M:%S{'.%f' if '.' in text else ''}Z")
 
 
 def _check_format(value: JsonObject, location: str) -> None:
-    """Check format and version first: a newer format may have other fields."""
+    """Check format and version first, because a newer format may have other fields."""
     check(value.get("format") == FORMAT, "manifest.format", repr(FORMAT), value.get("format"))
     version = value.get("format_version")
     check(is_count(version), "manifest.format_version", "a whole number >= 0", version)
     assert isinstance(version, int)
     if version > FORMAT_VERSION:
         raise CheckpointVersionError(
-            f"{location}: expected format version {FORMAT_VERSION}, found {version}: "
-            "it was written by a newer sparsefleet; upgrade to read it"
+            f"{location}: expected format version {FORMAT_VERSION}, found {version}, written by a "
+            "newer sparsefleet; upgrade sparsefleet to read it"
         )
     check(version == FORMAT_VERSION, "manifest.format_version", str(FORMAT_VERSION), version)

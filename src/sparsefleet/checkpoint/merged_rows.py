@@ -1,4 +1,4 @@
-"""Merges rows of a full checkpoint and its deltas: for each key, the newest row wins."""
+"""Merge the rows of a full checkpoint and its deltas, keeping the newest row for each key."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def merged_rows(
 ) -> Iterator[RowChunk]:
     """Yield the rows of a table in a chain of checkpoints, newest first.
 
-    If all were written by the same number of servers, a key is in the same shard of each; shards
-    are then merged one by one, with the keys of only one in memory.
+    If all were written by the same number of servers, a key is in the same shard of each. Shards
+    are then merged one at a time, with only one shard's keys in memory.
     """
     links: Links = []
     for checkpoint in chain:
@@ -83,7 +83,7 @@ def _merge(
 
 
 def find_in(ordered: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the position of each key in `ordered`, and whether it is there."""
+    """Return the position of each key in `ordered`, and whether it was found."""
     if not len(ordered):
         return np.zeros(len(keys), np.intp), np.zeros(len(keys), np.bool_)
     places = np.searchsorted(ordered, keys)

@@ -1,4 +1,4 @@
-"""Names of checkpoint files: all except the manifest contain the token of the save."""
+"""Names of checkpoint files. All except the manifest contain the token of the save."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_token(text: object) -> bool:
 
 
 def token_of(path: str) -> str | None:
-    """Return the token in the path of a checkpoint file; None for other files.
+    """Return the token in the path of a checkpoint file, or None for other files.
 
     >>> token_of("tables/ads-00112233aabbccdd/00000-of-00002-00000.parquet")
     '00112233aabbccdd'
@@ -67,7 +67,7 @@ def token_of(path: str) -> str | None:
 def encode_name(name: str) -> str:
     """Encode a table name for a path: every byte except `A-Z a-z 0-9 _ -` becomes `%XX`.
 
-    Beyond 180 characters the rest is replaced by a hash.
+    Anything beyond 180 characters is replaced by a hash.
 
     >>> encode_name("ads/eu")
     'ads%2Feu'
@@ -84,7 +84,7 @@ def row_file(table: str, token: str, shard: int, num_shards: int, part: int) -> 
 
 
 def removed_file(table: str, token: str, shard: int, num_shards: int) -> str:
-    """Return the path of the keys that a delta removes."""
+    """Return the path of the file that lists the keys a delta removes."""
     return f"removed/{encode_name(table)}-{token}/{shard:05d}-of-{num_shards:05d}.parquet"
 
 
@@ -118,12 +118,12 @@ def step_name(step: int) -> str:
     'step-000000001200'
     """
     if not 0 <= step <= _MAX_STEP:
-        raise ConfigError(f"step of a checkpoint must be in 0..{_MAX_STEP}, got {step}")
+        raise ConfigError(f"a checkpoint's step must be in 0..{_MAX_STEP}, got {step}")
     return f"step-{step:012d}"
 
 
 def step_of(name: str) -> int | None:
-    """Return the step of a folder name; None if it is not a checkpoint of a series."""
+    """Return the step in a folder name, or None if it is not a checkpoint in a series."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""Reads files written by `fluid.io.save_persistables` of PaddlePaddle 1.x.
+"""Read files written by PaddlePaddle 1.x's `fluid.io.save_persistables`.
 
 Format of a variable: uint32 0; uint64 number of sequence levels, each uint64 size and offsets;
 uint32 0; int32 length and a TensorDesc message (type, dims); the data. Little-endian.
@@ -30,7 +30,7 @@ TYPE_NAMES = {
     20: "uint8",
     21: "int8",
 }
-"""NumPy's name of each VarType.Type of framework.proto."""
+"""NumPy's name for each VarType.Type in framework.proto."""
 _LOD_TENSOR = 7
 _MAX_DESCRIPTION_BYTES = 1 << 20
 _MAX_LEVELS = 1 << 10
@@ -45,16 +45,16 @@ def read_paddle_persistables(
 ) -> dict[str, NDArray[Any]]:
     """Read the variables of a persistables directory, by name.
 
-    Without `filename`, each file is a variable with the name of the file; `names` selects some.
-    With `filename`, that file holds all variables in the order of their names, but not the
-    names: these come from `names` or from the program (`__model__`) next to it.
+    Without `filename`, each file holds the variable of the same name; `names` selects some. With
+    `filename`, that file holds all variables in the order of their names, but not the names
+    themselves, which come from `names` or from the program (`__model__`) next to it.
     """
     folder = open_folder(path, storage_options)
     if filename is not None:
         return _read_combined(folder, filename, names)
     found = sorted(file.path for file in folder.files() if file.path != _PROGRAM)
     if not found:
-        raise CheckpointMissingError(f"{folder.root}: expected files of variables, found none")
+        raise CheckpointMissingError(f"{folder.root}: expected variable files, found none")
     for name in names or ():
         if name not in found:
             raise CheckpointMissingError(f"{folder.locate(name)}: expected the file, found none")
@@ -72,8 +72,8 @@ def _read_combined(
     if names is None:
         if folder.size(_PROGRAM) is None:
             raise ConfigError(
-                f"{folder.locate(filename)} contains variables without their names: pass `names`, "
-                f"because there is no {_PROGRAM} that lists them"
+                f"{folder.locate(filename)} contains variables without their names; pass `names`, "
+                f"because no {_PROGRAM} lists them"
             )
         names = _persistable_names(_Bytes(folder.read(_PROGRAM), folder.locate(_PROGRAM)))
     bytes_left = _Bytes(folder.read(filename), folder.locate(filename))
@@ -83,7 +83,7 @@ def _read_combined(
 
 
 class _Bytes:
-    """Reads the bytes of a file from the front."""
+    """Reads the bytes of a file from the beginning."""
 
     def __init__(self, data: bytes, location: str) -> None:
         self._left = memoryview(data)
@@ -110,7 +110,7 @@ class _Bytes:
 
     def fail(self, expected: str, found: str) -> None:
         raise CorruptFileError(
-            f"{self.location}: expected a file of Paddle 1.x with {expected}, found {found}"
+            f"{self.location}: expected a Paddle 1.x file with {expected}, found {found}"
         )
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ def _message(data: _Bytes) -> Iterator[tuple[int, int | _Bytes]]:
 
 
 def _persistable_names(program: _Bytes) -> list[str]:
-    """Return the names of persistable tensors in ProgramDesc.blocks.vars."""
+    """Return the names of the persistable tensors in ProgramDesc.blocks.vars."""
     names = []
     for number, block in _message(program):
         for field, variable in _message(block) if number == 1 and isinstance(block, _Bytes) else ():

@@ -1,9 +1,9 @@
-"""Writes Parquet files with fixed-width list columns at the speed of the disk.
+"""Write Parquet files with fixed-width list columns at the speed of the disk.
 
-General writers compute the levels of a list column value by value, which costs ten times the
-copy itself. Here all lists of a column have the same length, so the levels of a page depend only
-on its number of rows: they are computed once, and values are written straight from memory. No
-compression, dictionaries or statistics. Any Parquet reader can read the files.
+General writers compute the levels of a list column value by value, which costs ten times as much as
+the copy itself. Here all lists in a column have the same length, so the levels of a page depend
+only on its number of rows; they are computed once, and values are written straight from memory.
+Files have no compression, dictionaries or statistics, and any Parquet reader can read them.
 
 The metadata is encoded with the few parts of Thrift's compact protocol that it needs. A struct is
 a dict {field number: value}; the Python type of a value determines its Thrift type: bool, I32,
@@ -124,11 +124,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the file: numbers, or lists of `width` numbers each."""
+    """A column of the file, holding numbers or lists of `width` numbers each."""
 
     name: str
     dtype: str
-    """float32, uint32 or uint64"""
+    """One of float32, uint32, uint64."""
     width: int | None = None
     """Length of each list, >= 1; None for plain numbers."""
 
@@ -137,7 +137,7 @@ class Column:
         return np.dtype(self.dtype).itemsize * (self.width or 1)
 
     def elements(self) -> list[Struct]:
-        """Return its elements of the schema tree, parents first."""
+        """Return the column's elements in the schema tree, parents first."""
         leaf: dict[int, Value] = {
             1: _PHYSICAL[self.dtype],
             3: _REQUIRED,
@@ -168,7 +168,7 @@ def _levels(rows: int, width: int) -> bytes:
 class ParquetWriter:
     """Writes rows column by column to `write`, which receives the bytes in pieces.
 
-    Buffers up to 16 MiB of rows by reference: their arrays must not change before `close()`.
+    Buffers up to 16 MiB of rows by reference, so their arrays must not change before `close()`.
     Not thread-safe.
     """
 
@@ -245,7 +245,7 @@ class ParquetWriter:
             1: _PHYSICAL[column.dtype],
             2: [_PLAIN, _RLE],
             3: column.path(),
-            4: I32(0),  # not compressed
+            4: I32(0),  # uncompressed
             5: self._waiting_rows * (column.width or 1),
             6: size,
             7: size,

@@ -50,7 +50,7 @@ class PendingCheckpoint:
     """A save into a folder. An older checkpoint there stays valid until the commit.
 
     Other processes may write files for it with `RowFileWriter(path, token, ...)`.
-    Writing is thread-safe; commit or abort when all writers are done.
+    Writing is thread-safe; call `commit` or `abort` when all writers are done.
 
     >>> import numpy as np, tempfile
     >>> from sparsefleet.checkpoint import Checkpoint
@@ -63,10 +63,10 @@ class PendingCheckpoint:
     """
 
     def __init__(self, folder: Folder) -> None:
-        """Use `begin`."""
+        """Do not call the constructor; use `begin`."""
         self.folder = folder
         self.token = new_token()
-        """Part of the name of every file of this save."""
+        """Part of the name of every file in this save."""
         self._dense: tuple[DenseEntry, ...] = ()
         self._dense_file: FileEntry | None = None
         self._workers_file: FileEntry | None = None
@@ -77,7 +77,7 @@ class PendingCheckpoint:
     def begin(
         cls, path: str, storage_options: Mapping[str, Any] | None = None
     ) -> PendingCheckpoint:
-        """Start a save at a path or URL; remove files that crashed saves left there."""
+        """Start a save at a path or URL; remove files left there by crashed saves."""
         folder = open_folder(path, storage_options)
         _clean_quietly(folder)
         return cls(folder)
@@ -108,7 +108,7 @@ class PendingCheckpoint:
         self._dense_file = write_dense(self.folder, self.token, tensors)
 
     def write_workers(self, workers: Sequence[Mapping[str, Any]]) -> None:
-        """Write what each worker needs to resume, by rank; plain JSON."""
+        """Write the state each worker needs to resume, by rank, as plain JSON."""
         check_json(workers, "workers")
         file = self.folder.create(workers_file(self.token))
         try:
@@ -120,7 +120,7 @@ class PendingCheckpoint:
         self._workers_file = FileEntry(workers_file(self.token), file.num_bytes, file.checksum)
 
     def renew(self) -> None:
-        """Show that the save is alive; call it regularly while other processes write."""
+        """Show that the save is alive. Call this regularly while other processes write."""
         self._marker.renew()
 
     def commit(
@@ -136,9 +136,9 @@ class PendingCheckpoint:
     ) -> Manifest:
         """Commit the checkpoint atomically, then remove the one it replaces.
 
-        `tables` include their files (`TableEntry.with_files`). `base` is the path of the
-        checkpoint that a delta builds on, which must be the save `base_token`. `same_as` are
-        tokens of saves with the same contents, and `created` their time (default: now). On return
+        `tables` include their files (`TableEntry.with_files`). `base` is the path of the checkpoint
+        that a delta builds on, which must be the save `base_token`. `same_as` lists the tokens of
+        saves with the same contents, and `created` is their time (default: now). On return,
         everything is on disk. If it raises, the older checkpoint stays valid and this save is
         aborted; if the very last step failed, one of the two is valid, and the files of both are
         kept.
@@ -202,7 +202,7 @@ class PendingCheckpoint:
         )
 
     def _numbered(self, notes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the notes, in a series with the number that follows those of all saves there."""
+        """Return the notes; in a series, add the next number after all saves there."""
         from sparsefleet.checkpoint.series import list_checkpoints  # it imports this module
 
         name = posixpath.basename(self.folder.root.rstrip("/"))
@@ -215,7 +215,7 @@ class PendingCheckpoint:
         return {**notes, SERIES_NOTE: series}
 
     def _may_be_committed(self) -> bool:
-        """Return whether a failed commit took effect; True if unknown, so no file is removed."""
+        """Return whether a failed commit took effect; True if unknown, to keep all files."""
         try:
             return read_manifest(self.folder).token == self.token
         except CheckpointMissingError:
@@ -234,13 +234,16 @@ class PendingCheckpoint:
     def _base_entry(self, base: str, token: str | None, tables: Sequence[TableEntry]) -> BaseEntry:
         path = relative_path(base, self.path)
         if path == ".":
-            raise ConfigError(f"{self.path}: a delta cannot replace its own base")
+            raise ConfigError(
+                f"{self.path}: a delta cannot replace its own base; save it to a different "
+                "directory"
+            )
         folder = self.folder.sub(path)
         found = read_manifest(folder)
         if token is not None and token not in (found.token, *found.same_as):
             raise CheckpointMismatchError(
                 f"{folder.root}: expected the save {token} that this delta builds on, found "
-                f"{found.token}: another job saves to the same directory"
+                f"{found.token}; another job saves to the same directory, so give each its own"
             )
         known = {table.name: table for table in found.tables}
         for table in tables:
@@ -249,7 +252,7 @@ class PendingCheckpoint:
         return BaseEntry(path, found.token)
 
     def _check_files(self, manifest: Manifest) -> None:
-        """Check again that files written by other processes are complete."""
+        """Check again that all files written by other processes are complete."""
         for entry in manifest.files():
             found = self.folder.size(entry.path)
             location = self.folder.locate(entry.path)
@@ -268,7 +271,7 @@ def _program() -> str:
 
 
 def _clean_quietly(folder: Folder) -> None:
-    """Remove files of crashed saves; failing to do so does not fail this save."""
+    """Remove files left by crashed saves; failing to do so does not fail this save."""
     try:
         removed = clean_up_folder(folder)
     except CheckpointError as error:
@@ -279,7 +282,8 @@ def _clean_quietly(folder: Folder) -> None:
 
 
 def relative_path(path: str, start: str) -> str:
-    """Return `path` relative to the folder `start`, or absolute if it is on another file system.
+    """Return `path` relative to the folder `start`, or absolute if it is on a different file
+    system.
 
     >>> relative_path("s3://bucket/run/step-1", "s3://bucket/run/step-2")
     '../step-1'
@@ -296,7 +300,7 @@ def relative_path(path: str, start: str) -> str:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Split into scheme with host or bucket, and the path there."""
+    """Split a path or URL into its scheme with host or bucket, and the path there."""
     scheme, mark, rest = path.rpartition("://")
     if scheme in ("", "file", "local"):
         return "", os.path.abspath(os.path.expanduser(rest))

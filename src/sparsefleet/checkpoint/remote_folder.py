@@ -1,4 +1,4 @@
-"""A folder on an fsspec file system, such as an object store: files appear when closed."""
+"""A folder on an fsspec file system, such as an object store, where files appear when closed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsefleet.errors import ConfigError
 
 __all__ = ["RemoteFolder"]
 
-# Drivers raise errors of their client libraries; only the message says what happened.
+# Drivers raise their client libraries' errors; only the message says what happened.
 _ANY = (Exception,)
 
 
@@ -41,7 +41,7 @@ class _RemoteFile(OutputFile):
     def discard(self) -> None:
         with contextlib.suppress(Exception):
             self._file.discard()
-        self._file.closed = True  # or garbage collection would close the file and upload it
+        self._file.closed = True  # otherwise garbage collection would close the file and upload it
 
 
 class RemoteFolder(Folder):
@@ -63,7 +63,7 @@ class RemoteFolder(Folder):
 
     def _make_folder(self, full: str) -> None:
         """Create the folder of the file."""
-        # In an object store, creating a folder with a misspelt name would create a bucket.
+        # In an object store, creating a folder with a misspelled name would create a bucket.
         if self.root.partition("://")[0] not in OBJECT_STORES:
             self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)
 
@@ -135,4 +135,4 @@ class RemoteFolder(Folder):
                     self._fs.rm_file(self._full(path))
 
     def remove_empty(self) -> None:
-        """Do nothing: object stores have no empty folders."""
+        """Do nothing, since object stores have no empty folders."""

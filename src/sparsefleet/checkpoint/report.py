@@ -1,4 +1,4 @@
-"""Prints checkpoints, problems and differences."""
+"""Print checkpoints, problems and differences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "problem_json",
 ]
 
-_PIPE_WIDTH = 10_000  # wide enough to truncate nothing in a pipe
+_PIPE_WIDTH = 10_000  # wide enough that nothing is truncated in a pipe
 
 
 def print_json(value: object) -> None:
@@ -84,7 +84,7 @@ def print_listed(found: Sequence[ListedCheckpoint]) -> None:
 
 def print_manifest(checkpoint: Checkpoint, *, with_files: bool) -> None:
     manifest = checkpoint.manifest
-    print(f"{checkpoint.path}: {manifest.kind} checkpoint of step {manifest.step}")
+    print(f"{checkpoint.path}: {manifest.kind} checkpoint at step {manifest.step}")
     print(f"created {manifest.created} by {manifest.written_by or 'an unknown program'}")
     print(f"{manifest.num_bytes:,} bytes, token {manifest.token}")
     if manifest.base is not None:

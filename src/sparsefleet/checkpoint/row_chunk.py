@@ -22,11 +22,11 @@ __all__ = [
 ]
 
 COLUMNS = ("values", "state", "counters")
-"""The columns of rows besides the key."""
+"""The columns of a row other than the key."""
 
 
 class RowArrays(Protocol):
-    """Rows to be written, such as `Rows` of a store."""
+    """Rows to be written, such as a store's `Rows`."""
 
     @property
     def keys(self) -> NDArray[np.uint64]: ...
@@ -39,7 +39,7 @@ class RowArrays(Protocol):
 
 
 class RowChunk(NamedTuple):
-    """Rows as columns."""
+    """A chunk of rows, as columns."""
 
     keys: NDArray[np.uint64]
     """uint64[N]"""

@@ -1,4 +1,4 @@
-"""Reads the Parquet files of rows and of removed keys, a row group at a time."""
+"""Read Parquet files of rows and of removed keys, one row group at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_row_file(
 ) -> Iterator[RowChunk]:
     """Yield the rows of a file in chunks of up to 16 MiB; columns not listed have width 0.
 
-    Raises CorruptFileError if the file does not match entry and layout. Does not check the
+    Raises CorruptFileError if the file does not match its entry and the layout. Does not verify the
     checksum.
     """
     widths = {"values": layout.dim, "state": layout.state, "counters": layout.counters}
@@ -54,7 +54,7 @@ def read_row_file(
 
 
 def read_keys(folder: Folder, entry: FileEntry) -> Iterator[NDArray[np.uint64]]:
-    """Yield the keys of a file of removed keys."""
+    """Yield the keys in a file of removed keys."""
     for group in _read_groups(folder, entry, {"key": pa.uint64()}, ["key"], {"key": 1}):
         yield group.column("key").to_numpy()
 
@@ -108,7 +108,7 @@ def _read_groups(
 def _check_group(group: Any, widths: dict[str, int], location: str) -> None:
     """Check that reading a row group takes no more memory than the file has bytes.
 
-    With compression, dictionaries or nulls, a few bytes can stand for any number of rows.
+    With compression, dictionaries or nulls, a few bytes could stand for any number of rows.
     """
     for place in range(group.num_columns):
         column = group.column(place)
@@ -142,7 +142,7 @@ def _check_schema(schema: pa.Schema, wanted: dict[str, pa.DataType], location: s
 
 
 def _matrix(column: pa.ChunkedArray, width: int, location: str, name: str) -> NDArray[Any]:
-    """Return lists of equal width as an array [N, width]; contiguous lists are not copied."""
+    """Return lists of equal width as an array [N, width], without copying contiguous lists."""
     parts = []
     for chunk in column.chunks:
         offsets = np.asarray(chunk.offsets)

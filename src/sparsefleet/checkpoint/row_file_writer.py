@@ -1,4 +1,4 @@
-"""Writes the rows of one shard of a table, and the keys that a delta removes."""
+"""Write the rows of one shard of a table, and the keys that a delta removes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 30
 
 
 def columns_of(layout: RowLayout) -> list[Column]:
-    """Return the columns of a file of rows, without those of width 0."""
+    """Return the columns of a file of rows, omitting those of width 0."""
     columns = [
         Column("key", "uint64"),
         Column("values", "float32", layout.dim),
@@ -57,8 +57,9 @@ class _OpenFile:
 class RowFileWriter:
     """Writes the rows of one shard to files of about 1 GiB.
 
-    Memory: up to 16 MiB of rows besides the current chunk. Files take effect when a manifest lists
-    them: pass the result of `close()` to the process that commits. Not thread-safe.
+    Holds up to 16 MiB of rows in memory in addition to the current chunk. Files take effect when a
+    manifest lists them, so pass the result of `close()` to the process that commits. Not
+    thread-safe.
 
     >>> import numpy as np, tempfile
     >>> from sparsefleet.checkpoint import RowChunk
@@ -104,7 +105,7 @@ class RowFileWriter:
             self._end_file()
 
     def close(self) -> list[FileEntry]:
-        """Finish the last file and return all files; at least one, even without rows."""
+        """Finish the last file and return all files; there is at least one, even without rows."""
         if not self._is_closed:
             try:
                 if self._current is None and not self._entries:
@@ -117,7 +118,7 @@ class RowFileWriter:
         return list(self._entries)
 
     def discard(self) -> None:
-        """Remove the files written. Never raises."""
+        """Remove all files written so far. Never raises."""
         if self._current is not None:
             self._current.file.discard()
         with contextlib.suppress(CheckpointError):
@@ -161,7 +162,7 @@ def write_removed_keys(
 ) -> list[FileEntry]:
     """Write the keys that a delta removes from one shard (index, number of shards) of a table.
 
-    Returns the entry of the file; without keys there is no file and no entry.
+    Returns the file's entry; if there are no keys, there is no file and no entry.
     """
     folder = path if isinstance(path, Folder) else open_folder(path, storage_options)
     some = (array for array in keys if len(array))

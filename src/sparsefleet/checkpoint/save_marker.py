@@ -1,8 +1,8 @@
-"""Distinguishes running saves from crashed ones, and removes the files that crashed saves left.
+"""Distinguish running saves from crashed ones, and remove the files that crashed saves left.
 
 A save creates `pending-<token>.json` first and removes it last. On a disk it holds a lock (flock)
-on that file, which the system releases however the process ends. Object stores have no locks:
-there a save counts as running until none of its files has changed for a day.
+on that file, which the system releases however the process ends. Object stores have no locks, so a
+save there counts as running until none of its files has changed for a day.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ class SaveMarker:
         self._written = time.monotonic()
 
     def _put_locked(self, folder: LocalFolder) -> None:
-        """Lock the file before it gets its name, so that it is never seen unlocked."""
+        """Lock the file before it gets its name, so that nobody sees it unlocked."""
         location = folder.locate(marker_file(self._token))
         before = folder.locate(pending_marker(self._token))
         with reported("write", location):
             while self._descriptor < 0:
                 folder.make()
-                with contextlib.suppress(FileNotFoundError):  # removed by a clean-up: try again
+                with contextlib.suppress(FileNotFoundError):  # removed by a clean-up, so try again
                     self._descriptor = _put_locked(before, location, self._contents)
 
     def renew(self) -> None:
-        """Keep a save in an object store from looking crashed; call it regularly."""
+        """Keep a save in an object store from looking crashed; must be called regularly."""
         is_old = self._descriptor < 0 and time.monotonic() - self._written > _RENEW_AFTER_S
         if is_old:
             self._put()
 
     def remove(self) -> None:
-        """Remove the marker: the save has ended."""
+        """Remove the marker, since the save has ended."""
         self._folder.remove([marker_file(self._token)])
         self.release()
 
     def release(self) -> None:
-        """Release the lock but leave the file, as a crash does."""
+        """Release the lock but leave the file, as a crash would."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -86,7 +86,7 @@ class SaveMarker:
 def _put_locked(before: str, location: str, contents: bytes) -> int:
     descriptor = os.open(before, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: its age decides
+        with contextlib.suppress(OSError):  # a file system without locks, where its age decides
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, contents)
         os.rename(before, location)
@@ -101,7 +101,7 @@ def _put_locked(before: str, location: str, contents: bytes) -> int:
 def is_running(
     folder: Folder, token: str, paths: Sequence[str], stale_after_s: float = STALE_AFTER_S
 ) -> bool:
-    """Return whether the save with that token and these files may still be running."""
+    """Return whether the save with this token and these files may still be running."""
     marker = marker_file(token)
     if marker not in paths:
         return False
@@ -151,7 +151,7 @@ def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> lis
         for token, paths in by_token.items()
         if not is_running(folder, token, paths, stale_after_s)
     ]
-    # Read the manifest last: a save seen to have ended is committed by now, if ever.
+    # Read the manifest last, because a save seen to have ended is committed by now, if ever.
     committed = read_manifest(folder).token if folder.size(MANIFEST) is not None else None
     removed: list[str] = []
     for token in over:

@@ -1,4 +1,4 @@
-"""A series: a folder of checkpoints named `step-<12 digits>` that belongs to one job."""
+"""A series is a folder of checkpoints named `step-<12 digits>` that belongs to one job."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class ListedCheckpoint(NamedTuple):
     path: str
     step: int
     manifest: Manifest | None
-    """None if it cannot be read, for the reason in `problem`."""
+    """The manifest, or None if it cannot be read for the reason in `problem`."""
     problem: CheckpointError | None
 
 
 def list_checkpoints(
     path: str, storage_options: Mapping[str, Any] | None = None
 ) -> list[ListedCheckpoint]:
-    """Return the committed checkpoints of a series, sorted by step."""
+    """Return the committed checkpoints in a series, sorted by step."""
     folder = open_folder(path, storage_options)
     found = []
     for name in folder.folders():
@@ -77,11 +77,11 @@ def latest(
     *,
     passing_over: Collection[str] = (),
 ) -> Checkpoint | None:
-    """Return the last saved checkpoint of a series whose files all exist; None without one.
+    """Return the last saved checkpoint in a series whose files all exist, or None if there is none.
 
     It need not have the highest step, because training may have restarted. Damaged checkpoints are
-    skipped with a warning; checksums are checked only by reading. `passing_over` lists paths that
-    reading has found to be damaged.
+    skipped with a warning; checksums are checked only when files are read. `passing_over` lists
+    paths already found to be damaged.
     """
     all_listed = list_checkpoints(path, storage_options)
     for listed in all_listed:
@@ -107,7 +107,7 @@ def rotate(
     *,
     newest: str | None = None,
 ) -> list[str]:
-    """Remove all but the last `keep` saved checkpoints of a series; return the removed paths.
+    """Remove all but the last `keep` saved checkpoints in a series; return the removed paths.
 
     newest: name of the checkpoint just saved, which is always kept. Bases of kept deltas are kept
     as well. Checkpoints with unreadable manifests are neither counted nor removed.
@@ -125,7 +125,7 @@ def rotate(
             base = whole[kept].base
             if base is not None:
                 kept = folder.sub(kept).sub(base.path).root
-    # Newest first: a crash in between never leaves a delta without its base.
+    # Newest first, so that a crash in between never leaves a delta without its base.
     removed = [place for place in reversed(whole) if place not in needed]
     for place in removed:
         _remove(folder.sub(place))
@@ -138,10 +138,10 @@ def clean_up(
     *,
     stale_after_s: float = STALE_AFTER_S,
 ) -> list[str]:
-    """Remove files that crashed or replaced saves left in a checkpoint or series; return them.
+    """Remove files left in a checkpoint or series by crashed or replaced saves; return their paths.
 
-    Keeps files listed in manifests, files of running saves, and files that are not named like
-    those of a save. A checkpoint with an unreadable manifest is skipped with a warning.
+    Keeps files listed in manifests, files of running saves, and files not named like a save's. A
+    checkpoint with an unreadable manifest is skipped with a warning.
     """
     folder = open_folder(path, storage_options)
     places = [folder.sub(name) for name in folder.folders() if step_of(name) is not None]
@@ -155,13 +155,13 @@ def clean_up(
 
 
 def _by_age(listed: Collection[ListedCheckpoint]) -> dict[str, Manifest]:
-    """Return manifests by path, in the order of the saves."""
+    """Return manifests by path, in the order they were saved."""
     whole = [(each.path, each.manifest) for each in listed if each.manifest is not None]
     return dict(sorted(whole, key=lambda pair: pair[1].age_order))
 
 
 def _remove(folder: Folder) -> None:
-    """Remove a checkpoint, manifest first: whatever is left then is not a checkpoint."""
+    """Remove a checkpoint, manifest first, so that whatever is left is not a checkpoint."""
     if os.path.islink(folder.root):  # keep the target of a link
         os.unlink(folder.root)
         return
@@ -174,8 +174,9 @@ def compact(
 ) -> Manifest:
     """Write a full checkpoint with the contents of a delta and its bases; return its manifest.
 
-    Without `target` it replaces the one at `path` atomically; deltas based on that one stay valid,
-    and a full checkpoint is left as it is. Checks every checksum. Memory: see `Checkpoint.rows`.
+    Without `target`, it replaces the one at `path` atomically; deltas based on that one stay valid,
+    and a full checkpoint is left unchanged. Every checksum is checked. `Checkpoint.rows` describes
+    the memory use.
     """
     checkpoint = Checkpoint.open(path, storage_options)
     manifest = checkpoint.manifest
@@ -227,14 +228,14 @@ class SeriesOwner:
     """A digest of the model's names and shapes."""
 
     generation: int = 1
-    """Counts the training runs that started from scratch in this folder."""
+    """Counts the training runs started from scratch in this folder."""
 
     token: str = ""
-    """Differs for each process that has claimed the folder."""
+    """A token that differs for each process that has claimed the folder."""
 
     @staticmethod
     def of(path: str, storage_options: Mapping[str, Any] | None = None) -> SeriesOwner | None:
-        """Return the owner of a folder; None if it is unclaimed."""
+        """Return the owner of a folder, or None if it is unclaimed."""
         folder = open_folder(path, storage_options)
         try:
             data = folder.read(_FILE)
@@ -256,7 +257,7 @@ class SeriesOwner:
         return found
 
     def claim(self, path: str, storage_options: Mapping[str, Any] | None = None) -> SeriesOwner:
-        """Write the owner of a folder, with a new token; return it."""
+        """Claim a folder with a new token; return the owner written."""
         mine = SeriesOwner(
             job=self.job, model=self.model, generation=self.generation, token=secrets.token_hex(8)
         )
@@ -273,12 +274,12 @@ class SeriesOwner:
         return mine
 
     def is_job_of(self, other: SeriesOwner) -> bool:
-        """Return whether both are the same job with the same model, as far as names are known."""
+        """Return whether both are the same job with the same model, as far as is known."""
         knows_names = bool(self.job) and bool(other.job)
         return self.model == other.model and (not knows_names or self.job == other.job)
 
     def require_owns(self, path: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Raise CheckpointMismatchError if another process has claimed the folder since."""
+        """Raise CheckpointMismatchError if another process has since claimed the folder."""
         now = SeriesOwner.of(path, storage_options)
         if now is None or now.token != self.token:
             who = "nobody" if now is None else f"{now} (generation {now.generation})"

@@ -1,4 +1,4 @@
-"""Reads files of keys and vectors from other programs, with Arrow.
+"""Read files of keys and vectors from other programs, with Arrow.
 
 Letters: N rows of a chunk, D values in a row.
 """
@@ -36,7 +36,7 @@ def read_vectors(
     has_header: bool,
     storage_options: Mapping[str, Any] | None,
 ) -> Iterator[RowChunk]:
-    """Yield the rows of a CSV or Parquet file; arguments as for `import_table`."""
+    """Yield the rows of a CSV or Parquet file; the arguments are those of `import_table`."""
     width: int | None = None
     with (
         _reported(path),
@@ -74,7 +74,7 @@ def _read_parquet(file: IO[bytes]) -> Iterator[pa.Table]:
 
 
 def _read_csv(file: IO[bytes], key_column: str | None, has_header: bool) -> Iterator[pa.Table]:
-    """Open a CSV file with keys as text: as numbers, keys above 2^63 would become floats."""
+    """Open a CSV file with keys as text; as numbers, keys above 2^63 would become floats."""
     names = _csv_names(file) if has_header else None
     options = pa.csv.ReadOptions(
         block_size=_CSV_BLOCK_BYTES, autogenerate_column_names=not has_header, use_threads=False
@@ -95,7 +95,7 @@ def _csv_names(file: IO[bytes]) -> list[str]:
 
 
 def _refuse_numbers(path: str, names: list[str]) -> None:
-    """Raise if the first line has only numbers: it is a row that would be lost as a header."""
+    """Raise if the first line has only numbers, since that row would be lost as a header."""
     if all(_NUMBER.fullmatch(name) for name in names):
         raise InputFileError(
             f"{path}: expected column names in the first line, found numbers "
@@ -107,7 +107,7 @@ def _key_name(names: list[str], key_column: str | None) -> str:
     if key_column is None:
         return "key" if "key" in names else names[0]
     if key_column not in names:
-        raise ConfigError(f"key column: expected one of {names}, got {key_column!r}")
+        raise ConfigError(f"key_column must be one of {names}, got {key_column!r}")
     return key_column
 
 

@@ -46,7 +46,7 @@ def test_show_tells_tables_tensors_and_checksums(
     code, text = run(capsys, "show", path, "--files")
     assert code == 0
     for part in (
-        "delta checkpoint of step 200",
+        "delta checkpoint at step 200",
         "adagrad(lr=0.1)",
         "sum[4]",
         "mlp.weight",
@@ -113,7 +113,7 @@ def test_export_and_compact(
     assert json.loads(text)["kind"] == "full"
     code, text = run(capsys, "compact", path)
     assert code == 0
-    assert "full checkpoint of step 200" in text
+    assert "full checkpoint at step 200" in text
     assert run(capsys, "diff", path, str(tmp_path / "full"))[0] == 0
     Checkpoint.open(path).verify()
 

@@ -116,7 +116,7 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="v.parquet: cannot be read"):
         list(import_table(str(tmp_path / "v.parquet")))
     (tmp_path / "w.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="key column: expected one of"):
+    with pytest.raises(ConfigError, match="key_column must be one of"):
         list(import_table(str(tmp_path / "w.csv"), key_column="key"))
 
 
@@ -221,7 +221,7 @@ def test_all_variables_in_one_file(tmp_path: Path) -> None:
     (tmp_path / "params").write_bytes(data)
     names = list(VARIABLES)
     assert same(read_paddle_persistables(str(tmp_path), filename="params", names=names), names)
-    with pytest.raises(ConfigError, match="without their names: pass `names`"):
+    with pytest.raises(ConfigError, match="without their names; pass `names`"):
         read_paddle_persistables(str(tmp_path), filename="params")
     program = dict.fromkeys(reversed(names), (7, True))
     program |= {"feed": (9, True), "fetch": (10, True), "fc.tmp_0": (7, False)}
@@ -252,7 +252,7 @@ GOOD = paddle_variable(VARIABLES["emb"])
 )
 def test_values_that_are_not_variables_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "emb").write_bytes(data)
-    with pytest.raises(CorruptFileError, match="emb: expected a file of Paddle 1.x with"):
+    with pytest.raises(CorruptFileError, match="emb: expected a Paddle 1.x file with"):
         read_paddle_persistables(str(tmp_path))
 
 

@@ -193,7 +193,7 @@ def test_series_in_place_of_a_checkpoint_is_reported_as_such(tmp_path: Path) -> 
     with make_trainer(mode="local", checkpoints=series_of(tmp_path)) as trainer:
         trainer.fit(click_batches(3))
         with pytest.raises(
-            CheckpointMissingError, match="series of 1: choose one, such as step-0000"
+            CheckpointMissingError, match="series of checkpoints .1.; choose one, such as step-0000"
         ):
             trainer.load(tmp_path)
 
