@@ -79,7 +79,7 @@ def test_processes_are_dealt_and_servers_stay_until_all_nodes_are_done(
     assert "worker 2 started" not in first.output()
     end_worker(tmp_path, 0)
     end_worker(tmp_path, 1)
-    waiting = "all workers of this node are done; waiting for the other nodes"
+    waiting = "all workers on this node are done; waiting for the other nodes"
     wait_until(lambda: waiting in first.output(), "node 0 done")
     assert first.process.poll() is None
     assert "server-0" in first.pids()

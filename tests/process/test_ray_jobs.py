@@ -223,7 +223,7 @@ def test_ray_train_of_the_first_version_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sparsefleet", "launch", "--on", "ray", "train.py"]
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, timeout=240)
     assert done.returncode != 0
-    assert b"needs Ray Train v2: remove RAY_TRAIN_V2_ENABLED=0" in done.stderr
+    assert b"needs Ray Train v2; remove RAY_TRAIN_V2_ENABLED=0" in done.stderr
     assert b"Traceback" not in done.stderr
 
 

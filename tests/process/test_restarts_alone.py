@@ -228,7 +228,7 @@ with RemoteStore(fleet.server_endpoints(), name=f"worker-{rank}") as store:
 """
     launcher = start(script, "--native-servers", "--workers", "2", "--keep-going")
     assert launcher.wait() == 137
-    assert "the data of worker 1 was left out" in launcher.output()
+    assert "data from worker 1 was left out" in launcher.output()
     assert (tmp_path / "seen").exists(), launcher.output() + launcher.log("workerlog.0")
     assert "its launcher reports that it has ended" in launcher.log("serverlog.0")
 
@@ -255,7 +255,7 @@ while True:
     launcher.wait_for_pids(3)
     launcher.send(signal.SIGTERM)
     assert launcher.wait() == 75, launcher.output()
-    assert "the state of the job is saved: start it elsewhere" in launcher.output()
+    assert "the state of the job is saved; start it elsewhere" in launcher.output()
     assert (tmp_path / "server-ended").exists()
     launcher.wait_for_no_child()
 

@@ -1,4 +1,4 @@
-"""Starts servers and workers as processes, watches them and stops them."""
+"""Start servers and workers as processes, watch them and stop them."""
 
 from sparsefleet.launch.job import run_job
 from sparsefleet.launch.launch_config import LaunchConfig

@@ -1,4 +1,4 @@
-"""Start-up of a child process: ties its lifetime to the launcher, then executes its command.
+"""Start a child process: tie its lifetime to the launcher's, then execute its command.
 
 Run by path and isolated, so that neither the package nor torch is imported:
 `python -I -S _child.py GO_FD LAUNCHER_PID COMMAND...`.

@@ -33,9 +33,8 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """A process in its own process group, which ends as a whole.
-
-    The constructor starts it, unless it is given one that `start_process` has started.
+    """A process in its own process group, which ends as a whole. The constructor starts it unless
+    given a process that `start_process` has already started.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class ChildProcess:
         self.plan = plan
         self.state = ChildState.RUNNING
         self.exit_code: int | None = None
-        """The exit code as in subprocess: negative for a signal. None while the process runs."""
+        """The exit code as in subprocess, negative for a signal; None while the process runs."""
         self.ended_at: float | None = None
         """When its end was noticed, in seconds since 1970."""
         self.log = LogTail(plan.log_path, is_continued=plan.appends_log)
@@ -67,7 +66,7 @@ class ChildProcess:
 
     @property
     def lived_s(self) -> float:
-        """Return the seconds from its start to its end, or until now."""
+        """Return the number of seconds from its start to its end, or until now if it is running."""
         return time.monotonic() - self._began if self._lived_s is None else self._lived_s
 
     @property
@@ -84,7 +83,7 @@ class ChildProcess:
         return True
 
     def terminate(self) -> None:
-        """Ask the process to end. Until it does, its children are its own responsibility."""
+        """Ask the process to end. Until it does, it is responsible for its own children."""
         if self.is_running:
             self.state = ChildState.STOPPING
             with contextlib.suppress(ProcessLookupError):
@@ -132,7 +131,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code with which a launcher reports a child's exit, as shells do.
+    """Return the exit code that a launcher uses to report a child's exit, as shells do.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)

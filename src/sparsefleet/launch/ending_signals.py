@@ -1,4 +1,4 @@
-"""Waits for the events of a launcher: a child that ends, a signal, another thread."""
+"""Wait for the events that concern a launcher: the end of a child, a signal, or a wake-up."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndingSignals:
-    """Counts SIGINT, SIGTERM and SIGHUP while open; these and SIGCHLD wake `wait`.
+    """Counts SIGINT, SIGTERM and SIGHUP while open; these and SIGCHLD interrupt `wait`.
 
-    Open it in the main thread, where Python runs signal handlers; `wake` works in any thread.
+    Must be opened in the main thread, where Python runs signal handlers; any thread may call
+    `wake`.
     """
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
         self.count = 0
-        """The number of ending signals so far."""
+        """The number of ending signals received so far."""
         self._before: dict[signal.Signals, object] = {}
         self._wakeup_before = -1
         self._receiver, self._sender = socket.socketpair()
@@ -39,7 +40,7 @@ class EndingSignals:
 
     def wake(self) -> None:
         """Wake the current `wait`, or the next one."""
-        with contextlib.suppress(OSError):  # full: already awake; closed: nobody waits
+        with contextlib.suppress(OSError):  # already awake, or nobody waits
             self._sender.send(b"\0")
 
     def __enter__(self) -> Self:
@@ -74,5 +75,5 @@ class EndingSignals:
 
 
 def _only_wake(number: int, frame: FrameType | None) -> None:
-    """Do nothing: any handled signal writes to the wakeup descriptor."""
+    """Do nothing, since any handled signal writes to the wakeup descriptor."""
     del number, frame

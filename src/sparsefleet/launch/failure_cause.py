@@ -1,4 +1,4 @@
-"""Determines which process caused a job to fail, and which ones only followed."""
+"""Determine which process caused a job to fail, and which ones only failed as a result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ _CONSEQUENCES = frozenset(
         "ShuttingDownError",
     }
 )
-"""Exceptions of a process because another one is gone or does not answer."""
+"""Exceptions that a process raises because another one is gone or does not answer."""
 
 
 def error_of(child: ChildProcess) -> str:
-    """Return the last exception in the log of a process; "" if there is none.
-
-    That is the line with its name, which the notes of the exception may follow.
+    """Return the last exception in a process's log, or "" if there is none. This is the line with
+    the exception's name, which its notes may follow.
     """
     for logged in reversed(child.log.last_lines(_LINES)):
         line = _RANK.sub("", logged)
@@ -52,7 +51,7 @@ def is_consequence(child: ChildProcess) -> bool:
 
 
 def is_stopped(child: ChildProcess) -> bool:
-    """Return whether a process is suspended, as by SIGSTOP. Linux only: elsewhere False."""
+    """Return whether a process is suspended, for example by SIGSTOP; always False outside Linux."""
     if sys.platform != "linux" or not child.is_running:
         return False
     try:
@@ -67,9 +66,9 @@ def find_cause(
 ) -> ChildProcess | None:
     """Return the process that explains the failures, which are in the order they were noticed.
 
-    Killed ones come first, since no other process could have made them fail, then those with an
-    error of their own, then those of `others` that are suspended. None if all failures are
-    consequences of an unknown cause.
+    Killed processes come first, since no other process could have made them fail, then those with
+    their own error, then any of `others` that are suspended. Returns None if all failures result
+    from an unknown cause.
     """
     for child in failures:
         if child.exit_code is not None and child.exit_code < 0:
@@ -81,11 +80,11 @@ def find_cause(
 
 
 def describe_failure(cause: ChildProcess, failures: Sequence[ChildProcess]) -> list[str]:
-    """Return what failed, why and when, and in further lines which processes followed."""
+    """Return what failed, why and when, then the processes that failed as a result."""
     when = time.strftime("%H:%M:%S", time.localtime(cause.ended_at or time.time()))
     who = f"{cause.name} (pid {cause.pid})"
     if cause.exit_code is None:
-        lines = [f"{who} was found suspended (SIGSTOP) at {when}: others are waiting for it"]
+        lines = [f"{who} was found suspended (SIGSTOP) at {when} while others waited for it"]
     else:
         lines = [f"{who} {describe_exit(cause.exit_code)} at {when}{_why(cause)}"]
     for child in failures:

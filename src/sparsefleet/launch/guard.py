@@ -1,4 +1,4 @@
-"""The launcher's end of the guard: a process that ends the job if the launcher is killed."""
+"""The launcher's side of the guard, a process that ends the job if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Guard:
         self._report(f"+{group}")
 
     def remove(self, group: int) -> None:
-        """Forget a group. Call it before the system can reuse the process id."""
+        """Forget a group. Must be called before the system can reuse the process id."""
         self._report(f"-{group}")
 
     def remove_file(self, path: str) -> None:
@@ -60,7 +60,7 @@ class Guard:
             self._process.stdin.flush()
         except BrokenPipeError:
             _log.warning(
-                "the guard process %d has died: if this launcher is killed, processes may remain",
+                "the guard process %d has died; processes may remain if this launcher is killed",
                 self._process.pid,
             )
 

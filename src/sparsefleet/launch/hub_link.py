@@ -1,4 +1,4 @@
-"""The launcher of node 0, which tracks all nodes and decides for them."""
+"""The launcher on node 0, which tracks all nodes and makes decisions for them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["HubLink"]
 
 _CODE_OF_WRONG_COMMAND = 2
 _MAX_UNPROVEN = 64
-"""Connections that have not proved the key yet: each has a thread and a descriptor."""
+"""Connections that have not yet proven the key; each has a thread and a descriptor."""
 
 
 class HubLink(NodeLink):
-    """The link of node 0. Listens when constructed; raises ConfigError if it cannot."""
+    """Node 0's link. Listens when constructed; raises ConfigError if it cannot."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
@@ -52,7 +52,8 @@ class HubLink(NodeLink):
         except OSError as error:
             raise ConfigError(
                 f"node 0 cannot listen for the other nodes at {host}:{config.port} "
-                f"({error.strerror}): is {host} an address of this machine, and the port free?"
+                f"({error.strerror}); check that {host} is an address of this machine and the port "
+                "is free"
             ) from error
         self._start(self._accept)
 
@@ -94,7 +95,7 @@ class HubLink(NodeLink):
                 self._start(partial(self._serve, connection))
 
     def _make_room(self) -> None:
-        """Close the oldest connection without proof of the key, if there are many of them."""
+        """Close the oldest connection that has not proven the key, if there are many."""
         with self._lock:
             if len(self._unproven) < _MAX_UNPROVEN + len(self._config.nodes):
                 return
@@ -124,7 +125,7 @@ class HubLink(NodeLink):
                 wire.send("alive")  # lets the leaf detect a different key
                 rank = self._admit(connection, wire, wire.receive(HANDSHAKE_S))
             except (RpcError, OSError, ValueError):
-                return  # not part of the job: its errors do not concern us
+                return  # not part of the job, so its errors do not concern us
             finally:
                 with self._lock:
                     self._unproven.pop(connection, None)
@@ -151,7 +152,7 @@ class HubLink(NodeLink):
             self._all_joined.set()
 
     def _admit(self, connection: socket.socket, wire: Wire, text: str) -> int | None:
-        """Return the rank of a node that may join; None if it was rejected, with a reason."""
+        """Return the rank of a node that may join, or None if it was rejected with a reason."""
         word, rank_text, shape = text.split(" ", 2)
         rank = int(rank_text)
         with self._lock:
@@ -160,7 +161,7 @@ class HubLink(NodeLink):
             elif shape != self._config.shape:
                 complaint = f"started for {shape}, but node 0 was started for {self._config.shape}"
             elif rank in self._wires:
-                complaint = "this node has already joined: check --node-rank"
+                complaint = "this node has already joined; check --node-rank"
             else:
                 self._wires[rank] = wire
                 self._unproven.pop(connection, None)

@@ -124,10 +124,10 @@ def run_job(
     """Run the job to its end and return the launcher's exit code.
 
     After a failure, the process that failed or all processes restart, according to `restart` and
-    `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise that of the process
-    that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No process
-    of the job is left when it returns. Raises ConfigError if the job cannot be started. Main thread
-    only.
+    `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise it is that of the
+    process that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No
+    process of the job is left when this returns. Raises ConfigError if the job cannot be started.
+    Must be called in the main thread.
     """
     environ = os.environ if environ is None else environ
     several = len(config.nodes) > 1
@@ -144,7 +144,7 @@ def run_job(
         if not has_key:
             job_variables["SPARSEFLEET_JOB_KEY_FILE"] = stack.enter_context(new_key_file())
             guard.remove_file(job_variables["SPARSEFLEET_JOB_KEY_FILE"])
-        # Nodes of Paddle's launcher do not know each other unless they share a key.
+        # Nodes started by Paddle's launcher do not know each other unless they share a key.
         link = _open_link(config, environ, signals) if several and has_key else None
         if link is not None:
             stack.callback(link.close)
@@ -185,7 +185,7 @@ def run_job(
             guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
-            """Create a directory for this start of the job, in which no rank is replaceable yet."""
+            """Create a directory for this start of the job, where no rank is replaceable yet."""
             if not config.replaces_ranks:
                 return ""
             job_variables["SPARSEFLEET_REPLACE_RANKS"] = "1"
@@ -205,7 +205,7 @@ def run_job(
                     kept.begin(name)
                 name, state_dir = kept.job_id, kept.logs
             elif config.is_durable:
-                # New for each start of the whole job, which begins at its checkpoints.
+                # New for each start of the whole job, which resumes from its checkpoints.
                 place = tempfile.TemporaryDirectory(
                     prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
                 )
@@ -259,7 +259,7 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
 
 
 def _memory_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create a directory, in memory where possible, for data that processes leave to successors."""
+    """Create a directory, in memory if possible, for data that processes leave to successors."""
     shared = "/dev/shm"
     in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
     return tempfile.TemporaryDirectory(
@@ -268,7 +268,7 @@ def _memory_directory() -> tempfile.TemporaryDirectory[str]:
 
 
 def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
-    """Return all servers' endpoints; those of this node are reserved until the job ends."""
+    """Return all servers' endpoints; this node's are reserved until the job ends."""
     endpoints = fixed_endpoints(config)
     if not endpoints:
         return [f"127.0.0.1:{port}" for port in ports.take_free(config.num_servers)]
@@ -279,7 +279,7 @@ def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
 
 
 def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
-    """Return where workers meet. On a single machine the port is reserved."""
+    """Return the address where workers meet. On a single machine the port is reserved."""
     fixed = fixed_meeting_point(config)
     if not fixed:
         return f"127.0.0.1:{ports.take_free(1)[0]}"
@@ -318,7 +318,7 @@ def _open_link(
 
 
 def _await_job_id(link: NodeLink, signals: EndingSignals) -> str:
-    """Return the id that all nodes share; "" if the job ends before this node has joined."""
+    """Return the id that all nodes share, or "" if the job ends before this node has joined."""
     while not (link.job_id or link.is_over or signals.count):
         signals.wait(_JOIN_LOOK_S)
     return link.job_id
@@ -335,10 +335,10 @@ def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
     found = "SPARSEFLEET_JOB_KEY" in environ or "SPARSEFLEET_JOB_KEY_FILE" in environ
     if is_required and not found:
         raise ConfigError(
-            "a job on several nodes needs a job key that all of them share: set "
-            "SPARSEFLEET_JOB_KEY to the same text everywhere (python -c "
-            "'import secrets; print(secrets.token_hex())' prints one), or "
-            "SPARSEFLEET_JOB_KEY_FILE to a file that holds it"
+            "a job on several nodes needs a job key that all of them share; set "
+            "SPARSEFLEET_JOB_KEY to the same text everywhere (python -c 'import secrets; "
+            "print(secrets.token_hex())' prints one), or SPARSEFLEET_JOB_KEY_FILE to a file that "
+            "holds it"
         )
     if found:
         find_job_key((), environ)
@@ -347,7 +347,7 @@ def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
 
 @contextlib.contextmanager
 def new_key_file() -> Iterator[str]:
-    """Create a file with a new key, readable only by this user; yield its path, then remove it."""
+    """Create a file with a new key that only this user can read; yield its path, then remove it."""
     descriptor, path = tempfile.mkstemp(prefix="sparsefleet-job-", suffix=".key")  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Plans which processes a job has on this node, and the environment of each."""
+"""Plan which processes a job has on this node, and the environment of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROLE_VARIABLES = (
     "POD_IP",
 )
 
-_FAILOVER_WAIT_S = "60"  # unless the user chose another time
+_FAILOVER_WAIT_S = "60"  # unless the user chose a different time
 
 EXPOSED_TRAFFIC = (
     "warning: without servers, workers on different nodes talk over torch.distributed, which "
@@ -59,13 +59,14 @@ class ProcessPlan:
 
     role: Literal["server", "worker", "replica"]
     index: int
-    """Its index among all servers, workers or replicas of the job; replicas are one per node."""
+    """Its index among all servers, workers or replicas of the job; there is one replica per node.
+    """
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     """Its own environment variables."""
     log_path: str
     appends_log: bool = False
-    """Append to an existing log."""
+    """Whether to append to an existing log."""
     endpoint: str = ""
     """The address it listens on, if it is a server or a replica."""
     incarnation: int = 0
@@ -98,9 +99,7 @@ def deal(count: int, num_nodes: int) -> list[range]:
 
 
 def fixed_endpoints(config: LaunchConfig) -> list[str]:
-    """Return all servers' endpoints if they are known without asking for free ports, otherwise
-    [].
-    """
+    """Return all servers' endpoints, or [] if some depend on which ports are free."""
     if config.endpoints:
         return list(config.endpoints)
     if config.start_port == 0:
@@ -116,7 +115,7 @@ def fixed_endpoints(config: LaunchConfig) -> list[str]:
 
 
 def link_port(config: LaunchConfig) -> int:
-    """Return the port where launchers connect: on the first node, after the ports of the job."""
+    """Return the port where launchers connect, on the first node, after the job's own ports."""
     first = config.nodes[0]
     if config.paddle is not None:
         places = map(parse_endpoint, config.paddle.endpoints)
@@ -127,7 +126,7 @@ def link_port(config: LaunchConfig) -> int:
 
 
 def fixed_meeting_point(config: LaunchConfig) -> str:
-    """Return where workers meet if it is known without asking for a free port, otherwise ""."""
+    """Return the address where workers meet, or "" if it depends on which port is free."""
     if config.paddle is not None:
         return config.paddle.endpoints[0]
     if not config.nodes:
@@ -136,9 +135,7 @@ def fixed_meeting_point(config: LaunchConfig) -> str:
 
 
 def fixed_replicas(config: LaunchConfig) -> list[str]:
-    """Return the replicas' endpoints, one per node, if they are known without asking for a free
-    port, otherwise [].
-    """
+    """Return the replicas' endpoints, one per node, or [] if they depend on the free ports."""
     if config.start_port == 0 or not config.nodes:
         return []
     return [
@@ -158,7 +155,7 @@ def plan_node(
     restarts: int = 0,
     replicas: Sequence[str] = (),
 ) -> list[ProcessPlan]:
-    """Return the processes of this node: its replica, if the job has them, servers, workers."""
+    """Return this node's processes: its replica, if the job has replicas, servers and workers."""
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
@@ -188,7 +185,7 @@ def plan_node(
 
 
 def plan_again(plan: ProcessPlan, state_dir: str) -> ProcessPlan:
-    """Return the plan of a process that is restarted alone.
+    """Return the plan for a process that is restarted alone.
 
     A server that has served left its configuration in its directory below `state_dir`. Its
     successor needs nothing else, so it starts without the script and its imports.
@@ -208,7 +205,7 @@ def has_served(plan: ProcessPlan, state_dir: str) -> bool:
 
 
 def listens_since(plan: ProcessPlan, state_dir: str) -> float:
-    """Return when the durable server last began to listen, as time.time(); 0.0 if never."""
+    """Return when the durable server last began to listen, as time.time(), or 0.0 if never."""
     try:
         return os.stat(os.path.join(state_of(plan, state_dir), SUCCESSOR_FILE)).st_mtime
     except OSError:
@@ -216,7 +213,7 @@ def listens_since(plan: ProcessPlan, state_dir: str) -> float:
 
 
 def has_own_loop(plan: ProcessPlan, state_dir: str) -> bool:
-    """Return whether the process is a worker that has declared a custom loop."""
+    """Return whether the process is a worker that has declared a custom training loop."""
     return plan.role == "worker" and os.path.exists(own_loop_path(state_dir, plan.index))
 
 
@@ -230,7 +227,7 @@ def is_replaceable(plan: ProcessPlan, memory_dir: str) -> bool:
 def child_environment(
     inherited: Mapping[str, str], config: LaunchConfig, job: Mapping[str, str], plan: ProcessPlan
 ) -> dict[str, str]:
-    """Return the whole environment of a process. `job` holds what all processes share."""
+    """Return the full environment of a process. `job` holds the shared variables."""
     dropped = {*_ROLE_VARIABLES, *config.unset_variables}
     kept = {name: text for name, text in inherited.items() if name not in dropped}
     return {
@@ -280,7 +277,7 @@ def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> Proc
 
 
 def _replica_of_each(config: LaunchConfig, replicas: Sequence[str]) -> list[str]:
-    """Return the replica of each server: the one on the next node."""
+    """Return each server's replica, which is on the next node."""
     parts = deal(config.num_servers, max(1, len(config.nodes)))
     return [
         replicas[(node + 1) % len(replicas)]

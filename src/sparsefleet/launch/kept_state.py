@@ -1,4 +1,4 @@
-"""A directory of server logs that outlives the launcher, so that another can continue the job."""
+"""A directory of server logs that outlives the launcher, so that a new one can continue the job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KeptState:
         self._shape = {"servers": config.num_servers, "workers": config.num_workers}
         self._repeats_own_loops = config.restart in ("killed", "failed")
         self.job_id = ""
-        """The job that is continued; empty: there is none."""
+        """The job being continued; empty if there is none."""
 
     @property
     def logs(self) -> str:
@@ -58,8 +58,8 @@ class KeptState:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigError(
-                    f"--state-dir {self._place} is in use by another launcher: wait until it "
-                    "ends, or choose another directory"
+                    f"--state-dir {self._place} is in use by another launcher; wait until it ends, "
+                    "or choose a different directory"
                 ) from None
             self._find()
             yield self
@@ -70,8 +70,8 @@ class KeptState:
             others = [found.name for found in self._place.iterdir() if found.name != _LOCK_FILE]
             if others:
                 raise ConfigError(
-                    f"--state-dir {self._place} contains {others[0]!r} but no {_JOB_FILE}: use "
-                    "an empty directory, or the state directory of an earlier job"
+                    f"--state-dir {self._place} contains {others[0]!r} but no {_JOB_FILE}; use an "
+                    "empty directory, or the state directory of an earlier job"
                 )
             return
         try:
@@ -82,7 +82,7 @@ class KeptState:
         if shape != self._shape:
             raise ConfigError(
                 f"--state-dir {self._place} belongs to a job with {shape}, but this one has "
-                f"{self._shape}: start it with the same numbers, or use another directory"
+                f"{self._shape}: start it with the same numbers, or use a different directory"
             )
         looping = [
             index
@@ -93,14 +93,14 @@ class KeptState:
             raise ConfigError(
                 f"the job in --state-dir {self._place} cannot be continued: worker {looping[0]} "
                 "trained in a custom loop (fleet.step, Executor.run, RemoteStore), which would "
-                "start over on top of what the servers have applied: remove the directory to "
-                "start "
-                "from scratch, or use --restart killed if the script continues its loop itself"
+                "start over on top of what the servers have applied; remove the directory to "
+                "start from scratch, or use --restart killed if the script continues its loop "
+                "itself"
             )
         self.job_id = job_id
 
     def begin(self, job_id: str) -> None:
-        """Start a new job in the directory: remove what is there."""
+        """Start a new job in the directory, removing its contents."""
         self.remove()
         for folder in (self.logs, self.outboxes):
             os.makedirs(folder)
@@ -110,16 +110,16 @@ class KeptState:
         self.job_id = job_id
 
     def continue_job(self) -> None:
-        """Prepare to start the processes of the job again, at other addresses."""
+        """Prepare to start the job's processes again, at different addresses."""
         for path in Path(self.logs).glob(f"*/{SUCCESSOR_FILE}"):
             path.unlink()
 
     def plan(self, plan: ProcessPlan) -> ProcessPlan:
-        """Return the plan of a process that continues the job: a worker takes over its rank."""
+        """Return the plan for a process that continues the job; a worker takes over its rank."""
         return replace(plan, appends_log=True, incarnation=int(plan.role == "worker"))
 
     def remove(self) -> None:
-        """Remove the state: the job has succeeded, or starts again."""
+        """Remove the state, because the job has succeeded or starts again."""
         (self._place / _JOB_FILE).unlink(missing_ok=True)
         for folder in (self.logs, self.outboxes):
             shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from sparsefleet.monitor.otlp import check_otlp_url
 
 __all__ = ["DurabilityName", "LaunchConfig", "PaddleWorkers", "RestartName", "TransportName"]
 
-# The server room has the same type, but importing it would load the native extension, which the
+# The server package has the same type, but importing it would load the native extension, which the
 # launcher does not need.
 TransportName = Literal["auto", "tls", "plain"]
 DurabilityName = Literal["off", "process", "disk", "replica"]
@@ -31,10 +31,10 @@ class PaddleWorkers:
     """
 
     endpoints: tuple[str, ...]
-    """Every worker as "host:port", node by node. Workers connect at the first."""
+    """Every worker as "host:port", node by node. Workers connect to the first."""
 
     gpus: tuple[int, ...]
-    """The GPU of each worker of this node."""
+    """The GPU of each worker on this node."""
 
     def __post_init__(self) -> None:
         for text in self.endpoints:
@@ -44,7 +44,7 @@ class PaddleWorkers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
-    """One job: a script run by servers and workers; without servers, a collective job.
+    """One job, a script run by servers and workers; without servers, a collective job.
 
     >>> LaunchConfig(script="json.tool", is_module=True, num_workers=2).nodes
     ()
@@ -60,7 +60,7 @@ class LaunchConfig:
     """Whether `script` is a module name, run like `python -m`."""
 
     num_servers: int = 1
-    """The number of servers on all nodes. 0: workers train collectively."""
+    """The number of servers on all nodes. If 0, workers train collectively."""
 
     num_workers: int = 1
     """The number of workers on all nodes."""
@@ -75,45 +75,51 @@ class LaunchConfig:
     """Failures that acknowledged changes survive; passed to servers as SPARSEFLEET_DURABILITY."""
 
     state_dir: str = ""
-    """A directory for the servers' logs that is kept until the job succeeds: a job started with the
-    same directory continues where this one ended. Empty: a new one, removed at the end."""
+    """A directory for the servers' logs that is kept until the job succeeds. A job started with the
+    same directory continues where this one ended. If empty, a new one is used and removed at the
+    end.
+    """
 
     start_port: int = 0
-    """The first port of the servers on a host; the others follow. 0: free ports."""
+    """The first port of the servers on a host; the others follow. If 0, free ports are used."""
 
     endpoints: tuple[str, ...] = ()
     """The servers' addresses, instead of `start_port`; all on this machine."""
 
     proxies: tuple[str, ...] = ()
-    """Addresses at which workers reach the servers, in their order, if not at `endpoints`."""
+    """Addresses at which workers reach the servers, in the same order, if not at `endpoints`."""
 
     nodes: tuple[str, ...] = ()
-    """The machines of the job by name or address, the same list on each. Empty: this machine."""
+    """The job's machines by name or address, the same list on each. If empty, only this machine."""
 
     node_rank: int = 0
     """This machine's index in `nodes`."""
 
     native_servers: bool = False
-    """Servers run `sparsefleet server` instead of the script."""
+    """Whether servers run `sparsefleet server` instead of the script."""
 
     keep_going: bool = False
-    """Continue when a worker fails."""
+    """Whether to continue when a worker fails."""
 
     restart: RestartName = "auto"
-    """Which processes are restarted when one fails: "killed": that one, if it was killed by a
-    signal or is a server that has served; "failed": that one, however it failed; "all": all of the
-    job. "auto": "killed" with durable servers, and "all" for what that does not cover if
-    `max_restarts` is given; "all" without, except for a killed rank that the others can replace."""
+    """Which processes are restarted when one fails. "killed" restarts that one, if it was killed by
+    a signal or is a server that has served; "failed" restarts that one, however it failed; "all"
+    restarts the whole job. "auto" is "killed" with durable servers, plus "all" for other failures
+    if `max_restarts` is given; without durable servers it is "all", except for a killed rank that
+    the others can replace.
+    """
 
     max_restarts: int | None = None
-    """With "all", how many times the job is restarted (None: 0); otherwise how many times within
-    five minutes each process is (None: 20)."""
+    """With "all", how many times the job is restarted (None means 0); otherwise how many times each
+    process is restarted within five minutes (None means 20).
+    """
 
     quiet: bool = False
-    """Show failures only."""
+    """Whether to show failures only."""
 
     show: str = ""
-    """A process whose output is shown, such as worker.0 or server.1, or all. Empty: none."""
+    """A process whose output is shown, such as worker.0 or server.1, or all. If empty, none.
+    """
 
     grace_s: float = 10.0
     """Seconds between asking a process to end (SIGTERM) and killing it."""
@@ -122,16 +128,19 @@ class LaunchConfig:
     """Seconds within which all nodes must join."""
 
     metrics: str = ""
-    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free
-    one. Processes then serve their own on free ports of HOST. Empty: none."""
+    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free one.
+    Processes then serve their own on free ports of HOST. If empty, none are served.
+    """
 
     dashboard: str = ""
-    """HOST:PORT of the job's web page, which needs a token; port 0 picks a free one. Empty:
-    none."""
+    """HOST:PORT of the job's web page, which needs a token; port 0 picks a free one. If empty,
+    there is no page.
+    """
 
     otlp: str = ""
     """http://HOST:PORT of an OpenTelemetry collector to which the launcher pushes the metrics of
-    all processes. Empty: none."""
+    all processes. If empty, none are pushed.
+    """
 
     set_variables: tuple[tuple[str, str], ...] = ()
     """Environment variables for every process."""
@@ -178,7 +187,7 @@ class LaunchConfig:
 
     @property
     def is_durable(self) -> bool:
-        """Return whether the job has servers that recover what they had acknowledged."""
+        """Return whether the job has servers that recover the changes they acknowledged."""
         return self.num_servers > 0 and self.durability != "off"
 
     @property
@@ -190,8 +199,8 @@ class LaunchConfig:
 
     @property
     def replaces_ranks(self) -> bool:
-        """Return whether a rank of a collective job is restarted alone where the others can wait
-        for it.
+        """Return whether a rank of a collective job is restarted alone if the others can wait for
+        it.
         """
         is_collective = self.num_servers == 0 and self.paddle is None and not self.nodes
         return is_collective and self.restart == "auto" and self.restart_limit > 0
@@ -214,7 +223,7 @@ class LaunchConfig:
             missing = "servers" if self.num_servers == 0 else "durable servers"
             raise ConfigError(
                 f"LaunchConfig.restart={self.restart!r} needs {missing}, which keep the process's "
-                "state: use restart='all', or durability='process'"
+                "state; use restart='all', or durability='process'"
             )
 
     def _check_state_dir(self) -> None:
@@ -223,11 +232,11 @@ class LaunchConfig:
         if not self.is_durable:
             raise ConfigError(
                 f"LaunchConfig.state_dir={self.state_dir!r} needs durable servers, whose logs it "
-                "holds: use num_servers > 0 and durability='process', or checkpoints instead"
+                "holds; use num_servers > 0 and durability='process', or checkpoints instead"
             )
         if self.nodes:
             raise ConfigError(
-                "LaunchConfig.state_dir cannot be used with nodes: on several machines, continue "
+                "LaunchConfig.state_dir cannot be used with nodes; on several machines, continue "
                 "from checkpoints (Trainer(checkpoints=..., resume='auto'))"
             )
 
@@ -247,13 +256,13 @@ class LaunchConfig:
         num_nodes = max(1, len(self.nodes))
         if self.num_servers == 0 and self.num_workers % num_nodes:
             raise ConfigError(
-                f"LaunchConfig.num_workers of a job without servers must be a multiple of its "
-                f"{num_nodes} nodes, got {self.num_workers}"
+                f"LaunchConfig.num_workers must be a multiple of the {num_nodes} nodes in a job "
+                f"without servers, got {self.num_workers}"
             )
         if self.num_servers == 0 and self.keep_going:
             raise ConfigError(
-                "LaunchConfig.keep_going needs servers: collective training cannot continue "
-                "without one of its workers; use max_restarts to restart all of them"
+                "LaunchConfig.keep_going needs servers, because collective training cannot "
+                "continue without one of its workers; use max_restarts to restart all of them"
             )
         if self.paddle is not None and len(self.paddle.endpoints) != self.num_workers:
             raise ConfigError(
@@ -288,6 +297,6 @@ class LaunchConfig:
             parse_endpoint(f"{host}:1")
         if self.start_port == 0:
             raise ConfigError(
-                "LaunchConfig.start_port is required with nodes: all nodes must know the servers' "
-                "ports in advance"
+                "LaunchConfig.start_port is required with nodes, because all nodes must know the "
+                "servers' ports in advance"
             )

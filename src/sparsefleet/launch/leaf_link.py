@@ -1,4 +1,4 @@
-"""The launcher of a node other than the first: reports on its processes and follows the hub."""
+"""The launcher on a node other than the first; reports on its processes and follows the hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LeafLink"]
 
 
 class LeafLink(NodeLink):
-    """The link of another node. Tries to reach the hub for up to `join_timeout_s`."""
+    """A link of a node other than the first. Tries to reach the hub for up to `join_timeout_s`."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
@@ -88,7 +88,7 @@ class LeafLink(NodeLink):
             self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where} is lost: {error}"))
 
     def _connect(self, hub: tuple[str, int]) -> socket.socket | None:
-        """Return the connection; None if the job ended first."""
+        """Return the connection, or None if the job ended first."""
         deadline = time.monotonic() + self._config.join_timeout_s
         while not self._closing.is_set():
             try:

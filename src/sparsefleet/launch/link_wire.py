@@ -1,6 +1,6 @@
-"""A connection between the launchers of two nodes: short messages authenticated by the job key.
+"""A connection between the launchers of two nodes, for short messages authenticated by the job key.
 
-Text lines over TCP. Each side first sends a random number; every later line carries an
+Messages are text lines over TCP. Each side first sends a random number; every later line carries an
 HMAC-SHA256, keyed by the job key, over both numbers, the sender's side, the line number and the
 text. No one without the key can join, or alter, repeat or reorder lines. The text is not secret.
 """
@@ -26,7 +26,7 @@ _GREETING = "sparsefleet-launch-1"
 class Wire:
     """Exchanges greetings within `timeout_s` when constructed.
 
-    One thread receives; any thread may call `send`.
+    Only one thread may receive; any thread may call `send`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Wire:
         return text
 
     def end_sending(self) -> None:
-        """Half-close: the other side sees the end after everything that was sent."""
+        """Half-close the connection; the other side sees the end after everything that was sent."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -81,7 +81,7 @@ class Wire:
             if remaining <= 0:
                 raise TimeoutError
             if len(self._buffer) > _MAX_LINE_BYTES:
-                raise ProtocolError("line between launchers too long")
+                raise ProtocolError("line between launchers is too long")
             self._socket.settimeout(remaining)
             try:
                 chunk = self._socket.recv(_MAX_LINE_BYTES)

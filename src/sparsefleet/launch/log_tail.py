@@ -1,4 +1,4 @@
-"""Reads a log that another process writes."""
+"""Read a log that another process writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def clean_line(raw: bytes) -> str:
-    """Return what a terminal would finally show: the last overwrite of the line, without colors.
+    """Return a line as a terminal would finally show it, after any overwriting and without colors.
 
     >>> clean_line(b"50%\\r\\x1b[32m100%\\x1b[0m")
     '100%'
@@ -23,7 +23,7 @@ def clean_line(raw: bytes) -> str:
 
 
 class LogTail:
-    """The end of a growing log file. is_continued: ignore what the file already contains."""
+    """The end of a growing log file. is_continued: ignore the existing contents of the file."""
 
     def __init__(self, path: str, *, is_continued: bool = False) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class LogTail:
         self._last = ""
 
     def last_line(self) -> str:
-        """Return the last non-empty line, complete or not. Reads only what is new."""
+        """Return the last non-empty line, complete or not. Reads only new data."""
         size = _size(self._path)
         if size != self._seen:
             lines = self._lines_before(size)

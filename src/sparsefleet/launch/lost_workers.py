@@ -1,4 +1,4 @@
-"""Reports to the servers which workers have ended or are being restarted."""
+"""Report to the servers which workers have ended or are being restarted."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class LostWorkers:
         self._back: set[str] = set()
 
     def report(self, index: int) -> None:
-        """Report that the worker of this index has ended for good; returns at once."""
+        """Report that the worker with this index has ended for good; returns at once."""
         self._put(_ENDED, f"worker-{index}")
 
     def expect(self, index: int) -> None:
-        """Report that the worker of this index was restarted, and is not back; returns at once."""
+        """Report that the worker with this index was restarted and is not back; returns at once."""
         self._back.discard(f"worker-{index}")
         self._put(_RESTARTING, f"worker-{index}")
 
     def is_back(self, index: int) -> bool:
-        """Return whether no server awaited the worker when `expect` was last reported."""
+        """Return whether no server was waiting for the worker when `expect` was last reported."""
         return f"worker-{index}" in self._back
 
     def close(self) -> None:
-        """Abandon reports that have not been sent yet."""
+        """Drop reports that have not been sent yet."""
         self._closing.set()
         self._reports.put(None)
         if self._thread is not None:
@@ -76,7 +76,7 @@ class LostWorkers:
     def _run(self) -> None:
         while (report := self._reports.get()) is not None:
             command, name = report
-            # That a worker was restarted is reported again soon.
+            # A worker's restart is reported again soon.
             patience_s = _PATIENCE_S if command == _ENDED else 0.0
             deadline = time.monotonic() + patience_s
             unaware = set(range(len(self._endpoints)))
@@ -89,7 +89,7 @@ class LostWorkers:
                             awaited += json.loads(bytes(answer)).get("awaited", 0)
                             unaware.discard(server)
                 except (SparseFleetError, OSError) as error:  # a server may be restarting
-                    _log.info("%s of %s: not all servers know yet: %s", command, name, error)
+                    _log.info("%s of %s has not reached all servers yet: %s", command, name, error)
                     if time.monotonic() >= deadline:
                         break
                     self._closing.wait(_RETRY_S)

@@ -1,4 +1,4 @@
-"""Metrics and dashboard of a job, in its launcher."""
+"""A job's metrics and dashboard, served by its launcher."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def open_monitor(config: LaunchConfig, display: JobDisplay) -> Iterator[JobMonit
 
 
 class JobMonitor:
-    """Gathers what the processes of a job report, and serves it at one address."""
+    """Gathers the metrics of a job's processes and serves them at one address."""
 
     def __init__(self, config: LaunchConfig, display: JobDisplay) -> None:
         self._config = config
         self._shown = display
         self.folder = os.path.abspath(os.path.join(config.log_dir, FOLDER))
-        """Where processes write their addresses."""
+        """The directory where processes write their addresses."""
         os.makedirs(self.folder, exist_ok=True)
         for stale in Path(self.folder).glob("*-*.json"):
             stale.unlink(missing_ok=True)
         self.display = WatchedDisplay(display, config, self.folder)
-        """The display to use: it passes everything on and also feeds the dashboard."""
+        """The display to use, which passes everything on and also feeds the dashboard."""
         self._watch = JobWatch(self.folder, others=_other_launchers(config))
         self._watch.start()
         self._servers: list[HttpServer] = []
@@ -100,7 +100,7 @@ class JobMonitor:
         if self._pusher is not None:
             self._pusher.close()
         self._watch.stop()
-        time.sleep(0.1)  # for open pages to get the last update
+        time.sleep(0.1)  # so that open pages get the last update
         for server in self._servers:
             server.close()
         Path(self.folder, _URL_FILE).unlink(missing_ok=True)
@@ -119,7 +119,7 @@ class JobMonitor:
         url = f"http://{server.endpoint}/?token={token}"
         path = os.path.join(self.folder, _URL_FILE)
         write_atomically(path, url + "\n")  # mode 0600
-        self._shown.note(f"dashboard at {url}")  # not among the events: the page needs no token
+        self._shown.note(f"dashboard at {url}")  # not an event, since the page needs no token
 
     def _own(self) -> list[Sample]:
         place = (("role", "launcher"), ("index", str(self._config.node_rank)))
@@ -151,7 +151,7 @@ class WatchedDisplay:
         self._written: JobFile | None = None
         self._targets: list[Target] = []
         self.launcher = ""
-        """Address of the launcher's own metrics, if they are served."""
+        """The address of the launcher's own metrics, if they are served."""
         self._write("")
 
     def note(self, text: str) -> None:
@@ -243,15 +243,14 @@ class WatchedDisplay:
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:
-    """Return the launchers that the first node's launcher gathers from: those of the other
-    nodes."""
+    """Return the other nodes' launchers, which the first node's launcher gathers metrics from."""
     if not config.metrics or config.node_rank != 0:
         return []
     port = parse_endpoint(config.metrics).port
     if len(config.nodes) > 1 and port == 0:
         print(
-            "sparsefleet launch: --metrics with port 0 shows only this node; give all nodes the "
-            "same port to gather the whole job on the first",
+            "sparsefleet launch: --metrics with port 0 covers only this node; give all nodes the "
+            "same port to gather the whole job's metrics on the first",
             file=sys.stderr,
         )
         return []

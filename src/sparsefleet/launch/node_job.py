@@ -1,4 +1,4 @@
-"""The processes of a job on this node, for one start of the job."""
+"""A job's processes on this node, for one start of the job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["Ending", "JobContext", "JobObserver", "NodeJob"]
 
 _REFRESH_S = 0.25
 _TAIL_LINES = 20
-_CAUSE_S = 5.0  # from a secondary failure to the latest moment to notice the primary one
+_CAUSE_S = 5.0  # how long after a secondary failure the primary one may still be noticed
 _BY_SIGTERM = 128 + signal.SIGTERM
 _OK_AFTER_SIGTERM = (0, -15, 143)
 
@@ -64,19 +64,19 @@ class Ending:
     followed: tuple[str, ...] = field(default=(), kw_only=True)
     """Lines about processes that failed because of the culprit."""
     is_ours: bool = True
-    """False if another node ended the job."""
+    """False if a different node ended the job."""
     restarts: int = 0
-    """If not 0, the job has not ended: this is the number of the restart that follows."""
+    """If not 0, the job has not ended; this is the number of the restart that follows."""
 
 
 class JobObserver:
-    """Is notified of each process of this node; the base class ignores all notifications."""
+    """Is notified of each process on this node; the base class ignores all notifications."""
 
     def started(self, plan: ProcessPlan, pid: int) -> None:
         """Called when a process was started, for the first time or again."""
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Called when a process has ended; the code is as in subprocess."""
+        """Called when a process has ended; the exit code is as in subprocess."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,15 +96,15 @@ class JobContext:
     state_dir: str = ""
     """The directory of the servers' logs; empty if they are not durable."""
     ranks_dir: str = ""
-    """Where ranks of a collective job declare that they can be replaced; empty: they cannot."""
+    """Where ranks of a collective job declare that they can be replaced; if empty, they cannot."""
     notice_file: str = ""
-    """The file whose presence makes SIGTERM to a worker a notice."""
+    """The file whose presence makes SIGTERM to a worker an advance notice."""
     restarts: int = 0
-    """How often all processes have been restarted."""
+    """How many times all processes have been restarted."""
 
 
 class NodeJob:
-    """Runs the processes of this node for one start of the job."""
+    """Runs this node's processes for one start of the job."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -175,7 +175,7 @@ class NodeJob:
             return self._check_stopped_servers()
         if is_notice and self._has_handed_over():
             print(
-                "sparsefleet launch: the state of the job is saved: start it elsewhere",
+                "sparsefleet launch: the state of the job is saved; start it elsewhere",
                 file=sys.stderr,
                 flush=True,
             )
@@ -187,7 +187,7 @@ class NodeJob:
         return ending
 
     def _wait_for_verdict(self) -> Ending:
-        """Wait for the decision of all nodes after this one lost a process."""
+        """Wait for the joint decision of all nodes after a process on this one is lost."""
         while True:
             ending = self._hear_all()
             if self._signals.first is not None:
@@ -204,7 +204,7 @@ class NodeJob:
         self._display.refresh(self._children)
 
     def kill_all(self) -> None:
-        """Kill whatever is left."""
+        """Kill all remaining processes."""
         for child in self._children:
             child.kill()
 
@@ -224,7 +224,7 @@ class NodeJob:
             self._signals.wait(_REFRESH_S)
 
     def _keep_spare_ready(self) -> None:
-        """Keep a spare for the servers of this node, once they serve and may be restarted."""
+        """Keep a spare for this node's servers, once they are serving and may be restarted."""
         servers = [child.plan for child in self._children if child.plan.role == "server"]
         serve = [has_served(plan, self._context.state_dir) for plan in servers]
         if self._config.restart_rule != "all" and serve and all(serve):
@@ -289,7 +289,7 @@ class NodeJob:
     def _explain(self, first: ChildProcess) -> Ending:
         """Find out what made the job fail; `first` is the first sign of it on this node.
 
-        A process that only lost another one may end before that other one has: wait a little.
+        A process that lost its peer may end before the peer itself has, so wait a little.
         """
         deadline = time.monotonic() + min(_CAUSE_S, self._config.grace_s)
         while True:
@@ -324,12 +324,12 @@ class NodeJob:
         if isinstance(event, Restart):
             return Ending(1, event.text, is_ours=False, restarts=event.restarts)
         if isinstance(event, AllDone):
-            return Ending(0, "all workers of all nodes are done")
+            return Ending(0, "all workers on all nodes are done")
         self._display.note(event.text)
         return None
 
     def _workers_ended(self) -> Ending | None:
-        """Handle the end of this node's workers; with --keep-going one successful worker is
+        """Handle the end of this node's workers; with --keep-going, one successful worker is
         enough.
         """
         workers = [child for child in self._children if child.plan.role == "worker"]
@@ -339,12 +339,12 @@ class NodeJob:
             return Ending(0, "all workers are done")
         if not self._reported_done:
             self._reported_done = True
-            self._display.note("all workers of this node are done; waiting for the other nodes")
+            self._display.note("all workers on this node are done; waiting for the other nodes")
             self._link.report_done(self._restarts)
         return None
 
     def _complain(self, ending: Ending) -> None:
-        """Report on stderr what ended the job, with the last lines of the process that caused
+        """Report on stderr what ended the job, with the last log lines of the process that caused
         it.
         """
         self._refresh()
@@ -356,21 +356,23 @@ class NodeJob:
         lines += [f"left out: {text}" for text in left_out(self._context.state_dir)]
         running = sum(child.is_running for child in self._children)
         if running:
-            lines.append(f"stopping the other processes of this node: {running}")
+            lines.append(f"stopping the other processes on this node: {running}")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _give_notice(self, heeded: int) -> None:
         """Let workers hand over their state, while the servers are still serving.
 
-        The file shows them that SIGTERM is a notice, unlike the one that ends a failed job.
+        The file tells them that SIGTERM is an advance notice, unlike the SIGTERM that ends a failed
+        job.
         """
         Path(self._context.notice_file).touch()
         self._end([child for child in self._children if child.plan.role == "worker"], heeded)
 
     def _has_handed_over(self) -> bool:
-        """Return whether a job started elsewhere can continue.
+        """Return whether the job can be continued elsewhere.
 
-        With kept logs it can, however the workers have ended, unless a custom loop starts over.
+        If the logs were kept it can, however the workers ended, unless a custom loop would start
+        over.
         """
         workers = [child for child in self._children if child.plan.role == "worker"]
         if self._config.state_dir:
@@ -380,7 +382,7 @@ class NodeJob:
         return START_ELSEWHERE in codes and set(codes) <= {START_ELSEWHERE, 0}
 
     def _end(self, children: list[ChildProcess], heeded: int) -> None:
-        """Send SIGTERM and wait until all have ended, for the grace period at most."""
+        """Send SIGTERM and wait until all processes have ended, up to the grace period."""
         for child in children:
             child.terminate()
         deadline = time.monotonic() + self._config.grace_s
@@ -433,8 +435,8 @@ class NodeJob:
         if unknown:
             names = ", ".join(child.name for child in unknown)
             print(
-                f"sparsefleet launch: an unknown amount of the data of {names} was left out: "
-                "a custom training loop cannot be continued",
+                f"sparsefleet launch: an unknown amount of data from {names} was left out, "
+                "because a custom training loop cannot be continued",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""Coordinates the launchers of several nodes: servers stay until all workers have finished
+"""Coordinate the launchers of several nodes, so that servers stay until all workers have finished
 everywhere, and a failure on one node ends the job on all.
 
 The launcher of node 0 is the hub; the others (leaves) connect to it. Messages to the hub:
@@ -54,14 +54,14 @@ class LinkConfig:
     nodes: tuple[str, ...]
     rank: int
     port: int
-    """The hub's port, on the first of `nodes`."""
+    """The hub's port on the first node in `nodes`."""
     key: bytes = field(repr=False)
     shape: str
     """A description of the job; launchers with a different one are rejected."""
     max_restarts: int = 0
     join_timeout_s: float = 300.0
     silence_s: float = 20.0
-    """A node that is silent for this long counts as lost."""
+    """A node that is silent for this long is considered lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class AllDone:
 
 @dataclass(frozen=True, slots=True)
 class OtherNodeFailed:
-    """Another node ended the job."""
+    """A different node ended the job."""
 
     exit_code: int
     text: str
@@ -79,14 +79,14 @@ class OtherNodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node joined: on the hub the named one, on a leaf itself."""
+    """A node has joined: on the hub, the named node; on a leaf, itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A process of some node failed; all restart."""
+    """A process on some node failed; all restart."""
 
     restarts: int
     """The number of restarts, including this one."""
@@ -97,7 +97,7 @@ LinkEvent = AllDone | Joined | OtherNodeFailed | Restart
 
 
 class NodeLink(ABC):
-    """The common part of hub and leaf. No event follows the first one that ends the job."""
+    """The part common to hub and leaf. No event follows the first one that ends the job."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
@@ -128,18 +128,16 @@ class NodeLink(ABC):
 
     @abstractmethod
     def report_crash(self, restarts: int, exit_code: int, text: str) -> None:
-        """Report a failed process of this node: a Restart follows, or OtherNodeFailed at the
-        end.
-        """
+        """Report a failed process on this node. A Restart or OtherNodeFailed follows."""
 
     @abstractmethod
     def report_failure(self, exit_code: int, text: str) -> None:
-        """Report that this node ends the job."""
+        """Report that this node is ending the job."""
 
     def close(self) -> None:
-        """Deliver what was sent, then stop all threads and close all connections.
+        """Deliver pending messages, then stop all threads and close all connections.
 
-        A node that is still joining is notified of a failure, too.
+        A node that is still joining is also notified of a failure.
         """
         self._linger()
         self._closing.set()
@@ -169,7 +167,7 @@ class NodeLink(ABC):
         self._wake()
 
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
-        """Receive until `handle` reports the last message; send `alive` periodically."""
+        """Receive messages until `handle` reports the last one, sending `alive` periodically."""
         heard = time.monotonic()
         sent_at = 0.0
         while True:

@@ -1,4 +1,4 @@
-"""Decides which processes of a job are restarted alone, and how often."""
+"""Decide which processes of a job are restarted alone, and how often."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsefleet.launch.launch_config import LaunchConfig
 __all__ = ["RestartPolicy", "Verdict"]
 
 START_ELSEWHERE = os.EX_TEMPFAIL
-"""The exit code, 75, of a process that gave up its place on request."""
+"""The exit code, 75, of a process that handed over its work on request."""
 
 WINDOW_S = 300.0
 _AT_ONCE_S = 10.0
@@ -27,13 +27,13 @@ class Verdict(NamedTuple):
 
     restarts: bool
     reason: str = ""
-    """Why a process that is normally restarted is not."""
+    """Why a process that would normally be restarted is not."""
 
 
 class RestartPolicy:
     """Judges failed processes; allowed restarts count against the limit of `config`.
 
-    A server that has served is restarted however it failed: its log has everything that was
+    A server that has served is restarted however it failed, because its log has everything that it
     acknowledged. Other processes are restarted if they were killed by a signal; after an error only
     with `restart="failed"`, since the same script usually fails in the same way again, and a worker
     that could clean up has closed its session.
@@ -57,9 +57,9 @@ class RestartPolicy:
     ) -> Verdict:
         """Return whether to restart a process that has failed; a restart is counted.
 
-        has_served: it is a server that was listening. has_own_loop: it is a worker whose successor
-        would train on the same data again. is_replaceable: it is a rank of a collective job, and
-        the others can wait for another in its place.
+        has_served: whether it is a server that was listening. has_own_loop: whether it is a worker
+        whose successor would train on the same data again. is_replaceable: whether it is a rank of
+        a collective job whose replacement the others can wait for.
         """
         is_covered = is_replaceable and (child.exit_code or 0) < 0
         if not is_covered and not self._covers(child, has_served=has_served):
@@ -68,7 +68,7 @@ class RestartPolicy:
             return Verdict(
                 False,
                 "it trains in a custom loop (fleet.step, Executor.run, RemoteStore), which "
-                "another process would start from the beginning: if that is fine, use --restart "
+                "another process would start from the beginning; if that is fine, use --restart "
                 f"{self._config.restart_rule}",
             )
         name = child.name

@@ -1,4 +1,4 @@
-"""Watches processes that were restarted alone until they are back, and informs the others.
+"""Watch processes that were restarted alone until they are back, and inform the others.
 
 Others wait for a lost process for `SPARSEFLEET_FAILOVER_WAIT_S`. A restart on a busy machine may
 take longer, so nobody gives up as long as the launcher is working on it. Workers on this machine
@@ -21,7 +21,7 @@ __all__ = ["RestartWatch"]
 
 _NOTE_S = 1.0
 _REPORT_S = 5.0
-_SETTLE_S = 20.0  # a server may mistake connections of the old process for those of the new one
+_SETTLE_S = 20.0  # a server may mistake the old process's connections for the new one's
 _MOST_S = 600.0
 
 
@@ -34,9 +34,10 @@ class _Watched:
 
 
 class RestartWatch:
-    """The restarts of one node that are not finished. Not thread-safe.
+    """The unfinished restarts on one node. Not thread-safe.
 
-    state_dir: where notes go. listens_since: returns when a server began to listen, as time.time().
+    state_dir: where notes are written. listens_since: returns when a server began to listen, as
+    time.time().
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class RestartWatch:
         self._watched: dict[str, _Watched] = {}
 
     def restarted(self, child: ChildProcess, number: int) -> None:
-        """Record that a process was restarted, for the `number`th time."""
+        """Record that a process was restarted for the `number`th time."""
         if self._state_dir and child.plan.role in ("server", "worker"):
             self._watched[child.name] = _Watched(child, number, time.time(), 0.0)
             self.look()
 
     def look(self) -> None:
-        """Report the processes that are not back yet; call it often."""
+        """Report the processes that are not back yet; must be called often."""
         now = time.time()
         for name, watched in list(self._watched.items()):
             if now < watched.next_report:

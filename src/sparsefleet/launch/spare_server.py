@@ -1,4 +1,4 @@
-"""A process that has imported what a server needs, so that a successor starts without delay."""
+"""A process that has already imported what a server needs, so that a successor starts quickly."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sparsefleet.launch.job_plan import ProcessPlan
 
 __all__ = ["SpareServer"]
 
-_PAUSE_S = 1.0  # so that a new spare does not compete with the successor that it follows
+_PAUSE_S = 1.0  # so that a new spare does not compete with the successor before it
 _END_S = 5.0
 
 
 class SpareServer:
-    """Keeps one process ready to become the successor of a durable server of this node.
+    """Keeps one process ready to become the successor of a durable server on this node.
 
-    Imports take most of the time until a small server is back; the spare has already done them. It
-    costs about 45 MB of memory.
+    Imports take most of the time it takes to bring a small server back; the spare has already done
+    them. It costs about 45 MB of memory.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SpareServer:
         self._earliest = time.monotonic()
 
     def keep_ready(self) -> None:
-        """Start a spare if there is none; returns at once."""
+        """Start a spare if there is none; return at once."""
         if self._process is not None or time.monotonic() < self._earliest:
             return
         plan = ProcessPlan(
@@ -50,7 +50,7 @@ class SpareServer:
         )
 
     def take(self, plan: ProcessPlan, log_dir: str) -> subprocess.Popen[bytes] | None:
-        """Return a process that runs `plan` on the log directory; None if there is no spare."""
+        """Return a process that runs `plan` on the log directory, or None if there is no spare."""
         process, self._process = self._process, None
         self._earliest = time.monotonic() + _PAUSE_S
         if process is None:

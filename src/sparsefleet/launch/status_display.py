@@ -50,7 +50,7 @@ class JobDisplay(Protocol):
 
 
 def make_display(*, quiet: bool, show: str = "") -> JobDisplay:
-    """Return a live display on a terminal, plain lines elsewhere. `show`: process to always
+    """Return a live display on a terminal, or plain lines elsewhere. `show`: process to always
     show.
     """
     if quiet:
@@ -82,7 +82,7 @@ class _Display:
 
 
 class QuietJobDisplay(_Display):
-    """Shows nothing but the requested output."""
+    """Shows only the requested output."""
 
 
 class PlainJobDisplay(_Display):
@@ -114,7 +114,7 @@ class PlainJobDisplay(_Display):
 
 
 class LiveJobDisplay(_Display):
-    """One line per process, updated in place: its state and last output."""
+    """A display with one line per process, updated in place, with its state and last output."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -156,7 +156,7 @@ def status_table(children: Sequence[ChildProcess]) -> Table:
     states = [_state_of(child) for child in children]
     table = Table.grid(padding=(0, 2), expand=True)
     for texts in ([child.name for child in children], states):
-        width = max(map(len, texts), default=1)  # fixed: a long line of output must not squeeze it
+        width = max(map(len, texts), default=1)  # fixed, whatever the output's length
         table.add_column(no_wrap=True, width=width)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for child, state in zip(children, states, strict=True):

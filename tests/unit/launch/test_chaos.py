@@ -32,7 +32,10 @@ def test_same_seed_gives_the_same_schedule() -> None:
 def test_only_chosen_processes_are_killed() -> None:
     config = ChaosConfig(roles=("workers",), every_s=0.5)
     assert {fault.target for fault in make_schedule(config, 5, 2)} == {"worker 0", "worker 1"}
-    with pytest.raises(ConfigError, match="nothing to kill: the job has 0 servers"):
+    with pytest.raises(
+        ConfigError,
+        match="nothing to kill: the job has 0 servers",
+    ):
         make_schedule(ChaosConfig(roles=("servers",)), 0, 2)
 
 
@@ -141,8 +144,8 @@ def test_given_job_is_restarted_without_limit_unless_it_has_one() -> None:
     ("words", "message"),
     [
         (["--every", "soon", "--ledger"], "--every must be a time such as 500ms"),
-        ([], "the job must follow as `-- launch"),
-        (["--", "train.py"], "the job must follow as `-- launch"),
+        ([], "expected a job as `-- launch"),
+        (["--", "train.py"], "expected a job as `-- launch"),
         (["--kill", "managers", "--ledger"], "ChaosConfig.roles must be servers, workers"),
         (["--kill", "servers", "--pause", "workers", "--ledger"], "must name the same processes"),
         (["--ledger", "--", "launch", "train.py"], "--ledger runs its own job"),

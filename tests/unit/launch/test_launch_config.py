@@ -26,7 +26,7 @@ def script(tmp_path: Path) -> str:
         ({"num_servers": 0, "show": "server.0"}, "worker.0 to worker.0, or all, got 'server.0'"),
         (
             {"num_servers": 0, "num_workers": 3, "nodes": ("a", "b"), "start_port": 9100},
-            "num_workers of a job without servers must be a multiple of its 2 nodes, got 3",
+            "num_workers must be a multiple of the 2 nodes in a job without servers, got 3",
         ),
         ({"max_restarts": -1}, "max_restarts must be an int in 0"),
         ({"num_workers": 0}, "num_workers"),

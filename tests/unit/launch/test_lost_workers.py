@@ -27,7 +27,9 @@ def test_no_server_misses_the_launcher_while_another_is_down(
         servers.servers[1].stop()
         reports = LostWorkers(servers.endpoints, "auto", ENVIRON)
         reports.expect(1)
-        wait_until(lambda: "not all servers know yet" in caplog.text, "the report has failed")
+        wait_until(
+            lambda: "has not reached all servers yet" in caplog.text, "the report has failed"
+        )
         reports.close()
         assert not servers.servers[0].has_client("launcher")
         assert not reports.is_back(1)

@@ -322,7 +322,7 @@ def test_slurm_requeues_killed_workers_unless_their_loop_would_begin_again(tmp_p
         ({"name": "Ads_1"}, "name must be at most 40 lower-case letters"),
         ({"durability": "off"}, "durability must be process or disk"),
         ({"port": 70000}, "port must be an int"),
-        ({"state_size": "20"}, "a memory size looks like 8GiB"),
+        ({"state_size": "20"}, "a memory size must look like 8GiB"),
         ({"directives": ("partition=cpu",)}, "directives must be options such as"),
         ({"setup": ("a\nb",)}, "must be a single line"),
         ({"environment": (("a b", "c"),)}, "environment must be variable names"),
@@ -374,7 +374,7 @@ def test_variables_reach_the_processes_unchanged(kind: str) -> None:
 
 @pytest.mark.parametrize("text", ["8", "GiB", "-8G", "8X", "0G", ""])
 def test_wrong_memory_sizes_are_rejected(text: str) -> None:
-    with pytest.raises(ConfigError, match="a memory size looks like 8GiB or 512M"):
+    with pytest.raises(ConfigError, match="a memory size must look like 8GiB or 512M"):
         memory_bytes(text)
 
 

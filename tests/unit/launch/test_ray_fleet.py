@@ -61,7 +61,7 @@ def test_wrong_settings_of_servers_are_named() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"train_loop_per_worker": 3}, r"must be a function that trains, got int"),
+        ({"train_loop_per_worker": 3}, r"must be a training function, got int"),
         ({"servers": "2"}, r"RayTrainer\.servers must be a Servers or an int, got str"),
         ({"scaling_config": {"num_workers": 2}}, r"must be a ScalingConfig, got dict"),
         ({"run_config": "here"}, r"RayTrainer\.run_config must be a RunConfig, got str"),
@@ -86,7 +86,7 @@ def test_users_of_one_machine_have_directories_of_their_own(
     monkeypatch.setattr(os, "getuid", lambda: other)
     assert not own.name.endswith(str(other))
     (tmp_path / f"sparsefleet-ray-{other}").mkdir()  # by a different user
-    with pytest.raises(ConfigError, match=f"is not a directory of user {other}"):
+    with pytest.raises(ConfigError, match=f"must be a directory owned by user {other}"):
         log_base(Servers(1))
     assert log_base(Servers(1, log_dir="/scratch")) == "/scratch"
 

@@ -18,9 +18,9 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (["--keep-going"], "--keep-going is for a job of local processes"),
-        (["--start-port", "9100"], "--start-port is for a job of local processes"),
-        (["--show", "worker.0"], "--show is for a job of local processes"),
+        (["--keep-going"], "--keep-going is only for jobs with local processes"),
+        (["--start-port", "9100"], "--start-port is only for jobs with local processes"),
+        (["--show", "worker.0"], "--show is only for jobs with local processes"),
         (["--restart", "all"], "--restart all needs --durability off"),
     ],
 )

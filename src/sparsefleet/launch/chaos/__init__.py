@@ -1,4 +1,4 @@
-"""Injects faults into a running job and checks its invariants afterwards."""
+"""Inject faults into a running job and check its invariants afterwards."""
 
 from sparsefleet.launch.chaos.chaos_run import ChaosReport, run_chaos
 from sparsefleet.launch.chaos.schedule import ChaosConfig, Fault, make_schedule

@@ -1,4 +1,4 @@
-"""Runs a job under faults and checks its invariants afterwards."""
+"""Run a job under faults and check its invariants afterwards."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ChaosReport:
     skipped: list[Fault]
     """Faults whose process was not running at the time."""
     starts: Mapping[str, int]
-    """How often each process was started."""
+    """How many times each process was started."""
     peak_bytes: Mapping[str, int]
     """The largest resident memory of each process."""
     left: list[str]
     """Processes of the job that were still running at the end."""
     problems: list[str] = field(default_factory=list)
-    """Violated invariants. Empty: the run passed."""
+    """Violated invariants; the run passed if there are none."""
     ledger: Mapping[str, Any] | None = None
 
     def lines(self) -> list[str]:
@@ -50,7 +50,7 @@ class ChaosReport:
         restarts = sum(self.starts.values()) - len(self.starts)
         lines = [
             f"seed {self.seed}, {self.seconds:.1f} s, exit code {self.exit_code}",
-            f"faults: {done}; {len(self.skipped)} skipped, their process was not running",
+            f"faults: {done}; {len(self.skipped)} skipped because their process was not running",
             f"processes restarted: {restarts}",
         ]
         for name, size in sorted(self.peak_bytes.items()):
@@ -82,7 +82,7 @@ class ChaosReport:
 
 
 Check = Callable[[ChaosReport], Sequence[str]]
-"""Looks at the outcome of a job; returns what did not hold."""
+"""Checks the outcome of a job; returns the violated invariants."""
 
 
 def run_chaos(
@@ -96,7 +96,7 @@ def run_chaos(
 ) -> ChaosReport:
     """Run the job under the faults of `chaos`, on this machine; main thread only.
 
-    ledger_path: a file to which the job writes its own result, see `cli/ledger.py`.
+    ledger_path: the file that the job writes its own result to; see `cli/ledger.py`.
     has_begun: returns whether faults may begin.
     """
     faults = make_schedule(chaos, job.num_servers, job.num_workers)
@@ -144,7 +144,7 @@ def run_chaos(
 
 
 def _left_of(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return the processes, or process groups, that do not end in time."""
+    """Return the processes or process groups that do not end in time."""
     deadline = time.monotonic() + _END_S
     while True:
         left = [process for process in processes if _group_exists(process.pid)]

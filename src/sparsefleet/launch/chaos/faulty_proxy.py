@@ -24,7 +24,7 @@ _RETRY_S = 0.05
 
 
 class _Line:
-    """The current handling of one server's traffic; used only on the event loop's thread."""
+    """How one server's traffic is currently handled; used only on the event loop's thread."""
 
     def __init__(self, target: str) -> None:
         self.target = parse_endpoint(target)
@@ -33,7 +33,7 @@ class _Line:
         self.delay_s = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect one client to the server; wait for a server that is not up yet or restarting.
+        """Connect one client to the server, waiting for one that is not up yet or is restarting.
 
         Closing the connection instead would look like a server that rejects the client's key.
         """
@@ -45,7 +45,7 @@ class _Line:
             with contextlib.closing(there[1]):
                 ways = [self._pass(reader, there[1]), self._pass(there[0], writer)]
                 tasks = [asyncio.ensure_future(way) for way in ways]
-                # An end in one direction ends both: no peer of ours half-closes.
+                # If one direction ends, both do, since none of our peers half-close.
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     task.cancel()
@@ -72,7 +72,7 @@ class _Line:
 
 
 class FaultyProxies:
-    """Proxies in front of `targets` while it is open; `endpoints` are in the same order.
+    """Proxies in front of `targets` while open; `endpoints` are in the same order.
 
     Everything passes unchanged until `partition` or `delay` is called. A partition holds back bytes
     and new connections, like a network that drops packets while the sender retries.
@@ -87,7 +87,7 @@ class FaultyProxies:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def partition(self, server: int, is_on: bool) -> None:
-        """Hold back all traffic with a server, or let it pass again."""
+        """Hold back all traffic to and from a server, or let it pass again."""
         event = self._lines[server].is_open
         self._loop.call_soon_threadsafe(event.clear if is_on else event.set)
 

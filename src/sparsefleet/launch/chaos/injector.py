@@ -1,4 +1,4 @@
-"""Injects the faults of a schedule into a running job."""
+"""Inject the faults of a schedule into a running job."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class _Ongoing:
 class Injector(JobObserver):
     """Observes a job and injects faults once `has_begun` returns True.
 
-    The times of faults count from then. A fault whose target is not running at that time is skipped
-    and reported as such.
+    Fault times count from then. A fault whose target is not running at the time is skipped and
+    reported as skipped.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Injector(JobObserver):
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         if sys.platform != "linux":
-            raise OSError("chaos needs Linux: pidfd, prlimit and /proc")
+            raise OSError("chaos needs Linux, because it uses pidfd, prlimit and /proc")
         self._faults = list(faults)
         self._proxies = proxies
         self._delay_s = delay_s
@@ -154,7 +154,7 @@ class Injector(JobObserver):
             self._ongoing.append(_Ongoing(now + fault.lasts_s, undo))
 
     def _do(self, fault: Fault, process: WatchedProcess) -> Callable[[], None] | None:
-        """Inject a fault; return how to end it."""
+        """Inject a fault; return a function that ends it."""
         index = int(fault.target.split()[1])
         if fault.kind == "kill":
             signal.pidfd_send_signal(process.descriptor, signal.SIGKILL)
@@ -185,7 +185,7 @@ def _signal(process: WatchedProcess, number: signal.Signals) -> None:
 
 
 def _fill_disk(process: WatchedProcess) -> Callable[[], None]:
-    """Make every write to a file fail, as on a full disk, through the process's file size limit."""
+    """Make every file write fail, as on a full disk, by lowering the process's file size limit."""
     # The process inherited this one's limit. Its own limit may still be changed by an ongoing
     # fault.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

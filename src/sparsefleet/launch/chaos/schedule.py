@@ -1,4 +1,4 @@
-"""Plans the faults of a chaos run: the same seed gives the same schedule."""
+"""Plan the faults of a chaos run; the same seed gives the same schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RoleName = Literal["servers", "workers"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChaosConfig:
-    """Which faults happen to a job, and when."""
+    """Which faults hit a job, and when."""
 
     kinds: tuple[FaultKind, ...] = ("kill",)
     """Kinds of faults; each fault is one of them."""
@@ -35,7 +35,7 @@ class ChaosConfig:
     """Mean length of a pause, a partition, a delay or a full disk."""
 
     delay_s: float = 0.1
-    """Time by which a delay slows down each message."""
+    """How long a delay holds up each message."""
 
     seed: int = 0
     """Seed of the schedule."""
@@ -72,7 +72,7 @@ class Fault:
 
 
 def make_schedule(config: ChaosConfig, num_servers: int, num_workers: int) -> list[Fault]:
-    """Return the faults in order; they depend on nothing but the arguments.
+    """Return the faults in order; they depend only on the arguments.
 
     >>> one, *_ = make_schedule(ChaosConfig(roles=("servers",), seed=3), 2, 2)
     >>> one.kind, one.target in ("server 0", "server 1"), one.lasts_s
@@ -90,7 +90,7 @@ def make_schedule(config: ChaosConfig, num_servers: int, num_workers: int) -> li
         if not among:
             raise ConfigError(
                 f"nothing to {kind}: the job has {num_servers} servers and {num_workers} workers, "
-                f"and {', '.join(config.roles) or 'no'} processes were chosen"
+                f"and only {', '.join(config.roles) or 'none'} were chosen"
             )
         lasts_s = 0.0 if kind == "kill" else config.fault_s * draw.uniform(0.5, 1.5)
         faults.append(Fault(at_s, kind, draw.choice(among), lasts_s))

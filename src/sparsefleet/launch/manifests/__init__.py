@@ -1,4 +1,4 @@
-"""Jobs as files for schedulers: a batch script for Slurm, YAML for Kubernetes."""
+"""Write jobs as files for schedulers: a batch script for Slurm, YAML for Kubernetes."""
 
 from sparsefleet.launch.manifests.jobset import jobset_yaml, trainjob_yaml
 from sparsefleet.launch.manifests.manifest_config import (

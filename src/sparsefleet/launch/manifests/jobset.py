@@ -1,4 +1,4 @@
-"""Manifests of a JobSet, and of Kubeflow Trainer, which runs one."""
+"""Manifests for a JobSet, and for Kubeflow Trainer, which runs one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _JOBSET = "jobset.sigs.k8s.io"
 _TRAINER = "trainer.kubeflow.org/v1alpha1"
 
 _KILLED_CODES = (75, 134, 135, 136, 137, 139, 143)
-"""Exit codes of a worker that handed over (75), or that a signal killed: 128 + its number."""
+"""Exit codes of a worker that handed over (75) or was killed by a signal (128 + its number)."""
 
 
 def jobset_yaml(config: ManifestConfig) -> str:
-    """Return a JobSet with a replicated job of servers and one of workers, and its volume."""
+    """Return a JobSet with one replicated job for servers and one for workers, and its volume."""
     require_kubernetes_names(config)
     made: dict[str, Value] = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -41,7 +41,7 @@ def jobset_yaml(config: ManifestConfig) -> str:
 
 
 def trainjob_yaml(config: ManifestConfig) -> str:
-    """Return a TrainJob of Kubeflow Trainer v2, the runtime it refers to, and its volume."""
+    """Return a TrainJob for Kubeflow Trainer v2, the runtime it refers to, and its volume."""
     require_kubernetes_names(config)
     runtime: dict[str, Value] = {
         "apiVersion": _TRAINER,
@@ -77,7 +77,7 @@ def trainjob_yaml(config: ManifestConfig) -> str:
 def _jobset_spec(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        # Servers never end by themselves: the job is done when the workers are.
+        # Servers never end by themselves; the job is done when the workers are.
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [workers_job]},
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [
@@ -93,7 +93,7 @@ def _jobset_spec(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
 
 
 def _servers(config: ManifestConfig) -> dict[str, Value]:
-    """Return the job of servers: one that fails restarts in its pod, and recovers from its log."""
+    """Return the servers' job; a failed server restarts in its pod and recovers from its log."""
     container = {
         "name": "server",
         "command": words(config.server_command),
@@ -123,7 +123,7 @@ def _servers(config: ManifestConfig) -> dict[str, Value]:
 
 
 def _workers(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
-    """Return the job of workers: a killed one gets another pod, an error ends the job."""
+    """Return the workers' job; a killed worker gets a new pod, and an error ends the job."""
     name = "worker" if workers_job == "workers" else "node"
     container = {
         "name": name,
@@ -186,7 +186,7 @@ def _container(config: ManifestConfig, tasks: TaskShape) -> dict[str, Value]:
     return {
         **base,
         "env": [
-            # JOB_COMPLETION_INDEX is there already; these say whose index it is.
+            # JOB_COMPLETION_INDEX is already set; these say whose index it is.
             field("JOBSET_NAME", f"metadata.labels['{_JOBSET}/jobset-name']"),
             field("JOBSET_UID", f"metadata.labels['{_JOBSET}/jobset-uid']"),
             field("REPLICATED_JOB_NAME", f"metadata.labels['{_JOBSET}/replicatedjob-name']"),

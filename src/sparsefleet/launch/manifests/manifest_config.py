@@ -22,7 +22,7 @@ _MAX_NAME = 40  # pods of a JobSet add -servers-0-65535 and a suffix, and have a
 
 
 def memory_bytes(text: str) -> int:
-    """Return a size such as 8GiB, 8Gi, 8G or 512M, in bytes; units are powers of 1024.
+    """Return a size such as 8GiB, 8Gi, 8G or 512M in bytes; units are powers of 1024.
 
     >>> memory_bytes("8GiB") == memory_bytes("8G") == 8 << 30
     True
@@ -30,12 +30,12 @@ def memory_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?([kmgt])(?:i?b)?", text.strip().lower())
     found = found or re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?) ?([kmgt])i", text.strip().lower())
     if found is None or float(found[1]) <= 0:
-        raise ConfigError(f"a memory size looks like 8GiB or 512M, got {text!r}")
+        raise ConfigError(f"a memory size must look like 8GiB or 512M, got {text!r}")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
 def default_name(script: str) -> str:
-    """Return a job's name after its script. It starts with a letter, as Kubernetes requires.
+    """Return a job name derived from its script. It starts with a letter, as Kubernetes requires.
 
     >>> default_name("ctr/Train_DNN.py"), default_name("2024_ads.py"), default_name("ctr.train")
     ('train-dnn', 'job-2024-ads', 'train')
@@ -55,9 +55,9 @@ class TaskShape:
     count: int
     cpus: int = 4
     memory: int = 8 << 30
-    """In bytes."""
+    """Memory in bytes."""
     per_node: int = 0
-    """Tasks on one machine; 0: the scheduler decides."""
+    """Tasks on one machine; if 0, the scheduler decides."""
 
     def __post_init__(self) -> None:
         require_int(self, "count", 1, _MAX_TASKS)
@@ -76,10 +76,10 @@ class ManifestConfig:
     """
 
     name: str
-    """The name of the job in the scheduler: letters, digits and dashes."""
+    """The job's name in the scheduler: letters, digits and dashes."""
 
     script: str
-    """The path of the script: in the image, or on a file system that all machines share."""
+    """The path of the script, in the image or on a file system that all machines share."""
 
     arguments: tuple[str, ...] = ()
     """Arguments passed to the script."""
@@ -94,20 +94,22 @@ class ManifestConfig:
     """The container image; required by Kubernetes."""
 
     python: str = "python"
-    """The interpreter, as the tasks see it."""
+    """The interpreter, as seen by the tasks."""
 
     native_servers: bool = False
-    """Servers run `sparsefleet server` instead of the script."""
+    """Whether servers run `sparsefleet server` instead of the script."""
 
     transport: TransportName = "auto"
     durability: DurabilityName = "process"
     """Failures that acknowledged changes survive; passed to servers as SPARSEFLEET_DURABILITY."""
 
     port: int = 0
-    """The port of the first server on a machine. 0: 9100; in Slurm, one that depends on the job."""
+    """The port of the first server on a machine. 0 means 9100 or, in Slurm, one derived from the
+    job.
+    """
 
     max_restarts: int = 20
-    """How often each process may be restarted alone."""
+    """How many times each process may be restarted alone."""
 
     grace_s: int = 60
     """Seconds between SIGTERM and SIGKILL, for workers to hand over and servers to drain."""
@@ -119,16 +121,17 @@ class ManifestConfig:
     """Kubernetes: the size of the volume for server logs and checkpoints."""
 
     storage_class: str = ""
-    """Kubernetes: the storage class of that volume; it must be ReadWriteMany. Empty: default."""
+    """Kubernetes: the storage class of that volume, which must be ReadWriteMany. Empty for default.
+    """
 
     key_secret: str = ""
-    """Kubernetes: an existing Secret whose `job.key` is the job key. Empty: NAME-key."""
+    """Kubernetes: an existing Secret whose `job.key` is the job key. If empty, NAME-key."""
 
     state_dir: str = "sparsefleet-state"
     """Slurm: the directory for server logs and the key, on a file system that all nodes share."""
 
     directives: tuple[str, ...] = ()
-    """Slurm: further options of both components, such as --partition=cpu."""
+    """Slurm: additional options for both components, such as --partition=cpu."""
 
     setup: tuple[str, ...] = ()
     """Slurm: lines to run first in the batch script, such as `module load python`."""
@@ -162,7 +165,7 @@ class ManifestConfig:
             if name == "SPARSEFLEET_JOB_KEY":
                 raise ConfigError(
                     "ManifestConfig.environment must not contain SPARSEFLEET_JOB_KEY, because "
-                    "anyone who reads the manifest would see it: the Slurm script creates its own "
+                    "anyone who reads the manifest would see it; the Slurm script creates its own "
                     "key, and Kubernetes keeps it in a Secret (--key-secret)"
                 )
 

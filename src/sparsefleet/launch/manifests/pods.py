@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 STATE = "/state"
-"""Where pods mount the servers' logs: the job's own folder on the volume."""
+"""Where pods mount the servers' logs, in the job's own folder on the volume."""
 CHECKPOINTS = "/checkpoints"
 
 _KEY_DIR = "/var/run/sparsefleet"
 USER = 1000
-"""The user and group of all pods, and of the image that the Dockerfile makes."""
+"""The user and group of all pods, and of the image built from the Dockerfile."""
 _DEFAULT_PORT = 9100
 _SUBDOMAIN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 
@@ -110,7 +110,7 @@ def field(name: str, path: str) -> dict[str, Value]:
 
 
 def variables(config: ManifestConfig) -> list[Value]:
-    """Return the variables of every process, whatever starts it."""
+    """Return the environment variables of every process, whatever starts it."""
     own = {
         "SPARSEFLEET_JOB_KEY_FILE": f"{_KEY_DIR}/job.key",
         "SPARSEFLEET_LOG_DIR": STATE,
@@ -127,9 +127,9 @@ def variables(config: ManifestConfig) -> list[Value]:
 def container_base(
     config: ManifestConfig, tasks: TaskShape, *, folder: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return image, resources, mounts and limits of a container.
+    """Return the image, resources, mounts and limits of a container.
 
-    folder: the folder of the job on its volume, as `subPath` or `subPathExpr`.
+    folder: the job's folder on its volume, as `subPath` or `subPathExpr`.
     """
     amounts: dict[str, Value] = {
         "cpu": str(tasks.cpus),
@@ -163,7 +163,7 @@ def pod_base(config: ManifestConfig) -> dict[str, Value]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumes": [
-            # Readable by the group: the file belongs to root, and the process is not root.
+            # Readable by the group, because the file belongs to root and the process is not root.
             {"name": "key", "secret": {"secretName": key_name(config), "defaultMode": 0o440}},
             {"name": "state", "persistentVolumeClaim": {"claimName": f"{config.name}-state"}},
         ],
@@ -199,5 +199,5 @@ def words(command: Sequence[str]) -> list[Value]:
 
 
 def _literal(text: str) -> str:
-    """Return text in which Kubernetes replaces nothing: it would expand $(NAME)."""
+    """Return text in which Kubernetes expands nothing, since it would otherwise expand $(NAME)."""
     return text.replace("$(", "$$(")

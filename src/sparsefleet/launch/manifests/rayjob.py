@@ -1,4 +1,4 @@
-"""The manifest of a RayJob for KubeRay."""
+"""The RayJob manifest for KubeRay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rayjob_yaml(config: ManifestConfig, ray_version: str) -> str:
             "rayClusterSpec": {
                 "rayVersion": ray_version,
                 "headGroupSpec": {
-                    # Nothing of the job runs on the head.
+                    # No part of the job runs on the head.
                     "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
                     "template": _pod(config, "ray-head", _HEAD),
                 },
@@ -59,7 +59,7 @@ def _entrypoint(config: ManifestConfig) -> list[str]:
     words = ["sparsefleet", "launch", "--on", "ray"]
     words += ["--servers", str(config.servers.count), "--workers", str(config.workers.count)]
     words += ["--server-cpus", str(config.servers.cpus), "--worker-cpus", str(config.workers.cpus)]
-    # A node offers Ray about 70 % of its pod's memory; the rest is for its object store.
+    # A node offers Ray about 70% of its pod's memory; the rest is for its object store.
     words += ["--server-memory", f"{int(config.servers.memory * _SHARE) >> 20}MiB"]
     words += ["--durability", config.durability, "--transport", config.transport]
     words += ["--max-restarts", str(config.max_restarts), "--log-dir", f"{STATE}/logs"]

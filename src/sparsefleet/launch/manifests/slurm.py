@@ -1,4 +1,4 @@
-"""The batch script of a job in Slurm."""
+"""The batch script for a Slurm job."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ exit "$code"
 
 
 def slurm_script(config: ManifestConfig) -> str:
-    """Return a script for `sbatch`: component 0 of the job holds the servers, 1 the workers."""
+    """Return a script for `sbatch`; component 0 of the job holds servers, component 1 workers."""
     lines = [
         "#!/bin/bash",
         f"# {config.servers.count} servers and {config.workers.count} workers; submit with sbatch.",

@@ -1,4 +1,4 @@
-"""Writes plain values as YAML, as far as manifests need it."""
+"""Write plain values as YAML, to the extent that manifests need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESERVED = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def to_yaml(value: Value) -> str:
-    """Return a document of block style.
+    """Return a document in block style.
 
     >>> print(to_yaml({"a": ["x", {"b": 1, "c": "on"}], "d": {}}), end="")
     a:

@@ -1,4 +1,4 @@
-"""A job on Ray: servers as actors, workers of Ray Train."""
+"""Run a job on Ray, with servers as actors and Ray Train's workers."""
 
 from sparsefleet._lazy import lazy_names, listing
 from sparsefleet.launch.ray.servers import Servers

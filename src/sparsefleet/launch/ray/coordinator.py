@@ -28,16 +28,16 @@ class Presence:
     role: Literal["server", "replica", "worker"]
     index: int
     address: str = ""
-    """HOST:PORT where others reach it; for worker 0, the meeting point."""
+    """HOST:PORT where others reach it; for worker 0, where workers meet."""
     node_id: str
     host: str
     pid: int
     start: int = 0
-    """For a worker: how often its rank was started before."""
+    """For a worker, how many times its rank was started before."""
     is_serving: bool = False
-    """For a server: whether it is listening."""
+    """For a server, whether it is listening."""
     has_own_loop: bool = False
-    """For a worker: whether another process would train on the same data again."""
+    """For a worker, whether another process would train on the same data again."""
 
     @property
     def name(self) -> str:
@@ -55,17 +55,17 @@ class News:
     addresses: Mapping[str, str]
     """HOST:PORT of each server and replica, by name."""
     failure: str = ""
-    """Why the job cannot continue."""
+    """Why the job cannot continue, if it cannot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Membership:
-    """The information a worker gets when it joins."""
+    """The information that a worker gets when it joins."""
 
     meeting_point: str
     workers_per_node: int
     before: Presence | None = None
-    """The process of this rank that it replaces."""
+    """The process of this rank that the worker replaces."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Coordinator:
         return before
 
     async def news(self, seen: tuple[float, int], who: Presence | None = None) -> News:
-        """Wait a little for something newer than `seen`; return the current state."""
+        """Wait briefly for a state newer than `seen`; return the current state."""
         if who is not None and self._is_news(who):
             await self._note(who)
         async with self._changed:
@@ -115,7 +115,7 @@ class Coordinator:
         return self._news()
 
     async def addresses(self, role: str, count: int) -> list[str]:
-        """Wait until `count` processes of a role are known; return their addresses in order.
+        """Wait until `count` processes with a role are known; return their addresses in order.
 
         Raises PeerLostError if the job fails first.
         """
@@ -126,8 +126,8 @@ class Coordinator:
     async def join(self, who: Presence) -> Membership:
         """Register a worker; wait until all servers and workers are known.
 
-        Raises PeerLostError if the job fails first: an actor that could not be created never
-        arrives.
+        Raises PeerLostError if the job fails first, because an actor that could not be created
+        never arrives.
         """
         before = self._state.present.get(who.name)
         if before is not None and before.is_same_process(who):
@@ -160,7 +160,7 @@ class Coordinator:
         await self._report()
 
     async def failure(self) -> str:
-        """Return why the job cannot continue, or ""."""
+        """Return why the job cannot continue, or "" if it can."""
         return self._state.failure
 
     async def processes(self) -> dict[str, Presence]:
@@ -168,11 +168,11 @@ class Coordinator:
         return dict(self._state.present)
 
     async def starts(self) -> dict[str, int]:
-        """Return how often each process was started, by name."""
+        """Return how many times each process was started, by name."""
         return dict(self._state.starts)
 
     def _is_news(self, who: Presence) -> bool:
-        """Return whether to register `who`; False for a process that another has replaced."""
+        """Return whether to register `who`; False for a process that has been replaced."""
         known = self._state.present.get(who.name)
         return known is None or (known.is_same_process(who) and known != who)
 
@@ -249,20 +249,20 @@ def continued(plan: FleetPlan) -> FleetPlan:
     if shape != plan.shape:
         raise ConfigError(
             f"the run {plan.name!r} was interrupted with {shape}, but is now started with "
-            f"{plan.shape}: use the same, or remove {plan.state_file} to start over"
+            f"{plan.shape}; use the same numbers, or remove {plan.state_file} to start over"
         )
     if own_loops and plan.script is not None and plan.script.restart == "auto":
         raise ConfigError(
             f"the run {plan.name!r} cannot be continued: {own_loops[0]} trained in a custom loop "
             "(fleet.step, Executor.run, RemoteStore), which would start over on top of what the "
-            f"servers have applied: remove {plan.state_file} to start from scratch, or use "
+            f"servers have applied; remove {plan.state_file} to start from scratch, or use "
             "--restart killed if the script continues its loop itself"
         )
     return found
 
 
 def _workers_per_node(node_ids: list[str]) -> int:
-    """Return how many consecutive workers each node has; 1 if it differs between nodes.
+    """Return how many consecutive workers each node has, or 1 if this differs between nodes.
 
     >>> _workers_per_node(["a", "a", "b", "b"]), _workers_per_node(["a", "a", "b"])
     (2, 1)

@@ -1,4 +1,4 @@
-"""A process of a job on its node: its directory, its port, and the addresses of the others."""
+"""A job's process on its node, with its directory, its port and the addresses of the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAILOVER_WAIT_S = "300"
 
 
 class NodePlace:
-    """The directory of a job on this node. Each node has its own, even on the same machine."""
+    """A job's directory on this node. Each node has its own, even on the same machine."""
 
     def __init__(self, plan: FleetPlan) -> None:
         self._job_id = plan.job_id
@@ -41,7 +41,7 @@ class NodePlace:
 
     @property
     def memory_directory(self) -> str:
-        """Return where workers keep what they send, for the processes that replace them."""
+        """Return where workers keep the data they send, for the processes that replace them."""
         shared = "/dev/shm"
         in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
         name = f"sparsefleet-ray-{self._job_id[:16]}-{self.node_id[:8]}"
@@ -65,7 +65,7 @@ class NodePlace:
 def reserve_port(host: str) -> Iterator[str]:
     """Hold a free port of this node until the block ends; yield it as HOST:PORT.
 
-    On Linux a server may listen there meanwhile (`launch.job.PortReservation`).
+    On Linux, a server may listen there in the meantime (`launch.job.PortReservation`).
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as held:
@@ -139,8 +139,8 @@ class AddressBook:
                 self.before_each_request()
                 self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
             except (ray.exceptions.RayActorError, OSError):
-                # The coordinator is being restarted, or the job has ended, or the disk is full:
-                # what is not written now is also in the next report.
+                # The coordinator is being restarted, the job has ended, or the disk is full.
+                # Anything not written now is in the next report as well.
                 self._stopping.wait(_RETRY_S)
             except Exception as error:  # thread boundary: Ray itself is ending
                 print(
@@ -162,7 +162,7 @@ class AddressBook:
 
 
 def own_loop_file(place: NodePlace, rank: int) -> Path:
-    """Return the file by which a worker reports that another process cannot continue its loop."""
+    """Return the file that a worker uses to report that no other process can continue its loop."""
     from sparsefleet.store.own_loop import own_loop_path
 
     return Path(own_loop_path(place.directory, rank))

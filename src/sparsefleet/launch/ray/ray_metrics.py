@@ -1,4 +1,4 @@
-"""Shows the metrics of this process among Ray's own, which its dashboard and Prometheus read."""
+"""Show this process's metrics among Ray's own, which its dashboard and Prometheus read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERVAL_S = 5.0
 
 
 class _Mirror:
-    """One gauge of Ray per metric, with the labels of its first sample."""
+    """One Ray gauge per metric, with the labels of its first sample."""
 
     def __init__(self, role: str, index: int) -> None:
         self._place = {"role": role, "index": str(index)}

@@ -1,4 +1,4 @@
-"""Starts the servers of a job as actors, watches them, and ends them."""
+"""Start a job's servers as actors, watch them, and end them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _NODE_LABEL = "ray.io/node-id"
 
 
 class RunningServers:
-    """The coordinator, servers and replicas of a job, from entering the block to its end.
+    """The coordinator, servers and replicas of a job, from the start of the block to its end.
 
-    Servers share a placement group, a bundle each. The replica of a server is in the bundle of the
-    next one, so that it is on another node if the servers are.
+    Servers share a placement group, with a bundle each. A server's replica is in the next server's
+    bundle, so it is on a different node if the servers are.
     """
 
     def __init__(self, plan: FleetPlan, each_worker: Mapping[str, float]) -> None:
-        """each_worker: what Ray reserves for each worker; only used to report what is missing."""
+        """each_worker: what Ray reserves for each worker, only used to report missing resources."""
         self._plan = plan
         self._each_worker = each_worker
         self._group: Any = None
@@ -87,7 +87,7 @@ class RunningServers:
         self.close()
 
     def failure(self) -> str:
-        """Return why the job cannot continue, or ""."""
+        """Return why the job cannot continue, or "" if it can."""
         return str(ray.get(self.coordinator.failure.remote()))
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class RunningServers:
         if not self._group.wait(servers.start_timeout_s):
             raise ConfigError(
                 f"Ray has no room for {count} x {servers.bundle} ({servers.placement}) within "
-                f"{servers.start_timeout_s:g} s; it has {ray.available_resources()} free: ask for "
+                f"{servers.start_timeout_s:g} s; it has {ray.available_resources()} free; ask for "
                 "less in Servers(...), or add nodes"
             )
         for index in range(servers.num_servers):
@@ -137,12 +137,12 @@ class RunningServers:
         if has_replicas and len(self._nodes()) == 1:
             print(
                 "sparsefleet: all servers and replicas are on one node, so nothing survives its "
-                "loss: use placement='STRICT_SPREAD', or add nodes",
+                "loss; use placement='STRICT_SPREAD', or add nodes",
                 file=sys.stderr,
             )
 
     def _selectors(self, count: int) -> list[dict[str, str]] | None:
-        """Place each server on the node that has its log, after a restart of the driver."""
+        """Place each server on the node that has its log, after the driver is restarted."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         nodes = [self._plan.server_nodes.get(f"server-{index}", "") for index in range(count)]
         if not alive.intersection(nodes):
@@ -176,7 +176,7 @@ class RunningServers:
         self._watchers.append(watcher)
 
     def _report_missing(self) -> None:
-        """Say what the job waits for, until each of its processes has started once."""
+        """Say what the job is waiting for until each of its processes has started once."""
         plan = self._plan
         began, pause_s = time.monotonic(), _FIRST_REPORT_S
         while not self._closing.wait(pause_s):
@@ -198,7 +198,7 @@ class RunningServers:
             pause_s = _NEXT_REPORT_S
 
     def _watch(self, actor: Any, name: str) -> None:
-        """Report the end of an actor that Ray no longer restarts."""
+        """Report the end of an actor that Ray will not restart again."""
         try:
             ray.get(actor.wait.remote())
             reason = f"{name} ended by itself"
@@ -215,7 +215,7 @@ class RunningServers:
 
     def _clean_up(self, processes: dict[str, Presence], *, have_cleaned: bool) -> None:
         """Remove the job's directories from nodes that had only workers or, unless servers have
-        cleaned up after themselves, from all nodes: a lost server leaves its log behind.
+        cleaned up after themselves, from all nodes, since a lost server leaves its log behind.
         """
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         servers = {who.node_id for who in processes.values() if who.role != "worker"}

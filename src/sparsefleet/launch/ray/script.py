@@ -1,4 +1,4 @@
-"""Runs the script of a job inside an actor, as `python script.py` would."""
+"""Run a job's script inside an actor, as `python script.py` would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ScriptFailedError", "run_script"]
 
 
 class ScriptFailedError(SparseFleetError):
-    """The script of a job exited with a code other than 0."""
+    """A job's script exited with a code other than 0."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -24,9 +24,10 @@ class ScriptFailedError(SparseFleetError):
 
 
 def run_script(plan: ScriptPlan) -> None:
-    """Run the script in this thread until its end.
+    """Run the script in this thread until it ends.
 
-    Raises ScriptFailedError if it exits with a code other than 0, and whatever it raises itself.
+    Raises ScriptFailedError if it exits with a code other than 0, and passes on the script's own
+    exceptions.
     """
     if os.path.isdir(plan.directory):
         os.chdir(plan.directory)

@@ -1,4 +1,4 @@
-"""`sparsefleet launch --on ray`: the script of a job on the nodes of a Ray cluster."""
+"""`sparsefleet launch --on ray`: run a job's script on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RayLaunch:
-    """What `sparsefleet launch --on ray` adds to the configuration of a job."""
+    """The options that `sparsefleet launch --on ray` adds to a job's configuration."""
 
     address: str = ""
-    """The Ray cluster; empty: RAY_ADDRESS, or the one on this machine, or a new one."""
+    """The Ray cluster. If empty, RAY_ADDRESS, or the one on this machine, or a new one."""
 
     name: str = ""
-    """A job that is started again under its name continues if its driver was killed."""
+    """The job's name; started again under the same name, it continues if its driver was killed."""
 
     server_memory: str = "0"
-    """`Servers.memory`."""
+    """See `Servers.memory`."""
 
     server_cpus: float = 1.0
-    """`Servers.num_cpus`."""
+    """See `Servers.num_cpus`."""
 
     worker_cpus: float = 1.0
     """CPUs that Ray reserves for each worker."""
@@ -52,8 +52,8 @@ class RayLaunch:
 def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     """Run the job to its end; return the exit code of the command.
 
-    0: all workers ended with 0; 130: Ctrl-C; otherwise the code of the script that failed, or 1.
-    Raises ConfigError for options that Ray handles itself or does not support.
+    The code is 0 if all workers ended with 0, 130 after Ctrl-C, and otherwise that of the failed
+    script, or 1. Raises ConfigError for options that Ray handles itself or does not support.
     """
     _require_possible(config)
     dashboard = _connect(on_ray.address, shows_output=not config.quiet)
@@ -107,7 +107,7 @@ def _require_possible(config: LaunchConfig) -> None:
     if config.restart == "all" and config.is_durable:
         raise ConfigError(
             "--restart all needs --durability off or --servers 0 with --on ray, where durable "
-            "servers outlive the workers: use --restart killed or failed"
+            "servers outlive the workers; use --restart killed or failed"
         )
     unknown = {
         "--nodes": bool(config.nodes),
@@ -120,14 +120,16 @@ def _require_possible(config: LaunchConfig) -> None:
     for flag, is_given in unknown.items():
         if is_given:
             raise ConfigError(
-                f"{flag} is for a job of local processes; with --on ray, Ray places processes, "
-                "shows their output here and in its dashboard, and replaces lost workers; a job "
-                "with --job NAME continues after its driver is killed"
+                f"{flag} is only for jobs with local processes; with --on ray, Ray places "
+                "processes, shows their output here and in its dashboard, and replaces lost "
+                "workers; a job with --job NAME continues after its driver is killed"
             )
 
 
 def _variables(config: LaunchConfig) -> dict[str, str]:
-    """Return the variables of every process: those of --env, and what --metrics means here."""
+    """Return the environment variables for every process: those from --env, and those for
+    --metrics.
+    """
     if not config.metrics:
         return dict(config.set_variables)
     own = Endpoint(parse_endpoint(config.metrics).host, 0)
@@ -135,7 +137,7 @@ def _variables(config: LaunchConfig) -> dict[str, str]:
 
 
 def _connect(address: str, *, shows_output: bool) -> str:
-    """Connect to the cluster; return the address of its dashboard, if it has one."""
+    """Connect to the cluster; return the address of its dashboard, if any."""
     try:
         found = connect(
             address=address or None, ignore_reinit_error=True, log_to_driver=shows_output

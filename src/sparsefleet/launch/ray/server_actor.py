@@ -1,4 +1,4 @@
-"""The actors that run a job's servers, on separate threads, and the servers' replicas."""
+"""The actors that run a job's servers, on separate threads, and their replicas."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ class _Serving:
         return f"sparsefleet {self.role} {self._index} at {self.address}"
 
     def wait(self) -> None:
-        """Wait for `end`; a server that fails ends the whole process."""
+        """Wait until `end` is called; a server that fails ends the whole process."""
         self._ending.wait()
 
     def end(self) -> None:
-        """Remove what the job has left on this node: the driver is about to kill this actor."""
+        """Remove the job's files from this node, since the driver is about to kill this actor."""
         self._book.stop()
         self.place.remove()
         self._ending.set()
 
     def serve(self) -> None:
-        """Serve on the calling thread until the end."""
+        """Serve on the calling thread until the job ends."""
         raise NotImplementedError
 
     def _run(self) -> None:
-        """Serve; end the process if that fails, so that Ray starts another one."""
+        """Serve; if that fails, end the process so that Ray starts a new one."""
         try:
             self.serve()
             text = "it ended by itself"
@@ -108,7 +108,7 @@ class _Serving:
 
 
 class ReplicaActor(_Serving):
-    """Holds copies of the logs of some servers on the disk of its node."""
+    """Holds copies of some servers' logs on its node's disk."""
 
     role = "replica"
 
@@ -123,7 +123,7 @@ class ReplicaActor(_Serving):
 
 
 class ServerActor(_Serving):
-    """Holds one server of the job. Ray restarts it; it then recovers what it had acknowledged."""
+    """Holds one server of the job. Ray restarts it; it then recovers all acknowledged changes."""
 
     role = "server"
 
@@ -150,7 +150,7 @@ class ServerActor(_Serving):
         self._choose_start()()
 
     def _choose_start(self) -> Callable[[], None]:
-        """Return what serves: a successor, the script of the job, or a new server."""
+        """Return the server to run: a successor, the job's script, or a new server."""
         plan = self._plan
         settings = durable_settings(self._index)
         log_dir = settings["log_dir"]
@@ -178,7 +178,7 @@ class ServerActor(_Serving):
         return lambda: run_server(config)
 
     def _require_replica(self, where: str) -> None:
-        """End the job if the log of this server is lost."""
+        """End the job if this server's log is lost."""
         durability = self._plan.servers.durability
         if durability == "replica":
             return

@@ -1,4 +1,4 @@
-"""The servers of a job on Ray, and the plan that every process of the job gets."""
+"""A job's servers on Ray, and the plan that every process of the job receives."""
 
 from __future__ import annotations
 
@@ -38,49 +38,54 @@ _BINARY_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers of a job: their number, resources, placement and durability.
+    """The number, resources, placement and durability of a job's servers.
 
     >>> Servers(2, memory="8GiB").memory_bytes
     8589934592
     """
 
     num_servers: int = 1
-    """The number of servers. 0: workers train collectively."""
+    """The number of servers. If 0, workers train collectively."""
 
     _: KW_ONLY
 
     memory: int | str = 0
-    """Memory that Ray reserves for each server: bytes, or text such as "8GiB" or "500MB". Ray
-    only counts it, to choose a node with room. 0: it is not considered."""
+    """Memory that Ray reserves for each server: bytes, or text such as "8GiB" or "500MB". Ray only
+    uses it to choose a node with room. If 0, it is not considered.
+    """
 
     num_cpus: float = 1.0
     """CPUs that Ray reserves for each server."""
 
     resources: Mapping[str, float] = field(default_factory=dict)
-    """Other resources of Ray that each server needs, by name."""
+    """Other Ray resources that each server needs, by name."""
 
     placement: PlacementName = "SPREAD"
-    """Ray's strategy for the servers' placement group. "SPREAD": on different nodes if possible;
-    "STRICT_SPREAD": only on different nodes; "PACK" and "STRICT_PACK": together. Workers follow
-    `ScalingConfig.placement_strategy`."""
+    """Ray's strategy for the servers' placement group: "SPREAD" uses different nodes if possible,
+    "STRICT_SPREAD" requires them, and "PACK" and "STRICT_PACK" keep servers together. Workers
+    follow `ScalingConfig.placement_strategy`.
+    """
 
     durability: DurabilityName = "process"
-    """Failures that acknowledged changes survive, as for `sparsefleet launch`. With "replica" a
-    server whose node is lost comes back on another one."""
+    """Failures that acknowledged changes survive, as for `sparsefleet launch`. With "replica", a
+    server whose node is lost comes back on a different one.
+    """
 
     max_restarts: int = 20
-    """How often Ray restarts each server."""
+    """How many times Ray restarts each server."""
 
     transport: TransportName = "auto"
     """How servers and workers communicate."""
 
     log_dir: str = ""
-    """Directory on every node for the logs of durable servers, removed when the job ends. Empty:
-    sparsefleet-ray-UID in the system's directory for temporary files, of this user only."""
+    """Directory on every node for the logs of durable servers, removed when the job ends. If empty,
+    sparsefleet-ray-UID in the system's temporary directory, accessible only to this user.
+    """
 
     start_timeout_s: float = 300.0
-    """Seconds that Ray has to find room for all servers, and then to start all workers, unless
-    RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S says otherwise."""
+    """Seconds that Ray has to find room for all servers, and then to start all workers unless
+    RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S is set.
+    """
 
     def __post_init__(self) -> None:
         require_int(self, "num_servers", 0, _MAX_SERVERS)
@@ -105,7 +110,7 @@ class Servers:
             if name in ("CPU", "memory"):
                 field_name = "num_cpus" if name == "CPU" else "memory"
                 raise ConfigError(
-                    f"Servers.resources must not contain {name!r}: use Servers({field_name}=...)"
+                    f"Servers.resources must not contain {name!r}; use Servers({field_name}=...)"
                 )
 
     @property
@@ -115,18 +120,18 @@ class Servers:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """Return the resources of one server, as Ray names them."""
+        """Return the resources of one server, under Ray's names."""
         wanted = {"CPU": self.num_cpus, "memory": float(self.memory_bytes), **self.resources}
         return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 0.001}
 
     @property
     def is_restartable(self) -> bool:
-        """Return whether a server that died comes back with what it had acknowledged."""
+        """Return whether a server that died comes back with all acknowledged changes."""
         return self.num_servers > 0 and self.durability != "off" and self.max_restarts > 0
 
 
 def log_base(servers: Servers) -> str:
-    """Return the directory for all jobs on this node; create it if needed.
+    """Return the directory for all jobs on this node, creating it if needed.
 
     Raises ConfigError if it belongs to another user, who could read or replace its contents.
     """
@@ -137,14 +142,15 @@ def log_base(servers: Servers) -> str:
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigError(
-            f"{path} is not a directory of user {os.getuid()}, but of user {found.st_uid}: remove "
-            "it, or give another directory in Servers(log_dir=...) or TMPDIR"
+            f"{path} must be a directory owned by user {os.getuid()}, but belongs to user "
+            f"{found.st_uid}; remove it, or choose a different directory with Servers(log_dir=...) "
+            "or TMPDIR"
         )
     return path
 
 
 def memory_bytes(amount: int | str) -> int:
-    """Return the number of bytes of "8GiB", "500 MB" or a plain number.
+    """Return the number of bytes in "8GiB", "500 MB" or a plain number.
 
     >>> memory_bytes("500MB")
     500000000
@@ -169,19 +175,19 @@ class ScriptPlan:
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     native_servers: bool = False
-    """Only workers run the script."""
+    """Whether only workers run the script."""
     directory: str
-    """Where relative paths begin: the directory of the command, if a node has it."""
+    """The directory that relative paths start from: the command's own, if a node has it."""
     restart: RestartName = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """The settings that the driver passes to all processes of a job, as actor arguments."""
+    """The settings that the driver passes to all processes of a job as actor arguments."""
 
     name: str
     job_id: str
-    """Identifies one run; the same after the driver is killed and restarted."""
+    """Identifies one run; unchanged if the driver is killed and restarted."""
     job_key: str = field(repr=False)
     servers: Servers
     num_workers: int
@@ -189,15 +195,15 @@ class FleetPlan:
     """Environment variables for every process."""
     script: ScriptPlan | None = None
     attempt: int = 0
-    """How often the driver has been restarted."""
+    """How many times the driver has been restarted."""
     server_nodes: Mapping[str, str] = field(default_factory=dict)
-    """For a restarted driver: the node of each server, by name, that has its log."""
+    """For a restarted driver, the node that has each server's log, by server name."""
     state_file: str = ""
-    """The file from which a restarted driver continues; empty: none."""
+    """The file that a restarted driver continues from; empty if there is none."""
 
     @property
     def actor_prefix(self) -> str:
-        """Return the beginning of the actors' names, which Ray's dashboard shows."""
+        """Return the prefix of the actors' names, which Ray's dashboard shows."""
         return f"{self.name}-{self.job_id[:8]}-{self.attempt}"
 
     @property
@@ -229,7 +235,7 @@ def waiting_text(
     free: Mapping[str, float],
     total: Mapping[str, float],
 ) -> str:
-    """Say which processes have not started, what each role asks of Ray, and what Ray has.
+    """Say which processes have not started, what each role asks of Ray, and what Ray has free.
 
     >>> waiting_text(["worker-1"], 20.4, {"server": {"CPU": 1.0}, "worker": {"CPU": 2.0}},
     ...              free={"CPU": 1.0}, total={"CPU": 4.0})

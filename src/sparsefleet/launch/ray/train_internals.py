@@ -23,8 +23,8 @@ __all__ = [
 
 def _unsupported(found: str) -> ConfigError:
     return ConfigError(
-        f"sparsefleet on Ray was written for Ray Train v2 of Ray 2.60, but this is Ray "
-        f"{ray.__version__}, {found}: pip install 'ray[default,train]==2.60.*'"
+        f"sparsefleet needs Ray Train v2 from Ray 2.60, but this is Ray {ray.__version__}, "
+        f"{found}; run pip install 'ray[default,train]==2.60.*'"
     )
 
 
@@ -44,7 +44,7 @@ def _require(owner: Any, name: str) -> None:
 
 
 if not is_v2_enabled():
-    raise ConfigError("sparsefleet on Ray needs Ray Train v2: remove RAY_TRAIN_V2_ENABLED=0")
+    raise ConfigError("sparsefleet on Ray needs Ray Train v2; remove RAY_TRAIN_V2_ENABLED=0")
 _require(DataParallelTrainer, "_initialize_and_run_controller")
 _require(FailurePolicy, "make_decision")
 _require(TrainContext, "dataset_shard_provider")

@@ -1,4 +1,4 @@
-"""Runs a training function on Ray Train's workers, with sparsefleet servers."""
+"""Run a training function on Ray Train's workers, with sparsefleet servers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = ["RayTrainer", "connect", "make_plan", "run_plan"]
 
 _STATE_FILE = "sparsefleet-job.json"
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-_DEATHS = (ray.exceptions.RayError, RayTrainError)  # what Ray says about a lost worker
+_DEATHS = (ray.exceptions.RayError, RayTrainError)  # Ray's message about a lost worker
 
 
 class RayTrainer:
-    """Runs a training function on workers of Ray Train, with servers that hold the tables.
+    """Runs a training function on Ray Train workers, with servers that hold the tables.
 
     The function runs once on each worker, as in `ray.train.torch.TorchTrainer`; inside, `Trainer`
     and `sparsefleet.fleet` find the servers, and `ray.train.report`, `get_context`,
     `get_checkpoint` and `get_dataset_shard` work as usual. A worker that dies is replaced alone as
     often as `FailureConfig(max_failures=...)` allows; a server that dies is restarted by Ray.
 
-    train_loop_per_worker: a function without arguments, or of `train_loop_config`.
-    servers: an int is the number of servers.
-    scaling_config, run_config: Ray Train's. num_workers must be a number: a job does not grow.
-    datasets: datasets of Ray Data by name. Each is read once and split into equal parts, so that a
+    train_loop_per_worker: a function that takes no arguments, or `train_loop_config`.
+    servers: the servers, or just their number.
+    scaling_config, run_config: Ray Train's. num_workers must be fixed, since a job does not grow.
+    datasets: Ray Data datasets by name. Each is read once and split into equal parts, so that a
         worker that replaces another gets the same records in the same order.
     """
 
@@ -56,7 +56,7 @@ class RayTrainer:
     ) -> None:
         if not callable(train_loop_per_worker):
             raise ConfigError(
-                "RayTrainer.train_loop_per_worker must be a function that trains, got "
+                "RayTrainer.train_loop_per_worker must be a training function, got "
                 f"{type(train_loop_per_worker).__name__}"
             )
         self._function = train_loop_per_worker
@@ -81,8 +81,8 @@ class RayTrainer:
         count = self._scaling.num_workers
         if not isinstance(count, int) or count < 1:
             raise ConfigError(
-                f"RayTrainer needs ScalingConfig(num_workers=N) with N >= 1, got {count!r}: the "
-                "number of workers of a job does not change"
+                f"RayTrainer needs ScalingConfig(num_workers=N) with N >= 1, got {count!r}; the "
+                "number of workers in a job is fixed"
             )
 
     def fit(self) -> Any:
@@ -115,9 +115,9 @@ def connect(**settings: Any) -> Any:
 
 
 def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) -> FleetPlan:
-    """Return the plan of a new job, or of one whose driver was killed, to continue it.
+    """Return the plan of a new job, or of one to continue because its driver was killed.
 
-    The file that records this is in the directory of the run, if that is on a file system.
+    The file that records this is in the run's directory, if that is on a file system.
     """
     place = os.path.join(os.path.expanduser(run_config.storage_path), run_config.name)
     state_file = ""
@@ -139,11 +139,11 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
 def run_plan(
     plan: FleetPlan, function: Callable[..., Any], *, datasets: Mapping[str, Any], **settings: Any
 ) -> Any:
-    """Train with the servers of the plan; settings are those of Ray's DataParallelTrainer."""
+    """Train with the plan's servers; the settings are those of Ray's DataParallelTrainer."""
     shards: dict[str, list[Any]] = {}
     if plan.servers.is_restartable:
         shards = {name: _parts(data, plan.num_workers) for name, data in datasets.items()}
-    # Ray Train's 60 s are too short where Python and torch start slowly, and it would start over.
+    # Ray Train's 60 s are too short where Python and torch start slowly; it would then start over.
     os.environ.setdefault(_START_TIMEOUT, str(plan.servers.start_timeout_s))
     scaling = settings["scaling_config"]
     each_worker = scaling.resources_per_worker or {"GPU" if scaling.use_gpu else "CPU": 1.0}
@@ -165,7 +165,7 @@ def run_plan(
 
 
 def _parts(dataset: Any, count: int) -> list[Any]:
-    """Return a dataset in `count` contiguous parts of nearly the same size, held by Ray."""
+    """Split a dataset into `count` contiguous parts of nearly equal size, held by Ray."""
     held = dataset.materialize()
     rows = held.count()
     return list(held.split_at_indices([rows * part // count for part in range(1, count)]))

@@ -1,4 +1,4 @@
-"""Gives a worker of Ray Train its role in the fleet, around the user's training function."""
+"""Give a Ray Train worker its role in the fleet, around the user's training function."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _LOST_JOB = 70  # EX_SOFTWARE: the job has failed elsewhere
 
 
 class _FleetBackend(Backend):  # type: ignore[misc]
-    """Counts how often each rank was started. It lives in Ray Train's controller."""
+    """Counts how many times each rank was started. It lives in Ray Train's controller."""
 
     def __init__(self) -> None:
         self._starts: dict[tuple[str, int], int] = {}
 
     def on_start(self, worker_group: Any, backend_config: FleetBackendConfig) -> None:
-        """Send the workers of a group, which may be a single new one, their start count."""
+        """Send each worker in a group, which may be a single new one, its start count."""
         plan = backend_config.plan
         pending = []
         for position, worker in enumerate(worker_group.get_workers()):
@@ -73,7 +73,7 @@ class FleetBackendConfig(BackendConfig):  # type: ignore[misc]
         self.plan = plan
         self.coordinator = coordinator
         self.shards = shards or {}
-        """The part of each rank, by the name of the dataset."""
+        """Each rank's part, by dataset name."""
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -146,9 +146,9 @@ def _require_continuable(plan: FleetPlan, rank: int, member: Membership) -> None
         return
     if member.before.has_own_loop:
         raise SparseFleetError(
-            f"worker {rank} is lost and not restarted: it trains in a custom loop (fleet.step, "
-            "Executor.run, RemoteStore), which another process would start from the beginning: "
-            "if that is fine, use --restart killed"
+            f"worker {rank} is lost and not restarted, because it trains in a custom loop "
+            "(fleet.step, Executor.run, RemoteStore), which another process would start from the "
+            "beginning; if that is fine, use --restart killed"
         )
 
 
@@ -189,7 +189,6 @@ class _Shards:
 
 
 def _end_with_the_job(reason: str) -> None:
-    """End this process, which would otherwise wait a long time for servers that do not come
-    back."""
+    """End this process, which would otherwise wait a long time for servers that never come back."""
     print(f"sparsefleet: the job has failed: {reason}", file=sys.stderr, flush=True)
     os._exit(_LOST_JOB)
