@@ -160,7 +160,7 @@ def test_a_redis_without_room_is_said_to_be_full(tmp_path: Path) -> None:
     with RedisProcess(tmp_path, "--maxmemory", "1mb") as redis:
         server = RedisServer(redis.url)
         server.client.config_set("maxmemory", "1")
-        with pytest.raises(StoreUnavailableError, match="is full: raise its maxmemory"):
+        with pytest.raises(StoreUnavailableError, match="is full; raise its maxmemory"):
             push_rows(exported_pairs()[0], server)
         server.client.config_set("maxmemory", "0")
         push_rows(exported_pairs()[0], server)

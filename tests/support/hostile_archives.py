@@ -366,7 +366,7 @@ CASES: dict[str, Case] = {
     "two directories": Case(two_directories, "its directory is at bytes"),
     "two directories by zip64": Case(two_directories_by_zip64, "two end records disagree"),
     "entry twice": Case(twice, "contains 'archive/models/model.json' twice"),
-    "entries overlap": Case(overlapping, "does not belong to it"),
+    "entries overlap": Case(overlapping, "do not belong to it"),
     "entry that is not listed": Case(unlisted, "neither overlap nor leave gaps"),
     "bytes before": Case(
         lambda contents, _: zip_of(plain(contents), prefix=b"#!/bin/sh\n"),
@@ -393,13 +393,13 @@ CASES: dict[str, Case] = {
             central={"size": 0x7FFFFFFF, "packed": 0x7FFFFFFF},
             local={"size": 0x7FFFFFFF, "packed": 0x7FFFFFFF},
         ),
-        "which end at byte .* does not belong to it",
+        "which end at byte .* do not belong to it",
     ),
     "size too small": Case(
         changed_entry(
             "model.json", central={"size": 9, "packed": 9}, local={"size": 9, "packed": 9}
         ),
-        "does not belong to it",
+        "do not belong to it",
     ),
     "zip64 size that is huge": Case(
         changed_entry(
@@ -429,10 +429,10 @@ CASES: dict[str, Case] = {
     ),
     "wrong data descriptor": Case(
         changed_entry("model.json", flags=8, descriptor=b"PK\7\x08" + b"\1" * 12),
-        "does not belong to it",
+        "do not belong to it",
     ),
     "data descriptor that is missing": Case(
-        changed_entry("model.json", flags=8), "does not belong to it"
+        changed_entry("model.json", flags=8), "do not belong to it"
     ),
     "compressed": Case(deflated, "is compressed"),
     "encrypted": Case(changed_entry("model.json", flags=1), "encrypted"),
@@ -481,7 +481,7 @@ CASES: dict[str, Case] = {
     "key of the spec is code": Case(graph(spec_key_is_code), "it is not an identifier"),
     "argument's name is code": Case(graph(argument_name_is_code), "it is not an identifier"),
     "value's name is code": Case(graph(value_name_is_code), "it is not an identifier"),
-    "parameter's name is code": Case(graph(parameter_name_is_code), "it names no parameter"),
+    "parameter's name is code": Case(graph(parameter_name_is_code), "it is not a parameter name"),
     # Calls.
     "calls the system": Case(calls("torch.os.system"), "'torch.os.system', which is refused"),
     "calls a method": Case(calls("torch.ops.aten.relu.__class__"), "which is refused"),
@@ -497,7 +497,7 @@ CASES: dict[str, Case] = {
     "arithmetic on strings": Case(
         calls("_operator.mul", {"as_string": "x"}, {"as_int": 1 << 40}), "that are not numbers"
     ),
-    "operator of another library": Case(
+    "belongs to another library": Case(
         calls("torch.ops.debugprims.load_tensor.default"), "allow_operators"
     ),
     "object of another class": Case(

@@ -1,6 +1,6 @@
 """Read examples from files and write predictions to files: Parquet, CSV and JSON.
 
-Each column is named after an input. An input with several values per example is a list; in CSV,
+Each column is named after an input. An input with several values per example is a list or, in CSV,
 numbers separated by spaces.
 
 Letters: B examples.
@@ -86,7 +86,7 @@ def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> No
 
 
 def _column_type(array: NDArray[Any]) -> pa.DataType:
-    """Return the type of one example, a number or nested lists, even if there are no examples."""
+    """Return the type of one example (a number or nested lists), even if there are no examples."""
     kind = pa.from_numpy_dtype(array.dtype)
     for _ in array.shape[1:]:
         kind = pa.list_(kind)
@@ -113,7 +113,7 @@ def check_suffix(path: Path) -> None:
 
 
 def read_table(path: Path, schema: Schema) -> pa.Table:
-    """Read all columns of an example file; in CSV, inputs of several values are lists of text."""
+    """Read all columns of an example file; in CSV, inputs with several values are lists of text."""
     check_suffix(path)
     try:
         if path.suffix == ".parquet":
@@ -133,7 +133,7 @@ def read_table(path: Path, schema: Schema) -> pa.Table:
 def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
     """Read the columns of a CSV file; inputs with several values become lists of text.
 
-    Cells of hashed inputs are strings, also if they look like numbers; an empty one is missing.
+    Cells of hashed inputs are strings, even if they look like numbers; an empty one is missing.
     """
     lists = {item.name for item in schema.inputs if item.is_ragged or len(item.shape) > 1}
     options = pyarrow.csv.ConvertOptions(
@@ -168,7 +168,7 @@ def input_of_column(column: pa.Array, item: InputSchema, schema: Schema) -> Any:
         column = _fill(column, filling)
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f"{column.null_count} examples have no value, the first is row {row}")
+        raise ValueError(f"{column.null_count} examples have no value, the first in row {row}")
     if item.is_ragged:
         offsets = _offsets(column)
         flat = column.flatten() if hashed is None else hash_column(column.flatten(), hashed, 0)

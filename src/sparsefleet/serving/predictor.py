@@ -1,4 +1,4 @@
-"""Predict from the files of an export, without servers or training code."""
+"""Predict from an export's files, without servers or training code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UpdatableEngine(Protocol):
 
 
 class FollowingEngine:
-    """Computes with the dense parameters of the same snapshot as the rows. Thread-safe."""
+    """Computes with the dense parameters from the same snapshot as the rows. Thread-safe."""
 
     def __init__(self, engine: UpdatableEngine) -> None:
         self._exported = engine
@@ -55,7 +55,7 @@ class FollowingEngine:
     def prepare(self, dense: DenseValues) -> None:
         """Prepare for a snapshot, so that the first prediction on it does not wait.
 
-        Raises CheckpointMismatchError if it belongs to another model.
+        Raises CheckpointMismatchError if it belongs to a different model.
         """
         self._with(dense)
 
@@ -74,7 +74,7 @@ class FollowingEngine:
 
 Engine = Literal["torch", "onnx", "auto"]
 
-# Added to the error of the row format: other processors and versions sum in other orders.
+# Added to the row format's error, since other processors and versions sum in a different order.
 _GOLDEN_TOLERANCE = 1e-5
 
 
@@ -94,8 +94,9 @@ class Predictor:
 
     engine: "torch" runs the recorded graph. "onnx" runs ONNX Runtime and needs no torch. "auto"
         uses ONNX if both the export and this process support it, otherwise torch.
-    rows: the row store; None: the files of the export, mapped into memory. A store of another
-        export is rejected with CheckpointMismatchError. The caller closes a store it passes.
+    rows: the row store; None means the export's files, mapped into memory. A store for a different
+        export is rejected with CheckpointMismatchError. The caller must close a store that it
+        passes.
     verify: True checks that all files are present and intact, but checks rows only for size, so
         that loading time does not depend on table size. "deep" checks the rows too. False checks
         nothing.
@@ -136,7 +137,7 @@ class Predictor:
 
     @property
     def manifest(self) -> ExportManifest:
-        """Return the manifest of the export: versions, tables, files, errors of the row format."""
+        """Return the export's manifest: versions, tables, files, errors of the row format."""
         return self._opened.manifest
 
     @property
@@ -159,7 +160,7 @@ class Predictor:
 
         inputs: a dict by name, a positional tuple, or the single input itself: NumPy arrays or
             tensors with the dtypes and shapes of the schema; a ragged input is a pair (values,
-            offsets). A mismatch raises FeedError with what was found and what was expected.
+            offsets). A mismatch raises FeedError, which says what was found and what was expected.
         """
         found = self.predict_all(inputs)
         return next(iter(found.values())) if len(found) == 1 else found
@@ -183,19 +184,19 @@ class Predictor:
 
     @property
     def directory(self) -> Path:
-        """Return the directory of the export."""
+        """Return the export's directory."""
         return self._opened.directory
 
     @property
     def golden(self) -> Golden:
-        """Return the golden examples with the predictions of the trained model."""
+        """Return the golden examples with the trained model's predictions."""
         return self._opened.golden
 
     def check_golden(self) -> float:
         """Predict the golden examples and return the largest difference from the trained model.
 
-        The difference is relative for values above 1. Raises CheckpointError if it exceeds what the
-        row format explains.
+        The difference is relative for values above 1. Raises CheckpointError if it is larger than
+        the row format explains.
         """
         golden = self._opened.golden
         found = self.predict_arrays(golden.inputs)
@@ -203,9 +204,8 @@ class Predictor:
         allowed = self.manifest.golden.largest_error + _GOLDEN_TOLERANCE
         if not difference <= allowed:
             raise CheckpointError(
-                f"{self._opened.directory}: predictions of golden examples differ by "
-                f"{difference:.3g} from those of the trained model, more than the allowed "
-                f"{allowed:.3g}"
+                f"{self._opened.directory}: predictions for golden examples differ by "
+                f"{difference:.3g} from the trained model's, more than the allowed {allowed:.3g}"
             )
         return difference
 
@@ -219,8 +219,8 @@ class Predictor:
         rows = self._given_rows or FileRows(directory, manifest=manifest)
         if rows.version != manifest.digest:
             raise CheckpointMismatchError(
-                f"{directory} is the export {manifest.digest}, but the rows given are those of "
-                f"{rows.version}: serve the export they belong to, or push its own rows"
+                f"{directory} is the export {manifest.digest}, but the given rows belong to "
+                f"{rows.version}; serve the export they belong to, or push its own rows"
             )
         golden = read_golden(directory / manifest.golden.file, manifest.schema)
         onnx = manifest.onnx
@@ -252,9 +252,7 @@ class Predictor:
 
 
 def _ids(schema: Schema, arrays: Arrays) -> Arrays:
-    """Return the ids among the inputs by table, int64[n]; ids that the model computes are
-    unknown.
-    """
+    """Return the ids among the inputs by table, int64[n]; computed ids are unknown."""
     by_table: dict[str, list[NDArray[Any]]] = {}
     for lookup in schema.lookups:
         if lookup.ids is not None:

@@ -128,17 +128,17 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "file elsewhere": (
         manifest(lambda m: m.update(graph="../graph.pt2")),
         CorruptFileError,
-        "'../graph.pt2' is not the name of a file beside it",
+        "'../graph.pt2' is not the name of a file next to it",
     ),
     "file not listed": (
         manifest(lambda m: m["files"].pop()),
         CorruptFileError,
-        "lists no size and checksum of",
+        "lists no size and checksum for",
     ),
     "table of a lookup missing": (
         manifest(lambda m: m["tables"].pop()),
         CorruptFileError,
-        "has no rows of table 'shops/all'",
+        "has no rows for table 'shops/all'",
     ),
     "rows of another width": (
         manifest(lambda m: m["tables"][0].update(dim=7)),

@@ -128,7 +128,7 @@ def test_versions_stand_side_by_side_and_one_key_says_which_is_served(
     assert versions.rollback().label == "day 1"
     with pytest.raises(CheckpointMissingError, match="no previously active version"):
         versions.rollback()
-    with pytest.raises(ConfigError, match="is active: activate another"):
+    with pytest.raises(ConfigError, match="is active; activate a different"):
         versions.delete("day 1")
     versions.delete("day 2")
     assert [each.label for each in versions.all()] == ["day 1"]
@@ -247,7 +247,7 @@ def test_many_threads_get_the_right_rows_from_a_small_cache(
     ("url", "message"),
     [
         ("http://127.0.0.1", "a Redis address must be"),
-        ("redis://127.0.0.1:1?model=a:b", "the name of a model in Redis must"),
+        ("redis://127.0.0.1:1?model=a:b", "a model name in Redis must"),
     ],
 )
 def test_invalid_addresses_are_refused(url: str, message: str) -> None:

@@ -108,7 +108,7 @@ def test_updates_of_another_dense_part_are_not_active(rows: UpdatedRows, log: Up
     predictor = Predictor(exported_pairs()[0], rows=rows)
     log.append(*update(1, **{"head.weight": np.zeros((1, 3), np.float32)}).to_bytes())
     wait_for(lambda: rows.problem is not None)
-    assert "dense parameters of another model" in str(rows.problem)
+    assert "dense parameters belong to a different model" in str(rows.problem)
     assert rows.sequence == 0
     predictor.check_golden()
 

@@ -1,4 +1,4 @@
-"""Metadata of Arrow IPC messages, read before their buffers are."""
+"""Metadata of Arrow IPC messages, read before their buffers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
 def is_compressed(metadata: bytes) -> bool:
     """Return whether a message holds a record batch with compressed buffers.
 
-    A few bytes of them could become any number of rows, all in memory. Raises ValueError for
+    A few compressed bytes could become any number of rows in memory. Raises ValueError for
     damaged metadata and for dictionaries, which expand as well.
     """
     try:
@@ -34,7 +34,7 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def _field(raw: bytes, table: int, index: int) -> int:
-    """Return the position of field `index` of the flatbuffer table; 0 if it is absent."""
+    """Return the position of field `index` in the flatbuffer table, or 0 if it is absent."""
     vtable = table - struct.unpack_from("<i", raw, table)[0]
     size = struct.unpack_from("<H", raw, vtable)[0]
     place = 4 + 2 * index

@@ -1,6 +1,6 @@
-"""Operators whose torch kernels do not check their arguments: graphs call them after a check.
+"""Operators whose torch kernels do not check their arguments, so graphs call them after a check.
 
-An untrusted graph, or numbers that a client sends, could otherwise make them read or write out of
+An untrusted graph, or numbers sent by a client, could otherwise make them read or write out of
 bounds. Kernels of this kind that no exported model needs are rejected instead; see
 `graph_operators`.
 """
@@ -18,7 +18,7 @@ __all__ = ["check_operators"]
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Make the calls in a graph, and in graphs within it, check their arguments first."""
+    """Make the calls in a graph, including graphs within it, check their arguments first."""
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue

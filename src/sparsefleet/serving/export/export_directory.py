@@ -1,4 +1,4 @@
-"""The directory of an exported model: open it, verify its files, replace it atomically.
+"""Open an exported model's directory, verify its files, or replace it atomically.
 
 A directory always holds one complete export or none.
 """
@@ -39,7 +39,7 @@ class _GoneError(CorruptFileError):
 def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
     """Read the manifest of the export in `directory`.
 
-    Raises CheckpointError if there is none or it has another version.
+    Raises CheckpointError if there is none or it has a different version.
     """
     path = Path(directory) / MANIFEST
     try:
@@ -51,7 +51,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{directory} contains no exported model: there is no {MANIFEST}; write one with "
+            f"{directory} contains no exported model, because it has no {MANIFEST}; write one with "
             "Trainer.export or save_inference_model"
         ) from error
     except UnicodeDecodeError as error:
@@ -68,12 +68,12 @@ def open_export(
     *,
     with_rows: bool = True,
 ) -> Opened:
-    """Verify the files and return what `build` makes from the directory and its manifest.
+    """Verify the files and return the result of `build` for the directory and its manifest.
 
     verify: True checks that all files exist with the right size, and the checksums of all files but
         the rows, so the time does not depend on table size. "deep" checks the rows too. False
         checks nothing in advance.
-    with_rows: False means that the row files are not used and may be missing.
+    with_rows: if False, the row files are not used and may be missing.
     """
     if verify not in (True, False, "deep"):
         raise ConfigError(f"verify must be True, False or 'deep', got {verify!r}")
@@ -88,7 +88,7 @@ def open_export(
             if left == 0 or manifest == before:
                 if isinstance(error, _GoneError):
                     raise
-                raise _GoneError(f"a file of the export in {where} is missing: {error}") from error
+                raise _GoneError(f"a file in the export in {where} is missing: {error}") from error
     raise AssertionError
 
 
@@ -148,7 +148,7 @@ class PendingExport:
 
     If the block exits without `commit`, the new files are removed and the previous export is
     unchanged. Files that no manifest names, left by a killed export, are removed by the next
-    commit. Only one export may run per directory: a second is rejected, because a commit would
+    commit. Only one export may run per directory; a second is rejected, because a commit would
     remove its files.
     """
 
@@ -224,7 +224,7 @@ class PendingExport:
         self._remove(keep={entry.name for entry in manifest.files})
 
     def _remove(self, keep: set[str] | None) -> None:
-        """Remove export files: all except `keep`, or only those of this export if it is None."""
+        """Remove export files: all except `keep`, or only this export's if `keep` is None."""
         for path in self.directory.glob("*"):
             if not _OWN_NAME.fullmatch(path.name):
                 continue
@@ -241,8 +241,8 @@ def _lock(directory: Path) -> int | None:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             raise IoError(
-                f"another export is being written to {directory}: wait for it, or export to "
-                "another directory"
+                f"another export is being written to {directory}; wait for it, or export to a "
+                "different directory"
             ) from error
         return None
     return descriptor
@@ -256,7 +256,7 @@ def _refuse_what_is_not_ours(manifest: Path) -> None:
         return  # left over from an export
     except CheckpointError as error:
         if manifest.exists():
-            raise CheckpointError(f"{error}; export to another directory") from error
+            raise CheckpointError(f"{error}; export to a different directory") from error
 
 
 def _sync_directory(directory: Path) -> None:

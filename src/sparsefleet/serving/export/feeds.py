@@ -1,4 +1,4 @@
-"""Check the inputs of a prediction against the schema.
+"""Check a prediction's inputs against the schema.
 
 Letters: B examples.
 """
@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_feeds(schema: Schema, inputs: Any) -> Arrays:
-    """Return the arrays of `inputs` by graph name, each with the expected dtype and shape.
+    """Return the arrays in `inputs` by graph name, each with the expected dtype and shape.
 
     inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
     are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit, and int32
@@ -81,7 +81,7 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
     more = [name for name in given if name not in wanted]
     if missing or more:
         text = [f"missing: {', '.join(missing)}"] if missing else []
-        text += [f"not known: {', '.join(more)}"] if more else []
+        text += [f"unknown: {', '.join(more)}"] if more else []
         described = "; ".join(map(str, wanted.values()))
         raise FeedError(f"inputs do not match ({'; '.join(text)}); the model takes {described}")
 
@@ -89,12 +89,12 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
 def _parts(
     item: InputSchema, value: Any, hashed: HashedInput | None
 ) -> list[tuple[str, NDArray[Any], Shape]]:
-    """Return the arrays of one input with their names and expected shapes."""
+    """Return one input's arrays with their names and expected shapes."""
     if item.offsets is None:
         return [(item.name, _array(item, item.name, value, item.dtype, hashed), item.shape)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FeedError(
-            f"input '{item.name}' is ragged: give a pair (values, offsets), got a "
+            f"input '{item.name}' is ragged and must be a pair (values, offsets), got a "
             f"{type(value).__name__}"
         )
     values, offsets = item.arrays
@@ -166,7 +166,7 @@ def _check_shape(
 
 
 def base_of(dimension: str, size: int) -> tuple[str, int]:
-    """Return the base name and size: "batch + 1" of size 5 is a batch of 4."""
+    """Return the base name and size; "batch + 1" of size 5 is a batch of 4."""
     name, _, more = dimension.partition(" + ")
     return (name, size - int(more)) if more.isdigit() else (dimension, size)
 

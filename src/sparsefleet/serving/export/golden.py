@@ -1,4 +1,4 @@
-"""Golden examples: inputs with the predictions of the trained model."""
+"""Golden examples, which are inputs with the trained model's predictions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_golden(path: Path, schema: Schema) -> Golden:
     except FileNotFoundError:
         raise
     except (OSError, SafetensorError, KeyError) as error:
-        raise CorruptFileError(f"{path} has no golden examples of this model: {error}") from error
+        raise CorruptFileError(f"{path} has no golden examples for this model: {error}") from error
     return Golden(inputs, targets)
 
 
@@ -83,11 +83,11 @@ def largest_difference(found: Arrays, wanted: Arrays) -> float:
 
 
 class GoldenRows:
-    """The rows of golden examples, before their format reduces precision.
+    """The golden examples' rows, before their format reduces precision.
 
-    Records the keys that a first run looks up, keeps their rows while they are written and serves
-    them to a second run. Training may continue while a model is exported, so the store may hold
-    other values a moment later.
+    Records the keys that a first run looks up, keeps their rows while they are written, and serves
+    them to a second run. Training may continue during the export, so the store may hold different
+    values a moment later.
     """
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
@@ -98,7 +98,7 @@ class GoldenRows:
     def pull_and_note(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        """Implement `nn.Pull` on the stores and record the keys."""
+        """Implement `nn.Pull` on the stores, recording the keys."""
         del train
         found = {}
         for table, wanted in keys.items():

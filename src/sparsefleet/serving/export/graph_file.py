@@ -1,4 +1,4 @@
-"""A recorded graph as a `.pt2` file, written by torch.export and read without unpickling.
+"""A recorded graph in a `.pt2` file, written by torch.export and read without unpickling.
 
 Torch never sees the file. Its entries are read once, checked and written to an in-memory archive
 that holds nothing else, and torch reads that archive. The zip reader in torch therefore cannot find
@@ -36,7 +36,7 @@ def write_graph(pending: PendingExport, program: ExportedProgram) -> str:
     path = pending.path("graph", "pt2")
     examples, program.example_inputs = program.example_inputs, None
     try:
-        raw = io.BytesIO()  # so that disk errors are raised by Python
+        raw = io.BytesIO()  # so that Python raises disk errors
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's warnings about itself
             torch.export.save(program, raw)
@@ -64,8 +64,8 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
 def read_graph(path: Path) -> fx.GraphModule:
     """Return the graph as a module of flat tensors. Its lookups need rows from `looking_up`.
 
-    The file may be untrusted: nothing in it is unpickled, imported or run. Memory: the parameters,
-    plus a second copy of them until this returns.
+    The file may be untrusted; nothing in it is unpickled, imported or run. Needs memory for the
+    parameters, plus a second copy of them until this returns.
     """
     archive = plain_archive(path)
     try:
@@ -109,8 +109,8 @@ def plain_archive(path: Path) -> io.BytesIO:
     """Return an archive that torch may read, rebuilt from the file.
 
     Raises CorruptFileError if torch would unpickle, load or run anything in the file, or if it is
-    not the plain kind of archive that torch.export.save writes. Memory: one copy of the file's
-    tensors.
+    not the plain kind of archive that torch.export.save writes. Needs memory for one copy of the
+    file's tensors.
     """
     try:
         with path.open("rb") as file:
@@ -162,7 +162,7 @@ class _Source:
 
 
 def _copy(source: _Source, target: ZipWriter) -> None:
-    """Write the entries that torch needs, after checking them, in the order that torch uses."""
+    """Check the entries that torch needs and write them in the order that torch uses."""
 
     def write(name: str, raw: bytes) -> None:
         target.write(_ROOT + name, len(raw), iter((raw,)))

@@ -1,4 +1,4 @@
-"""The JSON in a `.pt2` archive: which graphs are accepted, and what torch receives.
+"""The JSON in a `.pt2` archive, with rules for which graphs are accepted and what torch receives.
 
 Torch turns size formulas and descriptions of nested inputs into objects by evaluating and importing
 what they name, finds operators by walking attributes of its modules, and writes names into Python
@@ -51,7 +51,7 @@ def _name(value: Any) -> Any:
     """Check the name of a graph value, which torch writes into Python source."""
     if not isinstance(value, str) or not value.isidentifier() or keyword.iskeyword(value):
         raise RefusedError(
-            f"got the name {value!r:.80}, which may run code: it is not an identifier"
+            f"got the name {value!r:.80}, which may run code because it is not an identifier"
         )
     return value
 
@@ -60,7 +60,9 @@ def _path_in_model(value: Any) -> Any:
     """Check a parameter name, which torch writes into Python source within quotes."""
     plain = isinstance(value, str) and value.isprintable() and not set(value) & set("\"'\\()")
     if not plain or any(not part or part.startswith("__") for part in value.split(".")):
-        raise RefusedError(f"got the name {value!r:.80}, which may run code: it names no parameter")
+        raise RefusedError(
+            f"got the name {value!r:.80}, which may run code because it is not a parameter name"
+        )
     return value
 
 
@@ -74,7 +76,7 @@ def _formula(value: Any) -> Any:
 
 
 def _symbol(value: Any) -> Any:
-    """Check the formula of a range: torch looks for its exact text and counts up to its number."""
+    """Check a range's formula, since torch looks for its exact text and counts up to its number."""
     _formula(value)
     return value
 
@@ -110,7 +112,7 @@ def _subgraph(value: Any) -> Any:
     return record(name=_name, graph=_graph)(value)
 
 
-# Excludes objects of other classes, which are pickled, and functions.
+# Excludes functions and objects of other classes, which are pickled.
 _any_argument = union(
     as_none=boolean,
     as_tensor=_tensor,
@@ -217,7 +219,7 @@ _output_spec = union(
 
 
 def _tree_spec(value: Any) -> Any:
-    """Check the nesting of inputs or outputs, given as JSON within a string."""
+    """Check how inputs or outputs are nested, given as JSON within a string."""
     if not isinstance(value, str):
         raise RefusedError(f"got {value!r:.80}, expected a string")
     tree = tree_of(value)
@@ -267,7 +269,7 @@ _call_signature = record(
 
 
 def _call_graph(value: Any) -> Any:
-    """Check how the model is called; calls of its submodules are dropped."""
+    """Check how the model is called, dropping calls of its submodules."""
     if not isinstance(value, list) or not value:
         raise RefusedError("it does not describe the call signature of the model")
     return [record(fqn=one_of(""), signature=_call_signature)(value[0])]
@@ -300,11 +302,11 @@ def plain_program(raw: bytes) -> bytes:
 
 
 class Payload(NamedTuple):
-    """Requirements of all tensors that share one file of the archive."""
+    """The requirements of all tensors that share one file in the archive."""
 
     dtype: int
     elements: int
-    """Number of elements the file must hold to cover all values of all tensors."""
+    """Number of elements the file must hold to cover all tensors' values."""
 
     @property
     def element_bytes(self) -> int:

@@ -1,4 +1,5 @@
-"""The operators that a graph may call: an allow-list, since torch finds them by walking attributes.
+"""The operators that a graph may call, as an allow-list, since torch finds them by walking
+attributes.
 
 Operators that compute on tensors are allowed. Operators that open files, take raw storage, talk to
 other processes or trust their arguments without checking them are not; `checked_operators` checks
@@ -28,7 +29,7 @@ _ARITHMETIC = {
     *("torch.sym_" + name for name in ("not", "int", "float", "ite", "max", "min", "sqrt", "sum")),
 }
 
-# Control flow: their functions are graphs, which are checked like the graph around them.
+# Control flow, whose functions are graphs that are checked like the graph around them.
 _HIGHER_ORDER = {
     "torch.ops.higher_order." + name
     for name in (
@@ -73,7 +74,7 @@ def allow_operators(*names: str) -> None:
     """Allow graphs that this process exports or loads to call operators of other libraries.
 
     names: as registered with torch.library, "library::operator". An operator runs with whatever
-    arguments the graph passes: if graphs come from others, allow none that opens files or runs
+    arguments the graph passes, so if graphs come from others, allow none that opens files or runs
     commands. Import the library before loading a graph.
 
     >>> allow_operators("torchvision::nms")
@@ -110,8 +111,8 @@ def why_refused(target: str) -> str | None:
     if library == "aten":
         return None if _is_plain(name, schema) else "it is more than a computation on tensors"
     return (
-        "it is an operator of another library; if any graph may call it with any arguments, "
-        f"allow it with sparsefleet.serving.export.allow_operators('{library}::{name}')"
+        "it belongs to another library; if any graph may call it with any arguments, allow it "
+        f"with sparsefleet.serving.export.allow_operators('{library}::{name}')"
     )
 
 

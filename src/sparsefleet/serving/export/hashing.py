@@ -1,4 +1,4 @@
-"""Hash the strings of inputs to ids, and fill missing values, as the reader did in training.
+"""Hash input strings to ids and fill in missing values, as the reader did in training.
 
 Letters: B examples.
 """
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
-"""What training read: a reader, its format, a description of features, or fields."""
+"""The description of training data: a reader, its format, a description of features, or fields."""
 
 
 def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]:
@@ -59,14 +59,14 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
             )
     if described and not found:
         raise ConfigError(
-            f"features hashes {', '.join(described)}, but the inputs of the model are "
-            f"{', '.join(item.name for item in schema.inputs)}: name the fields after the inputs"
+            f"features hashes {', '.join(described)}, but the model's inputs are "
+            f"{', '.join(item.name for item in schema.inputs)}; name the fields after the inputs"
         )
     return tuple(found)
 
 
 def missing_inputs(features: Features, schema: Schema) -> tuple[MissingInput, ...]:
-    """Return the inputs of numbers for which the reader replaced missing values.
+    """Return the numeric inputs for which the reader replaced missing values.
 
     >>> from sparsefleet.serving.export.schema import InputSchema
     >>> age = InputSchema(name="age", dtype="float32", shape=("batch",))
@@ -112,7 +112,7 @@ def _described(features: Features) -> list[HashedInput]:
 
 
 def _slots(features: Features) -> list[Slot]:
-    """Return the fields that training read; none if the format has a layout of its own."""
+    """Return the fields that training read; none if the format has its own layout."""
     columns: Any = features
     if isinstance(features, (Reader, RecordFormat)):
         columns = features.columns
@@ -131,7 +131,7 @@ def _slots(features: Features) -> list[Slot]:
 def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]:
     """Return the values with strings replaced by their ids and None by the missing id.
 
-    width: values per example, if it is fixed; numbers are ids already and stay.
+    width: values per example, if fixed. Numbers are already ids and are kept.
 
     >>> tags = HashedInput(input="tags", seed=0, seed_per_column=False, missing=5, separator="")
     >>> hash_values(["xxhash", 3, None], tags, 1)
@@ -147,16 +147,16 @@ def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]
 
 
 def hash_array(array: NDArray[Any], hashed: HashedInput) -> NDArray[np.int64]:
-    """Return the ids of an array of strings, int64 of the same shape."""
+    """Return the ids for an array of strings, as int64 of the same shape."""
     width = 1 if array.ndim < 2 else array[:1].size
     ids = (hashed.id_of(str(text), at % width) for at, text in enumerate(array.reshape(-1)))
     return np.fromiter(ids, np.uint64, array.size).view(np.int64).reshape(array.shape)
 
 
 def hash_column(flat: pa.Array, hashed: HashedInput, width: int) -> pa.Array:
-    """Return the ids of a flat column of strings, with the missing id for nulls.
+    """Return the ids for a flat column of strings, with the missing id for nulls.
 
-    width: values per example, if it is fixed. Other columns are returned unchanged.
+    width: values per example, if fixed. Other columns are returned unchanged.
     """
     if pa.types.is_string(flat.type) or pa.types.is_large_string(flat.type):
         ids = hash_values(flat.to_pylist(), hashed, width)

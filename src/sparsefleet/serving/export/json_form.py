@@ -1,4 +1,4 @@
-"""JSON forms: functions that check a JSON value and return a rewritten copy.
+"""JSON forms, which are functions that check a JSON value and return a rewritten copy.
 
 A form lists what is allowed; nothing else gets through. The copy holds only what the form has
 checked, so a later reader cannot find anything that was overlooked.
@@ -35,7 +35,9 @@ _MOST_INTEGER = 1 << 63
 
 
 class RefusedError(ValueError):
-    """A value that a form does not allow; the message says where it is and what is wrong."""
+    """Raised for a value that a form does not allow; the message says where it is and what is
+    wrong.
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -107,7 +109,7 @@ def boolean(value: Any) -> Any:
 
 
 def one_of(*values: Any) -> Form:
-    """Return a form for one of these values with the same type: true is not 1."""
+    """Return a form for one of these values with the same type, since true is not 1."""
 
     def check(value: Any) -> Any:
         if not any(type(value) is type(each) and value == each for each in values):
@@ -123,12 +125,12 @@ def fixed(value: Any) -> Form:
 
 
 def optional(form: Form) -> Form:
-    """Return a form for null or a value of `form`."""
+    """Return a form for null or a value that `form` accepts."""
     return lambda value: None if value is None else form(value)
 
 
 def list_of(form: Form) -> Form:
-    """Return a form for lists whose values all have one form."""
+    """Return a form for lists whose values all have the same form."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, list):

@@ -56,7 +56,7 @@ class KeyedRows(ABC):
         padding_id: int | None = None,
         unknown: Literal["zeros", "initial"] = "zeros",
     ) -> Floats:
-        """Return the rows of ids of any shape: float32[*ids.shape, D].
+        """Return the rows for ids of any shape: float32[*ids.shape, D].
 
         Each distinct id is looked up once. Padding reads as zeros.
         """
@@ -70,14 +70,14 @@ class KeyedRows(ABC):
         return rows.reshape(*ids.shape, self.entry.dim)
 
     def rows_of(self, keys: Keys, unknown: Literal["zeros", "initial"]) -> Floats:
-        """Return the rows of distinct keys, uint64[U]: float32[U, D]."""
+        """Return the rows of distinct keys, uint64[U], as float32[U, D]."""
         rows, known = self.find(keys)
         if unknown == "initial" and not known.all():
             rows[~known] = self.initial.of(keys[~known])
         return rows
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return which keys, uint64[N] in any order, have a row: bool[N]."""
+        """Return which keys, uint64[N] in any order, have a row, as bool[N]."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         found: NDArray[np.bool_] = self.find(distinct)[1][inverse]
         return found
@@ -91,14 +91,14 @@ _INITIALIZERS: dict[str, Any] = {
 
 
 class _InitialRows:
-    """The initializer of a table, used when a key without a row is requested. Thread-safe."""
+    """A table's initializer, used when a key without a row is requested. Thread-safe."""
 
     def __init__(self, entry: ExportedTable) -> None:
         self._entry = entry
         self._store: LocalStore | None = None
 
     def of(self, keys: Keys) -> Floats:
-        """Return the initial rows of these keys, uint64[U]: float32[U, D]."""
+        """Return the initial rows of these keys, uint64[U], as float32[U, D]."""
         entry, store = self._entry, self._store
         if store is None:
             store = LocalStore()
@@ -111,7 +111,7 @@ class _InitialRows:
                     row_dtype=entry.initial.row_dtype,
                 )
             )
-            self._store = store  # two threads may each create one: both are identical
+            self._store = store  # two threads may each create one, and both are identical
         return store.pull(entry.name, keys, train=False, unknown="initial")
 
 

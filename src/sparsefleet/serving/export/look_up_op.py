@@ -1,4 +1,4 @@
-"""The operator `sparsefleet::look_up`, with which a graph requests rows wherever they are."""
+"""The operator `sparsefleet::look_up`, which a graph uses to request rows wherever they are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _require_torch()  # an older torch fails below with a less helpful error
 
 
 class _RowsAtHand(threading.local):
-    """The tables this thread looks up in, innermost last."""
+    """The tables that this thread looks rows up in, innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Tables] = []
@@ -53,7 +53,7 @@ _at_hand = _RowsAtHand()
 
 @contextmanager
 def looking_up(tables: Tables) -> Iterator[None]:
-    """Let graphs run by this thread find rows in these tables inside the `with` block."""
+    """Let graphs run by this thread find rows in these tables within the `with` block."""
     _at_hand.stack.append(tables)
     try:
         yield
@@ -61,8 +61,8 @@ def looking_up(tables: Tables) -> Iterator[None]:
         _at_hand.stack.pop()
 
 
-# Rows do not depend on ids alone. Without this tag, lookups of constant ids would be evaluated
-# while a graph is recorded.
+# Rows do not depend only on ids. Without this tag, lookups of constant ids would be evaluated while
+# a graph is being recorded.
 @torch.library.custom_op(
     "sparsefleet::look_up", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )
@@ -72,7 +72,7 @@ def _look_up(ids: Tensor, table: str, dim: int, padding_id: int | None, unknown:
     rows = _at_hand.stack[-1].get(table) if _at_hand.stack else None
     if rows is None:
         raise ConfigError(
-            f"the graph looks up rows of table '{table}', but none are available: load the model "
+            f"the graph looks up rows of table '{table}', but none are available; load the model "
             "with sparsefleet.Predictor or load_inference_model"
         )
     found = rows.look_up(
@@ -92,7 +92,7 @@ def _shape_of_rows(
 
 
 class TracedStep(StepRows):
-    """A step in which lookups become operators of the graph that is being recorded."""
+    """A step in which lookups become operators in the graph being recorded."""
 
     traced = True
 

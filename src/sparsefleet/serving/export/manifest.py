@@ -1,6 +1,6 @@
-"""The manifest of an exported model: its files, schema and tables.
+"""The manifest of an exported model, with its files, schema and tables.
 
-Format: docs/exporting.md. Reading is strict: a missing field or one of the wrong type is an error.
+Format: docs/exporting.md. Reading is strict; a missing field or one of the wrong type is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
-    """A file of the export as it was written."""
+    """A file in the export, as it was written."""
 
     name: str
     bytes: int
@@ -46,7 +46,7 @@ class ExportedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitialValues:
-    """Initial values of rows: the native initializer and the seed of the table."""
+    """The initial values of rows: the native initializer and the table's seed."""
 
     kind: Literal["constant", "uniform", "normal", "truncated_normal"]
     a: float
@@ -73,12 +73,12 @@ class ExportedTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenEntry:
-    """Examples with the predictions of the trained model."""
+    """Examples with the trained model's predictions."""
 
     file: str
     examples: int
     largest_error: float
-    """Largest difference between the trained model and this export at the time of writing."""
+    """Largest difference between the trained model and this export when it was written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,8 +144,8 @@ class ExportManifest:
     def from_json(cls, text: str, where: str) -> ExportManifest:
         """Parse a manifest.
 
-        Raises CorruptFileError naming `where` and the field, or CheckpointError for another kind or
-        version.
+        Raises CorruptFileError naming `where` and the field, or CheckpointError for a different
+        kind or version.
         """
         try:
             content = json.loads(text)
@@ -156,7 +156,7 @@ class ExportManifest:
         version = content.pop("version", None)
         if version != _VERSION:
             raise CheckpointError(
-                f"{where} has format version {version!r}, but this sparsefleet reads {_VERSION}: "
+                f"{where} has format version {version!r}, but this sparsefleet reads {_VERSION}; "
                 "use the version that wrote it, or export again"
             )
         manifest = _read_dataclass(cls, content, where, "manifest")
@@ -171,14 +171,14 @@ class ExportManifest:
         used |= {step.file for step in self.onnx.steps if step.file is not None}
         for name in listed | used:
             if not name or name.startswith(".") or "/" in name or "\\" in name:
-                raise CorruptFileError(f"{where}: {name!r} is not the name of a file beside it")
+                raise CorruptFileError(f"{where}: {name!r} is not the name of a file next to it")
         if used - listed:
             missing = ", ".join(sorted(used - listed))
-            raise CorruptFileError(f"{where} lists no size and checksum of {missing}")
+            raise CorruptFileError(f"{where} lists no size and checksum for {missing}")
         tables = {entry.name for entry in self.tables}
         for lookup in self.schema.lookups:
             if lookup.table not in tables:
-                raise CorruptFileError(f"{where} has no rows of table '{lookup.table}'")
+                raise CorruptFileError(f"{where} has no rows for table '{lookup.table}'")
 
 
 def _read(kind: Any, value: Any, where: str, path: str) -> Any:

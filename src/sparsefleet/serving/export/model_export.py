@@ -1,4 +1,4 @@
-"""Write a trained model as files that can predict."""
+"""Write a trained model as files for prediction."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ def save_inference_model(
 
     example_inputs: a batch of two or more examples in the form the model takes: a tensor, a tuple
         of arguments, or a dict of named ones. A pair (values, offsets) is a ragged input.
-    feeds: names of the inputs callers will pass; None: all. A target that needs another is an
+    feeds: names of the inputs callers will pass; None means all. A target that needs others is an
     error.
-    targets: names of outputs, paths of modules whose output to export, or a function of the
-        model's output; None: all outputs.
-    store: the store that holds the rows; None: the stores of the model's modules.
+    targets: names of outputs, paths of modules whose output to export, or a function of the model's
+        output; None means all outputs.
+    store: the store that holds the rows; None means the stores of the model's modules.
     rows: "float16" and "int8" (with a scale per row) make files 2 and 4 times smaller; the manifest
         records the error.
-    golden: inputs to keep with the model's predictions; None: the example inputs.
-    onnx: also write ONNX files; None: if the extra is installed and the graph allows it.
+    golden: inputs to keep with the model's predictions; None means the example inputs.
+    onnx: also write ONNX files; None means if the extra is installed and the graph allows it.
     varying: dimensions of an input that change from call to call; (0,) by default.
     features: the reader that training read from, its format, or its fields. Inputs with a
         `hash_seed` then also take strings, hashed as in training.
 
-    The directory keeps the previous export until the new one is complete. Memory: 16 bytes per row
-    of the largest table, and a copy of the dense parameters.
+    The directory keeps the previous export until the new one is complete. Needs memory for 16 bytes
+    per row of the largest table, and for a copy of the dense parameters.
 
     >>> import tempfile
     >>> from sparsefleet.nn import SparseEmbedding
@@ -124,7 +124,7 @@ def _golden_inputs(model: nn.Module, golden: Any, example: ModelInputs) -> Model
     )
     if found != wanted:
         raise ConfigError(
-            f"golden has the inputs {', '.join(found)}, expected those of the example: "
+            f"golden has the inputs {', '.join(found)}, expected the same inputs as the example: "
             f"{', '.join(wanted)}"
         )
     return inputs
@@ -148,7 +148,7 @@ class _TrainedModel:
         self._examples = examples
 
     def note_golden_keys(self) -> None:
-        """Record the keys that golden examples need. Call this before rows are read."""
+        """Record the keys that golden examples need. Must be called before rows are read."""
         self._predict(self.rows.pull_and_note)
 
     def golden_inputs(self, schema: Schema) -> Arrays:
@@ -176,7 +176,7 @@ def _array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         return tensor.numpy()
     except TypeError as error:  # bfloat16 and similar dtypes
         raise ExportError(
-            f"'{name}' is {tensor.dtype}, which example files do not support: convert it in the "
+            f"'{name}' is {tensor.dtype}, which example files do not support; convert it in the "
             "model, for example with .float()"
         ) from error
 
@@ -203,8 +203,8 @@ def _write(
     error = largest_difference(found, golden.targets)
     if row_format == "float32" and not error <= _TOLERANCE:
         raise ExportError(
-            f"the graph of {trained.name} does not predict the same as the model: they differ by "
-            f"{error:.2g}. Does its forward use random numbers, or change state?"
+            f"the graph of {trained.name} does not predict the same values as the model; they "
+            f"differ by {error:.2g}. Does its forward use random numbers, or change state?"
         )
     file = write_golden(pending, golden)
     return ExportManifest(
@@ -228,7 +228,7 @@ class _ModelTable(NamedTuple):
 
 
 def _tables_of(model: nn.Module, store: Store | None) -> dict[str, _ModelTable]:
-    """Return the tables of all sparse modules by name, from `store` or the modules' own stores."""
+    """Return all sparse modules' tables by name, from `store` or the modules' own stores."""
     tables: dict[str, _ModelTable] = {}
     for path, module in model.named_modules():
         if not isinstance(module, SparseModule):
@@ -240,8 +240,8 @@ def _tables_of(model: nn.Module, store: Store | None) -> dict[str, _ModelTable]:
         known = tables.setdefault(module.name, _ModelTable(module.spec(), own))
         if known.store is not own:
             raise ConfigError(
-                f"module '{path}' and another share table '{module.name}' but use different "
-                "stores: bind the model to one store, or train it, before it is exported"
+                f"module '{path}' and another module share table '{module.name}' but use different "
+                "stores; bind the model to one store, or train it, before exporting it"
             )
     return tables
 
@@ -252,7 +252,7 @@ def _write_tables(
     row_format: RowFormat,
     golden: GoldenRows,
 ) -> tuple[ExportedTable, ...]:
-    """Write the existing rows: only admitted ones, without optimizer state."""
+    """Write the existing rows, only admitted ones, without optimizer state."""
     entries = []
     for index, (name, (spec, store)) in enumerate(tables.items()):
         path, num_rows, error = write_rows(

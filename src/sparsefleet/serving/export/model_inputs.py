@@ -37,7 +37,7 @@ _PLACE = _Place()
 
 
 class ModelInputs:
-    """Flattened example inputs: a tensor, a tuple or list of arguments, or a dict of named ones.
+    """Flattened example inputs, given as a tensor, a tuple or list of arguments, or a dict.
 
     Arguments may be nested tuples, lists and dicts. A pair of 1-D tensors whose second holds
     offsets is one ragged input. Values that are not tensors stay the same in every call.
@@ -63,7 +63,8 @@ class ModelInputs:
         self._template = {name: self._take(name, value) for name, value in named.items()}
         if not self.items:
             raise ConfigError(
-                "the example inputs contain no tensor: pass a batch as the model takes it"
+                "the example inputs contain no tensor; pass a batch in the form that the model "
+                "takes"
             )
         _check_batch(self.items)
 
@@ -100,7 +101,7 @@ class ModelInputs:
 
 
 def _argument_names(model: nn.Module, count: int) -> list[str]:
-    """Return the parameter names of `forward`, numbering those of `*arguments`."""
+    """Return the names of `forward`'s parameters, numbering those in `*arguments`."""
     names = []
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -131,8 +132,8 @@ def _check_batch(items: list[ModelInput]) -> None:
         tensor = item.tensors[-1]
         if tensor.dim() and len(tensor) < 2:
             raise ConfigError(
-                f"example input '{item.name}' has {len(tensor)} examples, expected at least 2: "
-                "with fewer, the batch dimension cannot be determined"
+                f"example input '{item.name}' has {len(tensor)} examples, expected at least 2, "
+                "because the batch dimension cannot be determined with fewer"
             )
 
 

@@ -1,8 +1,8 @@
 """Convert a recorded graph to ONNX, split at its lookups.
 
 ONNX has no operator for rows stored elsewhere. The graph is therefore translated with lookups as
-custom operators and then split there: ids are outputs of the part before a lookup, rows are inputs
-of the part after it. Ids that are inputs of the model need no part.
+custom operators and then split there: ids are outputs of the part before a lookup, and rows are
+inputs of the part after it. Ids that are model inputs need no part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def require_onnx() -> None:
         import onnxscript
     except ImportError as error:
         raise ConfigError(
-            f"ONNX is not installed ({error}): pip install sparsefleet[onnx]"
+            f"ONNX is not installed ({error}); run pip install sparsefleet[onnx]"
         ) from error
     del onnx, onnxruntime, onnxscript
 
@@ -75,7 +75,7 @@ def _convert_to_onnx(recorded: RecordedGraph, schema: Schema) -> _OnnxCut:
 
 
 def _translation() -> Any:
-    """Return the translation of a lookup into an operator of our own domain."""
+    """Return the translation of a lookup into an operator in our own domain."""
     import onnxscript
     from onnx.defs import OpSchema
 
@@ -148,7 +148,7 @@ class _OnnxLookup(NamedTuple):
 
 
 class _OnnxCut:
-    """The steps of a prediction: parts and lookups, each after its dependencies.
+    """The steps of a prediction, which are parts and lookups, each after its dependencies.
 
     A lookup runs as soon as its ids are available. The last step is the part that computes the
     outputs of the model.
@@ -177,7 +177,9 @@ class _OnnxCut:
             self.steps.append(self._part(outputs))
 
     def _needed(self, names: Iterable[str]) -> tuple[set[int], set[str]]:
-        """Return the indices of nodes that lead to these arrays, and the arrays they start from."""
+        """Return the indices of nodes that lead to these arrays, and the arrays that the nodes
+        start from.
+        """
         waiting, nodes, sources = list(names), set[int](), set[str]()
         while waiting:
             name = waiting.pop()
@@ -252,7 +254,7 @@ def write_onnx(
 ) -> OnnxEntry:
     """Write the graph as ONNX parts and run them on golden inputs.
 
-    golden: its targets are the predictions of the torch graph with the same rows.
+    golden: examples whose targets are the torch graph's predictions with the same rows.
     wanted: True raises failures; None reports them in the entry; False writes no files.
     """
     if wanted is False:

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TARGET_PREFIX = "target."
-"""Prefix of output names, which could otherwise clash with input names."""
+"""Prefix for output names, which could otherwise clash with input names."""
 
 
 def is_installed() -> bool:
@@ -48,7 +48,7 @@ class OnnxEngine:
         threads: int | None = None,
     ) -> None:
         if not is_installed():
-            raise ConfigError("engine='onnx' needs ONNX Runtime: pip install sparsefleet[onnx]")
+            raise ConfigError("engine='onnx' needs ONNX Runtime; run pip install sparsefleet[onnx]")
         self._schema = schema
         parts = [(s, None if s.file is None else OnnxFile(directory / s.file)) for s in steps]
         self._steps = [(s, p and p.session(threads)) for s, p in parts]
@@ -56,7 +56,7 @@ class OnnxEngine:
         self._threads = threads
 
     def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> OnnxEngine:
-        """Return an engine with other parameters and buffers, keyed by their model names.
+        """Return an engine with different parameters and buffers, keyed by their model names.
 
         Raises CheckpointMismatchError unless they match the graph.
         """
@@ -65,7 +65,7 @@ class OnnxEngine:
         if folded:
             raise CheckpointMismatchError(
                 f"the ONNX files do not contain '{folded[0]}' as a separate tensor, so it cannot "
-                "be updated there: serve with engine='torch'"
+                "be updated there; serve with engine='torch'"
             )
         made = copy.copy(self)
         made._steps = [
@@ -81,7 +81,7 @@ class OnnxEngine:
             if 0 in array.shape[1:]:
                 raise FeedError(
                     f"input '{name}' has the shape {list(array.shape)}; ONNX Runtime cannot "
-                    "compute examples without values: use engine='torch', or pad them"
+                    "compute examples without values; use engine='torch', or pad them"
                 )
         if not _is_empty(self._schema, arrays):
             return self._run(arrays, tables)
@@ -137,7 +137,7 @@ def _one_example(schema: Schema, arrays: Arrays) -> Arrays:
 
 
 def _without_examples(schema: Schema, targets: Arrays) -> Arrays:
-    """Cut the targets of a batch of one down to those of an empty batch."""
+    """Cut the targets of a batch of one down to an empty batch's."""
     return {
         target.name: targets[target.name][
             tuple(slice(0 if size == _BATCH else None) for size in target.shape)
@@ -147,7 +147,7 @@ def _without_examples(schema: Schema, targets: Arrays) -> Arrays:
 
 
 def _shapes(schema: Schema) -> Iterator[tuple[str, Shape]]:
-    """Yield the arrays of the graph with their expected shapes."""
+    """Yield the graph's arrays with their expected shapes."""
     for item in schema.inputs:
         shapes = (item.shape,) if item.offsets is None else (item.shape, item.offsets)
         yield from zip(item.arrays, shapes, strict=True)

@@ -1,4 +1,4 @@
-"""One ONNX file of an export, and the ONNX Runtime session that runs it."""
+"""One ONNX file in an export, and the ONNX Runtime session that runs it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class OnnxFile:
                 import onnx
             except ImportError as error:
                 raise ConfigError(
-                    f"updating a model in ONNX needs {error.name}: pip install sparsefleet[onnx]"
+                    f"updating a model in ONNX needs {error.name}; run pip install "
+                    "sparsefleet[onnx]"
                 ) from error
             held = onnx.load_from_string(self._raw).graph.initializer
             self._parameters = {
@@ -50,7 +51,7 @@ class OnnxFile:
     def session(
         self, threads: int | None, arrays: Mapping[str, NDArray[Any]] | None = None
     ) -> Session:
-        """Create a session for the graph, with these parameters in place of its own."""
+        """Create a session for the graph, with these parameters instead of its own."""
         wanted = {} if arrays is None else self.parameters()
         require_same_shapes(wanted, arrays or {})
         return Session(
@@ -95,7 +96,7 @@ class Session:
 
 
 def onnx_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions of ONNX Runtime, which have no common base class."""
+    """Return ONNX Runtime's exceptions, which have no common base class."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found = [getattr(state, name, RuntimeError) for name in _ERROR_NAMES]
@@ -137,7 +138,7 @@ class BadOnnxError(ValueError):
 
 
 def require_own_tensors(raw: bytes) -> None:
-    """Raise BadOnnxError if a tensor of the model is stored in another file."""
+    """Raise BadOnnxError if one of the model's tensors is stored in another file."""
     whole = memoryview(raw)
     waiting = [("model", whole)]
     while waiting:

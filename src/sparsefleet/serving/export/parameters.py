@@ -1,4 +1,4 @@
-"""What an engine computes with besides its inputs: rows of tables and dense parameters."""
+"""What an engine uses besides its inputs: rows from tables, and dense parameters."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class RowSource(Protocol):
         padding_id: int | None = None,
         unknown: Literal["zeros", "initial"] = "zeros",
     ) -> Floats:
-        """Return the rows of ids of any shape: float32[*ids.shape, D].
+        """Return the rows for ids of any shape: float32[*ids.shape, D].
 
         Padding reads as zeros; an id without a row reads as zeros or as its initial row.
         Raises StoreUnavailableError if rows are unavailable; never returns zeros instead.
         """
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return which keys, uint64[N], have a row: bool[N]. Raises like `look_up`."""
+        """Return which keys, uint64[N], have a row, as bool[N]. Raises like `look_up`."""
 
 
 Tables = Mapping[str, RowSource]
-"""The rows of all tables of a model, by name."""
+"""The rows of all of a model's tables, by name."""
 
 
 MODEL_PREFIX = "model."
@@ -49,8 +49,8 @@ def require_same_shapes(
     for name, shape in wanted.items():
         array = found.get(name)
         if array is None or array.shape != shape:
-            there = "none of that name" if array is None else f"one of shape {list(array.shape)}"
+            there = "none with that name" if array is None else f"one of shape {list(array.shape)}"
             raise CheckpointMismatchError(
-                f"dense parameters of another model: expected '{name}' of shape {list(shape)}, "
-                f"found {there}"
+                f"dense parameters belong to a different model: expected '{name}' of shape "
+                f"{list(shape)}, found {there}"
             )

@@ -1,4 +1,4 @@
-"""Storage formats of row values in an exported model, and their error.
+"""Storage formats for row values in an exported model, and their error.
 
 Letters: N rows, D row width.
 """
@@ -27,9 +27,9 @@ class EncodedRows(NamedTuple):
     """Rows in their storage format."""
 
     values: NDArray[np.generic]
-    """[N, D] in the type of the format"""
+    """[N, D] in the format's type"""
     scales: Floats | None
-    """float32[N], the factors for int8 values; None in other formats"""
+    """float32[N], the factors for int8 values; None for other formats"""
 
     def take(self, places: slice | NDArray[np.int64]) -> EncodedRows:
         """Return the rows at these positions."""
@@ -38,7 +38,7 @@ class EncodedRows(NamedTuple):
 
 
 class QuantizationError:
-    """The largest and the mean error of stored values. Not thread-safe.
+    """The largest and mean errors of stored values. Not thread-safe.
 
     >>> error = QuantizationError()
     >>> error.add(np.array([[1.0, 2.0]], np.float32), np.array([[1.0, 2.5]], np.float32))
@@ -76,8 +76,8 @@ def check_format(rows: object) -> RowFormat:
 def encode_rows(table: str, keys: Keys, values: Floats, row_format: RowFormat) -> EncodedRows:
     """Encode rows, float32[N, D]; `table` and `keys` (uint64[N]) are for error messages.
 
-    int8: each row has a scale, its largest absolute value divided by 127. Raises for rows that a
-        narrower format cannot represent.
+    int8: each row has a scale, its largest absolute value divided by 127. Raises an error for rows
+    that a narrower format cannot represent.
 
     >>> encode_rows("ads", np.array([7], np.uint64), np.array([[0.5, -1.0]], np.float32), "int8")
     EncodedRows(values=array([[  64, -127]], dtype=int8), scales=array([0.00787402], dtype=float32))

@@ -1,4 +1,4 @@
-"""A model recorded as a graph by torch.export, pruned to what its targets need."""
+"""A model recorded as a graph by torch.export and pruned to what its targets need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Varying = Mapping[str, Sequence[int]]
 class RecordedGraph:
     """A program with its ordered inputs and its targets, each with placeholder tensors.
 
-    Placeholders have dtypes and shapes. Varying sizes are symbols, equal where sizes must be equal.
+    Placeholders have dtypes and shapes. Varying sizes are symbols, which are equal where sizes must
+    be equal.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ def _export(
         if fixed is not None:
             raise ExportError(_fixed_size(name, items, *map(int, fixed.groups()))) from error
         raise ExportError(
-            f"{name} cannot be recorded as a graph. Usual causes: Python that depends on values "
-            "of tensors; an input whose first dimension is not the batch (declare it with "
+            f"{name} cannot be recorded as a graph. Usual causes are Python code that depends on "
+            "tensor values, or an input whose first dimension is not the batch (declare it with "
             f"varying={{'its name': ()}}). torch.export says: {str(error)[:_MESSAGE_LETTERS]}"
         ) from error
 
@@ -131,8 +132,8 @@ def _fixed_size(
     name = names[place] if place < len(names) else "an input"
     return (
         f"{model} fixes dimension {dimension} of input '{name}' to {size}, its size in the "
-        f"example: len({name}) and int({name}.shape[{dimension}]) are such numbers; use "
-        f"{name}.shape[{dimension}] as it is. If the size never changes, export with "
+        f"example: len({name}) and int({name}.shape[{dimension}]) are fixed numbers; use "
+        f"{name}.shape[{dimension}] instead. If the size never changes, export with "
         f"varying={{'{name}': ()}}"
     )
 
@@ -196,7 +197,7 @@ class Pruning:
             if missing:
                 raise ConfigError(
                     f"target '{target}' needs {', '.join(missing)}, which the feeds "
-                    f"({', '.join(feeds or ())}) lack: feed them, or choose another target"
+                    f"({', '.join(feeds or ())}) lack; feed them, or choose a different target"
                 )
             if not wanted:
                 raise ConfigError(f"target '{target}' depends on no input of the model")
@@ -214,12 +215,12 @@ class Pruning:
         for node in self._whole.graph.nodes:
             if node in needed and node not in copies and node is not self._output:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-                copies[node].meta = {}  # it reveals where the model's source is
+                copies[node].meta = {}  # it reveals where the model's source code is
         graph.output(tuple(copies[node] for _, node in self._targets))
         return fx.GraphModule(self._whole, graph)
 
     def _ask_needed_inputs_for_sizes(self) -> None:
-        """Read sizes from inputs that are needed anyway instead of from arbitrary inputs."""
+        """Read sizes from inputs that are needed anyway, not from arbitrary inputs."""
         needed = _needed_nodes(self._output, through_sizes=False)
         owners: dict[str, tuple[fx.Node, int]] = {}
         for _, nodes in self._inputs:
@@ -239,7 +240,7 @@ def _is_size_of_input(node: fx.Node) -> bool:
 def _needed_nodes(root: fx.Node, *, through_sizes: bool = True) -> set[fx.Node]:
     """Return `root` and all nodes it depends on.
 
-    Without `through_sizes`, inputs that are used only for their size do not count.
+    Without `through_sizes`, inputs used only for their size do not count.
     """
     waiting = [root]
     needed = set(waiting)

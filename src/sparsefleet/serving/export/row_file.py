@@ -1,4 +1,4 @@
-"""Files of rows: memory-mapped for lookups by key, written sorted by key.
+"""Files of rows, which are written sorted by key and memory-mapped for lookups.
 
 Letters: N rows, D row width.
 """
@@ -44,7 +44,7 @@ class RowFile(KeyedRows):
         super().__init__(entry)
         columns = _map_columns(path, entry)
         self.keys: Keys = columns[0]
-        """All keys in ascending order: uint64[N]."""
+        """All keys, in ascending order: uint64[N]."""
         self.rows = EncodedRows(
             columns[1].reshape(entry.rows, entry.dim), columns[2] if len(columns) > 2 else None
         )
@@ -77,13 +77,13 @@ class RowFile(KeyedRows):
 
 
 def open_tables(directory: Path, entries: Iterable[ExportedTable]) -> dict[str, RowFile]:
-    """Open the rows of all tables of an export, by name."""
+    """Open the rows of all tables in an export, by name."""
     return {entry.name: RowFile(directory / entry.file, entry) for entry in entries}
 
 
 def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
     """Return keys, flat values and, for int8, scales as views of the mapped file."""
-    import pyarrow as pa  # imported here so that only opening an export costs its 40 MB
+    import pyarrow as pa  # imported here so that only opening an export costs 40 MB
 
     try:
         wanted = row_schema(entry.name, entry.dim, entry.format)
@@ -127,7 +127,7 @@ def write_rows(
 ) -> tuple[Path, int, QuantizationError]:
     """Write the rows of `chunks` sorted by key; return the file, row count and format error.
 
-    The file is an Arrow IPC file of one record batch, uncompressed: see docs/exporting.md.
+    The file is an Arrow IPC file with one uncompressed record batch; see docs/exporting.md.
     """
     path = pending.path(stem, "arrow")
     with ExitStack() as scratch:

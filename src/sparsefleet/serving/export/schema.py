@@ -1,4 +1,4 @@
-"""Inputs, lookups and outputs of an exported model.
+"""The inputs, lookups and outputs of an exported model.
 
 A dimension is an int or a name: "batch" counts examples, any other name is a separate size.
 """
@@ -41,7 +41,9 @@ class InputSchema:
     """
 
     name: str
-    """The parameter of the model's `forward` or the key in its dict; dots separate nested names."""
+    """The parameter of the model's `forward`, or the key in its dict; dots separate nested
+    names.
+    """
 
     dtype: str
     """NumPy name of the dtype."""
@@ -58,12 +60,12 @@ class InputSchema:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether there is one more offset than examples: the number of values."""
+        """Return whether there is one more offset than examples, which is the number of values."""
         return self.offsets == ("batch + 1",)
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Return the graph names of its arrays: one, or those of values and offsets."""
+        """Return the graph names of its arrays: one name, or one each for values and offsets."""
         return (f"{self.name}.values", f"{self.name}.offsets") if self.is_ragged else (self.name,)
 
     def __str__(self) -> str:
@@ -116,16 +118,20 @@ class HashedInput:
     """A string's id is `data.hash64(string, seed)`."""
 
     seed_per_column: bool
-    """Whether value i of an example is hashed with `seed + i`: the reader read several columns."""
+    """Whether value i of an example is hashed with `seed + i`, as when the reader read several
+    columns.
+    """
 
     missing: int | None
-    """The id that stands for a missing value; None: a missing value is an error."""
+    """The id that stands for a missing value; with None, a missing value is an error."""
 
     separator: str
-    """Separates several values in one CSV cell; "": spaces do."""
+    """Separates several values in one CSV cell; "" means spaces."""
 
     vocabulary: tuple[str, ...] = field(default=(), metadata={"optional": True})
-    """All known strings: string i, from 0, has the id i + 1, any other 0; empty: all are hashed."""
+    """All known strings. String i, from 0, has the id i + 1, any other has 0; if empty, all are
+    hashed.
+    """
 
     def id_of(self, text: str, place: int) -> int:
         """Return the id of a string that is value `place` of its example, in 0..2^64 - 1."""
@@ -136,7 +142,7 @@ class HashedInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingInput:
-    """What replaces missing values of an input that takes only numbers, as the reader did."""
+    """The replacement for missing values of an input that takes only numbers, as in the reader."""
 
     input: str
     """The name of the input."""
@@ -153,17 +159,17 @@ class Schema:
     targets: tuple[TargetSchema, ...]
     lookups: tuple[LookupSchema, ...]
     hashed: tuple[HashedInput, ...] = field(default=(), metadata={"optional": True})
-    """Inputs that also take strings."""
+    """Inputs that also accept strings."""
 
     filled: tuple[MissingInput, ...] = field(default=(), metadata={"optional": True})
-    """Inputs of numbers that may be missing."""
+    """Numeric inputs that may have missing values."""
 
     def hashing(self, name: str) -> HashedInput | None:
-        """Return how the strings of an input are hashed; None if it takes only numbers."""
+        """Return how an input's strings are hashed, or None if it takes only numbers."""
         return next((item for item in self.hashed if item.input == name), None)
 
     def filling(self, name: str) -> int | float | None:
-        """Return what replaces the missing numbers of an input; None: they are an error."""
+        """Return the replacement for an input's missing numbers, or None if they are an error."""
         return next((item.value for item in self.filled if item.input == name), None)
 
     def takes_null(self, name: str) -> bool:

@@ -47,11 +47,11 @@ _OPERATORS: dict[type[ast.operator], str] = {
 
 
 class BadFormulaError(ValueError):
-    """A text that is not a size formula, or that would take too long to evaluate."""
+    """Raised for a text that is not a size formula, or would take too long to evaluate."""
 
 
 class _Cost(NamedTuple):
-    """An upper bound on a formula: terms after expansion, and bits of its numbers."""
+    """An upper bound on a formula: its terms after expansion, and the bits of its numbers."""
 
     terms: int
     bits: int

@@ -1,9 +1,9 @@
 """Zip archives of uncompressed entries, read so strictly that every reader sees the same content.
 
-Two programs that read one zip file may disagree about its content: one trusts the directory at the
-end, the other the offset in the end record; one takes the first of two entries with the same name,
-the other the last. An archive that allows this is rejected: entries must follow one another from
-the first byte, without gaps, overlaps or duplicate names, and the local headers must match the
+Two programs that read the same zip file may disagree about its content: one trusts the directory at
+the end, the other the offset in the end record; one takes the first of two entries with the same
+name, the other the last. An archive that allows this is rejected. Entries must follow one another
+from the first byte, without gaps, overlaps or duplicate names, and the local headers must match the
 directory.
 
 Format: PKWARE APPNOTE 6.3, sections 4.3 and 4.4.
@@ -42,7 +42,7 @@ _ALIGNMENT = 64  # alignment of the data in torch's records
 
 
 class BadZipError(ValueError):
-    """An archive that is damaged or not in the plain form that this module reads."""
+    """Raised for an archive that is damaged or not in the plain form that this module reads."""
 
 
 class _Entry(NamedTuple):
@@ -205,8 +205,8 @@ class StoredZip:
         gap = end - data_end
         if gap not in map(len, wanted) or self._at(data_end, gap) not in wanted:
             raise BadZipError(
-                f"'{entry.name}' has {entry.size:,} bytes, which end at byte {data_end:,}; what "
-                f"follows up to byte {end:,} does not belong to it"
+                f"'{entry.name}' has {entry.size:,} bytes, which end at byte {data_end:,}; the "
+                f"bytes from there to byte {end:,} do not belong to it"
             )
 
 
@@ -240,7 +240,7 @@ def _directory(raw: bytes) -> Iterator[_Entry]:
 
 
 def _widened(name: str, extra: bytes, fields: list[int]) -> list[int]:
-    """Return size, packed size, offset and disk, reading overflowed fields from zip64."""
+    """Return the size, packed size, offset and disk, reading overflowed fields from zip64."""
     wide: bytes | None = None
     while extra:
         kind, length = struct.unpack_from("<2H", extra) if len(extra) >= 4 else (0, 0)

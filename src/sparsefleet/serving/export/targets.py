@@ -19,8 +19,8 @@ TargetsLike = str | Sequence[str] | Callable[[Any], Any] | None
 class Targets:
     """Selects targets from a call of the model.
 
-    None: all outputs. One or more names: the output with that name, or else the output of the
-    submodule at that path. A function: its result for the model's output.
+    None selects all outputs. A name selects the output with that name, or else the output of the
+    submodule at that path. A function selects its result for the model's output.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -65,7 +65,7 @@ class Targets:
         if name in seen:
             raise ConfigError(
                 f"target '{name}' is a module that returns a {type(found).__name__}, expected a "
-                "tensor: pass a function that selects what you want from the model's output"
+                "tensor; pass a function that selects what you want from the model's output"
             )
         if name in self._modules:
             raise ConfigError(f"target '{name}' is a module that the model does not call")
@@ -95,8 +95,8 @@ def named_outputs(output: Any) -> dict[str, Tensor]:
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not tensors:
         raise ConfigError(
-            f"the model returns a {type(output).__name__} without a tensor: choose what to "
-            "export with targets="
+            f"the model returns a {type(output).__name__} without a tensor; choose what to export "
+            "with targets="
         )
     return tensors
 

@@ -1,4 +1,4 @@
-"""Run the recorded graph with torch: as an engine, as a module, and layer by layer."""
+"""Run the recorded graph with torch, as an engine, as a module, or layer by layer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TorchEngine:
         return dict(zip(self._targets, outputs, strict=True))
 
     def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> TorchEngine:
-        """Return an engine with other parameters and buffers, keyed by their model names.
+        """Return an engine with different parameters and buffers, keyed by their model names.
 
         Raises CheckpointMismatchError unless they match the graph.
         """
@@ -94,7 +94,7 @@ class InferenceModel(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor | dict[str, Tensor]:
-        """Predict from positional or named inputs, without inputs that no target needs."""
+        """Predict from positional or named inputs, omitting inputs that no target needs."""
         schema = self.manifest.schema
         both = sorted(set(schema.places[: len(inputs)]) & named.keys())
         if both:
@@ -116,7 +116,7 @@ class InferenceModel(nn.Module):
 def load_inference_model(
     directory: str | os.PathLike[str], *, verify: Verify = True
 ) -> InferenceModel:
-    """Load a model that `save_inference_model` wrote; its rows stay in their files.
+    """Load a model written by `save_inference_model`; its rows stay in their files.
 
     verify: see `sparsefleet.Predictor`.
 
@@ -131,7 +131,7 @@ def load_inference_model(
 
 
 class Layer(NamedTuple):
-    """One operator of a graph and its output."""
+    """One operator in a graph, and its output."""
 
     name: str
     """Name in the graph, identical in all copies of one export."""
@@ -143,7 +143,7 @@ class Layer(NamedTuple):
 def trace_layers(
     graph: torch.nn.Module, schema: Schema, arrays: Arrays, tables: Tables
 ) -> list[Layer]:
-    """Return the layers of a prediction in the order in which they are computed.
+    """Return a prediction's layers in the order in which they are computed.
 
     graph: as returned by `read_graph`. arrays: as returned by `check_feeds`. Raises FeedError for
     arrays or rows that the graph cannot compute.

@@ -26,7 +26,7 @@ from sparsefleet.serving.http.telemetry import Telemetry
 __all__ = ["AUTHORIZED", "AccessControl", "Hosts"]
 
 AUTHORIZED = "sparsefleet.authorized"
-"""Key in the scope of a request: whether the request carries the token, or none is needed."""
+"""The key in a request's scope for whether it carries the token, or none is needed."""
 
 _LINGER_S = 2.0
 _LIVENESS, _READINESS = "/healthz", "/readyz"
@@ -50,7 +50,8 @@ class AccessControl:
 
     With a token, every path requires it except /healthz, which reveals nothing, and /readyz if the
     settings open it. Pages also accept it as the password of HTTP Basic, so that a browser can ask
-    for it. The API does not: browsers attach such passwords to other sites' requests as well.
+    for it. The API does not, because browsers attach such passwords to other sites' requests as
+    well.
     """
 
     def __init__(self, app: ASGIApp, admission: Admission, telemetry: Telemetry) -> None:
@@ -74,7 +75,7 @@ class AccessControl:
             await app(scope, answer.receive, answer.send)
         finally:
             route = scope.get("route")
-            path = getattr(route, "path", "other")  # the route, not the path: labels must be few
+            path = getattr(route, "path", "other")  # the route, since there must be few labels
             self._telemetry.answered(path, answer.status, time.monotonic() - begin)
 
     def _why_not(self, scope: Scope) -> Refusal | None:
@@ -84,7 +85,7 @@ class AccessControl:
             return Refusal(
                 421,
                 "unknown_host",
-                f"the Host header {host!r:.80} is not allowed: use the service's IP address, or "
+                f"the Host header {host!r:.80} is not allowed; use the service's IP address, or "
                 "start it with --allowed-hosts NAME",
             )
         path = scope["path"].removeprefix(scope.get("root_path", ""))
@@ -94,13 +95,14 @@ class AccessControl:
             return None
         if not is_page and self._is_cross_site(headers, host):
             return Refusal(
-                403, "cross_site", "pages of other sites may not send requests to this service"
+                403, "cross_site", "pages from other sites may not send requests to this service"
             )
         return None if scope[AUTHORIZED] else _unauthorized(is_page)
 
     def _is_cross_site(self, headers: dict[bytes, bytes], host: str) -> bool:
-        """Return whether a browser sent this for another site's page. Browsers send Sec-Fetch-Site
-        only to https and loopback hosts; for others, the Origin header is checked."""
+        """Return whether a browser sent this request for another site's page. Browsers send
+        Sec-Fetch-Site only to https and loopback hosts; for others, the Origin header is checked.
+        """
         site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site not in _BROWSER_SAYS_SAME

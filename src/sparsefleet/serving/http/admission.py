@@ -1,4 +1,4 @@
-"""Limits on the requests in progress and their memory; reading of request bodies."""
+"""Limit the requests in progress and their memory, and read request bodies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["Admission", "Place", "RequestMemory", "parse_bytes"]
 
 
 class Admission:
-    """Counts requests and the memory they need. Only the event loop's thread may call it.
+    """Counts requests and the memory they need. May only be used by the event loop's thread.
 
     A request counts once its body is complete, so one that is sent slowly or never finished does
-    not occupy a place. Until then only the bytes received so far count.
+    not occupy a place. Until then, only the bytes received so far count.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -40,7 +40,7 @@ class Admission:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
-        """Admit one request; rejects it with 429 if too many are in progress."""
+        """Admit one request; reject it with 429 if too many are in progress."""
         self.require_room()
         place = Place(self)
         try:
@@ -54,7 +54,7 @@ class Admission:
             raise Refusal(
                 429,
                 "queue_full",
-                f"{self.requests} requests are in progress, which is the limit: try again later",
+                f"{self.requests} requests are in progress, which is the limit; try again later",
                 {"Retry-After": "1"},
             )
 
@@ -68,8 +68,9 @@ class Place:
         self.bytes = 0
 
     async def read(self, request: Request) -> bytes:
-        """Return the body, and count the request. Enforces the limits on size and time; a body
-        whose Content-Length is too large is rejected before any of it is read."""
+        """Return the body and count the request. Enforces the limits on size and time; a body whose
+        Content-Length is too large is rejected before any of it is read.
+        """
         admission, config = self._admission, self._admission.config
         declared = request.headers.get("content-length", "")
         self._check_body(int(declared) if declared.isascii() and declared.isdigit() else 0)
@@ -98,7 +99,7 @@ class Place:
         return b"".join(parts)
 
     def take(self) -> None:
-        """Count the request, once; rejects it with 429 if there are too many."""
+        """Count the request once; reject it with 429 if there are too many."""
         if not self._is_counted:
             self._admission.require_room()
             self._is_counted = True
@@ -112,7 +113,7 @@ class Place:
             raise Refusal(
                 413,
                 "too_large",
-                f"the request needs about {size:,} bytes of memory, and the limit is {most:,}: "
+                f"the request needs about {size:,} bytes of memory, and the limit is {most:,}; "
                 "send fewer examples at a time, or start the service with a higher "
                 "--max-bytes-under-way",
             )
@@ -141,7 +142,7 @@ class Place:
             raise Refusal(
                 413,
                 "too_large",
-                f"the body has more than {config.max_request_bytes:,} bytes, which is the limit: "
+                f"the body has more than {config.max_request_bytes:,} bytes, which is the limit; "
                 "send fewer examples at a time",
                 {"Connection": "close"},
             )
@@ -154,7 +155,7 @@ class Place:
                 429,
                 "queue_full",
                 f"requests in progress need about {admission.bytes:,} bytes of memory, and the "
-                f"limit is {most:,}: try again later",
+                f"limit is {most:,}; try again later",
                 {"Retry-After": "1", **(headers or {})},
             )
 
@@ -166,7 +167,7 @@ _PARSED_JSON, _PARSED_CSV, _PARSED_ARROW = 36, 44, 20
 _FLOAT_BYTES = 4
 _COPIES_OF_ROWS = 3  # the rows, and two arrays of their size that the model derives from them
 _PER_ID_BYTES = 32  # to sort it and to look it up
-_PER_NUMBER_BYTES = 64  # in a JSON answer: as a Python object and as text
+_PER_NUMBER_BYTES = 64  # in a JSON response, as a Python object and as text
 _UNKNOWN_SIZE = 8  # assumed for a dimension that varies
 
 
@@ -177,7 +178,7 @@ def parse_bytes(form: str, size: int) -> int:
 
 
 class RequestMemory:
-    """Estimates for the requests to one model."""
+    """Memory estimates for requests to one model."""
 
     def __init__(self, manifest: ExportManifest, max_row_bytes: int) -> None:
         self._max_row_bytes = max_row_bytes
@@ -185,26 +186,27 @@ class RequestMemory:
         lookups = manifest.schema.lookups
         self._lookups = [(item.ids, self._dims[item.table]) for item in lookups if item.ids]
         self.has_computed_ids = any(item.ids is None for item in lookups)
-        """Whether the model computes the ids of some lookup: they are not known up front."""
+        """Whether the model computes some lookup's ids, which are then not known up front."""
         self._target_numbers = sum(
             math.prod(size if isinstance(size, int) else _UNKNOWN_SIZE for size in target.shape[1:])
             for target in manifest.schema.targets
         )
 
     def check_rows(self, arrays: Arrays, most: int | None = None) -> None:
-        """Reject with 413 if the rows of all ids exceed the bytes that one request may look up, or
-        `most`."""
+        """Reject with 413 if all ids' rows exceed `most`, or the bytes that one request may look
+        up.
+        """
         limit = self._max_row_bytes if most is None else min(most, self._max_row_bytes)
         _check_row_bytes(self._row_bytes(arrays), limit)
 
     def of_rows(self, table: str, count: int) -> int:
-        """Return the memory for `count` rows of a table; rejects too many with 413."""
+        """Return the memory for `count` rows of a table; reject too many with 413."""
         size = count * self._dims[table] * _FLOAT_BYTES
         _check_row_bytes(size, self._max_row_bytes)
         return _COPIES_OF_ROWS * size + count * _PER_ID_BYTES
 
     def of_prediction(self, arrays: Arrays, examples: int) -> int:
-        """Return the memory needed from checked inputs to the answer."""
+        """Return the memory needed from the checked inputs to the response."""
         inputs = sum(array.nbytes for array in arrays.values())
         ids = sum(arrays[name].size for name, _ in self._lookups)
         rows = self._row_bytes(arrays) * _COPIES_OF_ROWS
@@ -265,6 +267,6 @@ def _check_row_bytes(size: int, most: int) -> None:
             413,
             "too_many_ids",
             f"the rows of the request's ids are {size:,} bytes (ids x width x 4), more than the "
-            f"limit of {most:,}: send fewer examples or ids at a time, or start the service with a "
-            "higher --max-row-bytes",
+            f"limit of {most:,}; send fewer examples or ids at a time, or start the service with "
+            "a higher --max-row-bytes",
         )

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, pages and error handlers."""
+"""The ASGI application, with its routes, pages and error handlers."""
 
 from __future__ import annotations
 

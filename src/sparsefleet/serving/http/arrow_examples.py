@@ -1,7 +1,7 @@
 """Read examples from an Arrow IPC stream and write predictions as one.
 
-Whatever could expand when read is rejected up front: compressed buffers, dictionaries, run-length
-encoding, nulls without buffers, and buffers shared by columns.
+Anything that could expand when read is rejected up front: compressed buffers, dictionaries,
+run-length encoding, nulls without buffers, and buffers shared by columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 def parse_arrow(body: bytes, hashed: Collection[str] = ()) -> pa.Table:
-    """Return the table of a stream. Raises ValueError or ArrowException.
+    """Return the table in a stream. Raises ValueError or ArrowException.
 
     hashed: columns that may hold strings.
     """
@@ -65,7 +65,7 @@ def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
 
 
 def table_as_stream(columns: Mapping[str, pa.Array], about: Mapping[str, str]) -> bytes:
-    """Return an IPC stream of one batch with `about` as schema metadata."""
+    """Return an IPC stream with one batch and `about` as schema metadata."""
     table = pa.table(dict(columns)).replace_schema_metadata(dict(about))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -98,7 +98,7 @@ def _check_type(field: pa.Field, is_hashed: bool) -> None:
 
 
 def _messages(body: bytes) -> list[bytes]:
-    """Return the metadata of all complete messages of the stream."""
+    """Return the metadata of all complete messages in the stream."""
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
     found = []
     while True:

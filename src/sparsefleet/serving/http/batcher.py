@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 20  # bytes of merged inputs; their rows take many times as m
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Work:
-    """One request: inputs to predict, or a function to call on its own."""
+    """One request, with inputs to predict or a function to call on its own."""
 
     answer: asyncio.Future[Any]
     arrays: Arrays | None = None
@@ -42,7 +42,7 @@ class Batcher:
     """Threads that predict waiting requests as batches.
 
     predict: maps inputs to targets; called from several threads.
-    workers: number of threads. max_batch: examples per batch if it combines requests.
+    workers: number of threads. max_batch: maximum examples per batch if it combines requests.
     wait_s: how long a batch waits for more requests.
     observe: called with the requests, examples and seconds of each batch.
 
@@ -80,7 +80,7 @@ class Batcher:
         return all(thread.is_alive() for thread in self._threads)
 
     async def predict(self, arrays: Arrays) -> Arrays:
-        """Return the targets of checked inputs. Cancelling removes the request from the queue."""
+        """Return the targets for checked inputs. Cancelling removes the request from the queue."""
         key, examples = self._layout.key(arrays), self._layout.count(arrays)
         answer: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         size = sum(array.nbytes for array in arrays.values())
@@ -118,7 +118,7 @@ class Batcher:
             self._carry_out(batch)
 
     def _next_batch(self) -> list[Work]:
-        """Wait for requests and return those that can be batched; empty once closed."""
+        """Wait for requests and return those that can be batched; return none once closed."""
         with self._changed:
             while not self._queue:
                 if self._is_closed:
@@ -193,7 +193,7 @@ def _hand_over(batch: list[Work], answers: list[Any]) -> None:
 
 
 class BatchLayout:
-    """Merges and splits the examples in the arrays of a model.
+    """Merges and splits the examples in a model's arrays.
 
     Raises ConfigError if an input or target does not have one value per example.
 
@@ -215,8 +215,8 @@ class BatchLayout:
         for text, shape in shapes.items():
             if shape[:1] != ("batch",):
                 raise ConfigError(
-                    f"a service needs one value per example, but {text} does not have that: "
-                    "export with other feeds= or targets="
+                    f"a service needs one value per example, but {text} does not have that; export "
+                    "with different feeds= or targets="
                 )
         self._ragged = [item for item in schema.inputs if item.is_ragged]
         self._plain = [item.name for item in plain]
@@ -229,7 +229,7 @@ class BatchLayout:
         return len(arrays[item.arrays[1]]) - item.is_closed
 
     def key(self, arrays: Arrays) -> tuple[tuple[int, ...], ...]:
-        """Return a key; inputs with equal keys can be merged."""
+        """Return a key such that inputs with equal keys can be merged."""
         return tuple(array.shape[1:] for array in arrays.values())
 
     def merge(self, parts: Sequence[Arrays]) -> Arrays:

@@ -41,12 +41,12 @@ class Catalogue(Protocol):
         """Return all readable versions, oldest first."""
 
     def chosen(self) -> str | None:
-        """Return the chosen version, or None; it changes when someone chooses another."""
+        """Return the chosen version, or None; it changes when someone chooses a different one."""
 
     def choose(self, choice: Choice) -> str | None:
         """Record the choice for all services that share the catalogue, and for restarts.
 
-        Returns the new value of `chosen`; None if it is unchanged.
+        Returns the new value of `chosen`, or None if it is unchanged.
         """
 
     def previous(self) -> str | None:
@@ -57,7 +57,7 @@ _NOTE = "active.json"
 
 
 def open_catalogue(path: Path, rows: str = "") -> Catalogue:
-    """Open the catalogue of an export or a folder of exports. Raises CheckpointError for neither.
+    """Open the catalogue for an export or a folder of exports. Raises CheckpointError otherwise.
 
     rows: where the rows are, see `open_rows`. If they are in Redis, Redis also records the active
         version for all services that read from it.
@@ -72,14 +72,14 @@ def _local_catalogue(path: Path) -> Catalogue:
     folder = _Folder(path)
     if not path.is_dir() or not folder.versions():
         raise CheckpointError(
-            f"{path} contains no exported model: neither it nor a folder in it has a {MANIFEST}; "
-            "write one with Trainer.export or save_inference_model"
+            f"{path} contains no exported model, because neither it nor a folder in it has a "
+            f"{MANIFEST}; write one with Trainer.export or save_inference_model"
         )
     return folder
 
 
 def find(catalogue: Catalogue, wanted: str) -> Version:
-    """Return the version of that name or digest. Raises NotFoundError that lists all versions."""
+    """Return the version with that name or digest. Raises NotFoundError that lists all versions."""
     versions = catalogue.versions()
     for version in reversed(versions):
         if wanted in (version.name, version.digest):
@@ -101,7 +101,7 @@ class _OneExport:
         return self.versions()[0].digest
 
     def choose(self, choice: Choice) -> None:
-        """Do nothing: the content of the directory is the choice."""
+        """Do nothing, since the content of the directory is the choice."""
         del choice
 
     def previous(self) -> str | None:
@@ -170,7 +170,7 @@ _TIMEOUT_S = 5.0
 
 
 class _RedisCatalogue:
-    """The versions of another catalogue, with the active one recorded in Redis.
+    """Another catalogue's versions, with the active one recorded in Redis.
 
     `sparsefleet push-rows --activate` and `--rollback` change it, and so does a service that is
     switched. url: see `RedisServer`.

@@ -24,7 +24,7 @@ _MIN_TOKEN = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeConfig:
-    """Settings of the service: the model, access and limits.
+    """The service's settings: the model, access and limits.
 
     >>> ServeConfig(models=Path("model"), timeout_s=0)
     Traceback (most recent call last):
@@ -32,14 +32,15 @@ class ServeConfig:
     """
 
     models: Path
-    """The directory of an export, or a folder of such directories, one per version."""
+    """The directory of an export, or a folder with one such directory per version."""
 
     rows: str = field(default="", repr=False)
-    """Where the rows are: "" for the files of the export, otherwise see `open_rows`."""
+    """Where the rows are; "" means the export's own files, otherwise see `open_rows`."""
 
     updates: str = field(default="", repr=False)
-    """The directory or Redis that a trainer publishes to; "": the Redis that holds the rows, if
-    any."""
+    """The directory or Redis that a trainer publishes to; "" means the Redis that holds the rows,
+    if any.
+    """
 
     cache_bytes: int = 256 << 20
     """Memory for caching rows from Redis."""
@@ -51,7 +52,7 @@ class ServeConfig:
     """The engine that computes predictions; see `Predictor`."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. The default can be reached from this machine only."""
+    """Address to listen on. The default is reachable only from this machine."""
 
     port: int = 8000
     """Port to listen on; 0 picks a free one."""
@@ -61,7 +62,7 @@ class ServeConfig:
     name, ".example.com" for a domain and everything below it, or "*" for any."""
 
     token: str | None = field(default=None, repr=False)
-    """Bearer token that every path except /healthz requires; None requires none."""
+    """Bearer token required by every path except /healthz; None requires none."""
 
     open_readyz: bool = False
     """Let /readyz answer without the token, with its status but neither version nor reason. For
@@ -85,10 +86,12 @@ class ServeConfig:
     """Threads that the engine uses for one prediction."""
 
     max_requests: int = 256
-    """Requests in progress, including waiting ones. Beyond the limit, requests get a 429."""
+    """Maximum number of requests in progress, including waiting ones. Beyond it, requests get a
+    429.
+    """
 
     max_request_bytes: int = 4 << 20
-    """Size of a request body. Larger ones get a 413 without being read."""
+    """Maximum size of a request body. Larger ones get a 413 without being read."""
 
     max_row_bytes: int = 64 << 20
     """Size of the rows that one request may look up: ids x width x 4. More gets a 413."""
@@ -98,7 +101,7 @@ class ServeConfig:
     request that would exceed it gets a 429."""
 
     max_examples: int = 10_000
-    """Examples per request. More get a 413."""
+    """Maximum number of examples per request. More get a 413."""
 
     max_batch: int = 1024
     """Examples per batch if it combines several requests; 1 never combines requests."""
@@ -108,7 +111,7 @@ class ServeConfig:
     previous batch was computed, which adds no delay."""
 
     timeout_s: float = 5.0
-    """Time limit from receiving a request to its response; then it gets a 504."""
+    """Time limit from receiving a request to its response, after which it gets a 504."""
 
     read_timeout_s: float = 10.0
     """Time limit for receiving a request's headers, after which the connection is closed, and

@@ -17,13 +17,15 @@ __all__ = ["Connection", "Connections", "guarded_protocol", "within_descriptors"
 
 _log = logging.getLogger(__name__)
 _RESERVED_DESCRIPTORS = 128
-"""For model files, row stores, and connections that are accepted but not counted yet."""
+"""Descriptors for model files, row stores, and connections that are accepted but not counted
+yet.
+"""
 _LEAST = 8
 _IPV6_PREFIX = 64  # one customer usually gets at least a /64
 
 
 class Connection(Protocol):
-    """A connection as seen by `Connections`."""
+    """A connection, as seen by `Connections`."""
 
     @property
     def is_receiving(self) -> bool:
@@ -40,7 +42,7 @@ class Connections:
     it replaces the oldest one that is still sending its request. If every connection is being
     answered, the new one is rejected.
 
-    Only the event loop's thread may call it.
+    May only be used by the event loop's thread.
     """
 
     def __init__(self, max_total: int, max_per_address: int) -> None:
@@ -55,7 +57,7 @@ class Connections:
         return len(self._origins)
 
     def open(self, connection: Connection, address: str | None) -> Refusal | None:
-        """Register a new connection, as idle. Returns the answer to send if it is rejected."""
+        """Register a new connection as idle. Returns the response to send if it is rejected."""
         origin = origin_of(address)
         beside = self._by_origin.get(origin, {})
         if len(beside) >= self.max_per_address and not self._drop_one(beside):
@@ -63,7 +65,7 @@ class Connections:
                 429,
                 "too_many_connections",
                 f"your address has {len(beside)} connections in use, and the limit is "
-                f"{self.max_per_address}: use fewer, or start the service with a higher "
+                f"{self.max_per_address}; use fewer, or start the service with a higher "
                 "--max-connections-per-address",
                 {"Retry-After": "1"},
             )
@@ -71,7 +73,7 @@ class Connections:
             return Refusal(
                 503,
                 "too_many_connections",
-                f"{len(self._origins)} connections are in use, which is the limit: try again "
+                f"{len(self._origins)} connections are in use, which is the limit; try again "
                 "later, or start the service with a higher --max-connections",
                 {"Retry-After": "1"},
             )
@@ -88,7 +90,7 @@ class Connections:
             self._idle[connection] = None
 
     def close(self, connection: Connection) -> None:
-        """Remove a connection; does nothing if it was removed before."""
+        """Remove a connection; do nothing if it was already removed."""
         origin = self._origins.pop(connection, None)
         if origin is None:
             return
@@ -99,7 +101,7 @@ class Connections:
             del self._by_origin[origin]
 
     def _drop_one(self, among: dict[Connection, None] | dict[Connection, str]) -> bool:
-        """Close one connection to make room; returns False if none can be closed."""
+        """Close one connection to make room; return False if none can be closed."""
         candidates = self._idle if among is self._origins else (c for c in self._idle if c in among)
         found = next(iter(candidates), None)
         if found is None:
@@ -113,7 +115,8 @@ class Connections:
 
 
 def origin_of(address: str | None) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 one.
+    """Return the unit that counts as one address: an IPv4 address, or an IPv6 address's /64
+    network.
 
     >>> origin_of("::ffff:10.0.0.1"), origin_of("2001:db8::1:2:3:4")
     ('10.0.0.1', '2001:db8::/64')
@@ -147,7 +150,7 @@ def within_descriptors(wanted: int) -> int:
         return wanted
     room = max(_LEAST, soft - _RESERVED_DESCRIPTORS, soft // 2)
     _log.warning(
-        "the limit on open files is %d, so at most %d connections are accepted instead of %d: "
+        "the limit on open files is %d, so at most %d connections are accepted instead of %d; "
         "raise the limit (ulimit -n)",
         soft,
         room,
@@ -214,7 +217,7 @@ class _GuardedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _wait_for_head(self) -> None:
-        if self._waiting is None:  # the deadline counts from the first byte, not from each
+        if self._waiting is None:  # the deadline counts from the first byte, not from each byte
             self._waiting = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
     def _wait_no_longer(self) -> None:

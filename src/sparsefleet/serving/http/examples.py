@@ -23,7 +23,7 @@ FORMS = ("application/json", ARROW_STREAM, "application/x-ndjson", "text/csv")
 
 
 def form_of(content_type: str | None) -> str:
-    """Return the format that a Content-Type names; others are rejected with 415.
+    """Return the format that a Content-Type names; reject others with 415.
 
     >>> form_of("text/csv; charset=utf-8")
     'text/csv'
@@ -31,7 +31,9 @@ def form_of(content_type: str | None) -> str:
     form = (content_type or "").split(";")[0].strip().lower()
     if form not in FORMS:
         raise Refusal(
-            415, "unsupported_form", f"Content-Type is {form!r:.60}, expected {', '.join(FORMS)}"
+            415,
+            "unsupported_form",
+            f"Content-Type must be one of {', '.join(FORMS)}, got {form!r:.60}",
         )
     return form
 
@@ -101,7 +103,7 @@ def _check_count(count: int, most: int) -> None:
         raise Refusal(
             413,
             "too_many_examples",
-            f"the request has {count:,} examples, and the limit is {most:,}: send fewer at a time",
+            f"the request has {count:,} examples, and the limit is {most:,}; send fewer at a time",
         )
 
 
@@ -112,5 +114,5 @@ def _check_finite(arrays: Arrays) -> None:
             raise Refusal(
                 422,
                 "inputs_do_not_fit",
-                f"input '{name}' is {array[tuple(at)]} at {at}; numbers must be finite",
+                f"input '{name}' must be finite, got {array[tuple(at)]} at {at}",
             )

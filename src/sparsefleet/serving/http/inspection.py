@@ -58,8 +58,10 @@ class Inspected(NamedTuple):
 
     targets: Arrays
     unknown: list[dict[str, Any]]
-    """Keys without a row: table, key (as text, since JavaScript would round it), input (null if the
-    model computed it) and the examples that contain it (null in the same case)."""
+    """The keys without a row, each with its table, the key (as text, since JavaScript would round
+    it), its input (null if the model computed it) and the examples that contain it (null in the
+    same case).
+    """
     lookups: list[RecordedLookup]
 
 
@@ -156,7 +158,7 @@ def _owners(schema: Schema, arrays: Mapping[str, NDArray[Any]], name: str) -> ND
 
 
 _MOST_EXAMPLES = 8
-_MOST_ROW_BYTES = 1 << 20  # the response has every number as text
+_MOST_ROW_BYTES = 1 << 20  # the response contains every number as text
 
 
 def trace(
@@ -168,8 +170,8 @@ def trace(
 ) -> dict[str, Any]:
     """Return the input arrays, lookups and layer outputs of the first examples.
 
-    Torch runs the graph, whichever engine computes predictions. Rejects it with 413 if the rows of
-    these examples are too large to return.
+    Torch runs the graph, whichever engine computes predictions. Rejects the request with 413 if
+    these examples' rows are too large to return.
     """
     count = min(layout.count(arrays), _MOST_EXAMPLES)
     first = layout.part(arrays, count)

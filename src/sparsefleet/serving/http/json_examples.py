@@ -1,4 +1,4 @@
-"""Parse examples in JSON. Strict: a number of the wrong kind is an error.
+"""Parse examples in JSON, strictly; a number of the wrong kind is an error.
 
 Letters: B examples.
 """
@@ -26,7 +26,7 @@ _INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON. Raises ValueError, also for NaN and for duplicate names in an object."""
+    """Parse JSON. Raises ValueError, including for NaN and duplicate names in an object."""
     try:
         return _DECODER.decode(text.decode("utf-8"))
     except RecursionError:
@@ -112,7 +112,7 @@ def _filled(value: Any, item: InputSchema) -> Any:
 
 
 class _Places(NamedTuple):
-    """Which example each value of a flat list belongs to."""
+    """Records which example each value in a flat list belongs to."""
 
     lengths: list[int] | None
     """The lengths of ragged examples; None if all have `width` values."""
@@ -186,8 +186,8 @@ def _integers(
     if flat and (min(flat) < low or max(flat) >= end):
         at = next(at for at, value in enumerate(flat) if not low <= value < end)
         raise FeedError(
-            f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}: "
-            f"it must be in {low}..{end - 1}"
+            f"example {places.example(at)}, input '{item.name}' must be in {low}..{end - 1}, got "
+            f"{_shown(flat[at])}"
         )
     if dtype == np.int64 and flat and max(flat) >= _INT64_END:  # keys keep their bits
         flat = [value - _KEYS_END if value >= _INT64_END else value for value in flat]

@@ -55,7 +55,7 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
         "tables": content["tables"],
         "settings": {
             "engine": model.predictor.engine,
-            # ONNX Runtime joins operators; torch runs the recorded graph one by one.
+            # ONNX Runtime fuses operators; torch runs the recorded graph's operators one by one.
             "fused": model.predictor.engine == "onnx",
             "rows": type(model.rows).__name__,
             "rows_updated": model.rows.freshness(),
@@ -109,7 +109,9 @@ def _versions() -> dict[str, str]:
 @router.get(
     "/v1/versions",
     summary="List versions",
-    responses=answers(401, 500, 503, ok="All versions, with the active and the previous one."),
+    responses=answers(
+        401, 500, 503, ok="All versions, including which is active and which was before."
+    ),
 )
 async def list_versions(request: Request) -> dict[str, Any]:
     models: Models = request.app.state.service.models
@@ -140,7 +142,8 @@ async def list_versions(request: Request) -> dict[str, Any]:
     description="Opens it next to the active version, tests it, and then makes it active. "
     "Requests in progress finish on the previous version.",
     responses=answers(
-        *(400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 503), ok="What is active now."
+        *(400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+        ok="The version that is active now.",
     ),
     openapi_extra=body_of(_CHOICE),
 )
@@ -170,7 +173,7 @@ async def switch(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/versions/rollback",
     summary="Go back to the previous version",
-    responses=answers(401, 404, 409, 429, 500, 503, ok="What is active now."),
+    responses=answers(401, 404, 409, 429, 500, 503, ok="The version that is active now."),
 )
 async def roll_back(request: Request) -> dict[str, Any]:
     service: Service = request.app.state.service

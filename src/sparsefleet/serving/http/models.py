@@ -24,9 +24,9 @@ class Models:
     A request leases a model until it ends, so a switch never affects a request in progress. A
     retired model is closed when its last request has ended.
 
-    Only the event loop's thread may call it; models are opened in other threads.
+    May only be used by the event loop's thread; models are opened in other threads.
 
-    open_version: opens a model of the catalogue; may take long.
+    open_version: opens a model in the catalogue; may take a long time.
     """
 
     def __init__(
@@ -37,14 +37,16 @@ class Models:
         self.active: ServedModel | None = None
         self.previous: ServedModel | None = None
         self.failure: str | None = None
-        """Why the chosen version is not being served; None if it is."""
+        """Why the chosen version is not being served, or None if it is."""
         self.switches = 0
         self._seen: str | None = None
         self._changing = asyncio.Lock()
 
     @contextlib.contextmanager
     def lease(self, version: str | None = None) -> Iterator[ServedModel]:
-        """Return the active model, or that version, and keep it open inside the `with` block."""
+        """Return the active model, or the given version, and keep it open inside the `with`
+        block.
+        """
         model = self._find(version)
         model.in_use += 1
         try:
@@ -54,7 +56,7 @@ class Models:
             self._close_if_unused(model)
 
     def loaded(self) -> list[ServedModel]:
-        """Return the loaded models, the active one first."""
+        """Return the loaded models, with the active one first."""
         return [model for model in (self.active, self.previous) if model is not None]
 
     async def start(self) -> None:
@@ -102,7 +104,7 @@ class Models:
     async def switch(self, version: str, *, note: bool = True) -> ServedModel:
         """Open that version and make it active.
 
-        If it cannot be opened or the choice cannot be recorded, raises and changes nothing.
+        If it cannot be opened or the choice cannot be recorded, raise an error and change nothing.
         """
         async with self._changing:
             return await self._change_to(version, note=note)

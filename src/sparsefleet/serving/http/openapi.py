@@ -25,9 +25,9 @@ _MEANINGS = {
     415: "The Content-Type is not supported.",
     421: "The Host header names an unknown host.",
     422: "The inputs do not match the model.",
-    429: "Too many requests in progress: try again later.",
+    429: "Too many requests in progress; try again later.",
     500: "Internal error.",
-    503: "No model is loaded, or its rows are unavailable: try again later.",
+    503: "No model is loaded, or its rows are unavailable; try again later.",
     504: "The request timed out.",
 }
 _ERROR = {
@@ -48,7 +48,7 @@ _EXAMPLES = "#/components/schemas/Examples"
 def answers(
     *statuses: int, ok: str, content: dict[str, Any] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route: what 200 means and contains, and the possible errors."""
+    """Return a route's `responses`: what 200 means and contains, and the possible errors."""
     json = {"application/json": {"schema": {"type": "object"}}}
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": ok, "content": json if content is None else content}
@@ -89,9 +89,13 @@ PREDICT_QUERY = {
     "parameters": [
         {"name": name, "in": "query", "required": False, "description": what, "schema": schema}
         for name, what, schema in (
-            ("version", "Predict with this version: a name or digest.", {"type": "string"}),
+            (
+                "version",
+                "Predict with this version, given as a name or digest.",
+                {"type": "string"},
+            ),
             ("unknown", "Also list the ids that have no row.", {"type": "boolean"}),
-            ("trace", "Also return lookups and layers of some examples.", {"type": "boolean"}),
+            ("trace", "Also return the lookups and layers for some examples.", {"type": "boolean"}),
         )
     ]
 }

@@ -94,7 +94,7 @@ def _closely(
 
 
 def _wants_arrow(accept: str, form: str) -> bool:
-    """Return whether to respond in Arrow: by the Accept header, otherwise like the request."""
+    """Return whether to respond in Arrow, as the Accept header says or else like the request."""
     if "application/json" in accept:
         return False
     return form == ARROW_STREAM or ARROW_STREAM in accept
@@ -107,8 +107,8 @@ def _check_finite(targets: Arrays) -> None:
             raise Refusal(
                 422,
                 "prediction_not_finite",
-                f"'{name}' of example {at} is not a finite number: its inputs are too large for "
-                "the model",
+                f"'{name}' of example {at} is not a finite number, because its inputs are too "
+                "large for the model",
             )
 
 

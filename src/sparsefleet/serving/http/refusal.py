@@ -1,4 +1,4 @@
-"""Error responses: a status, a name for programs and a message for people."""
+"""Error responses, each with a status, a name for programs and a message for people."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def run_service(config: ServeConfig) -> None:
     `drain_delay_s`, and the call returns when requests in progress have ended. A second signal
     ends it at once.
 
-    Raises the error if the model cannot be opened, and IoError if the port is in use.
+    Raises an error if the model cannot be opened, and IoError if the port is in use.
     """
     app = make_app(config)
     service: Service = app.state.service
@@ -114,7 +114,9 @@ def _listen(config: ServeConfig) -> socket.socket:
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise ConfigError(f"{where} is not an address to listen on: {error}") from error
+        raise ConfigError(
+            f"cannot listen on {where}, which is not a valid address: {error}"
+        ) from error
     sock = socket.socket(family, kind, number)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,6 +126,8 @@ def _listen(config: ServeConfig) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise IoError(f"{where} is in use by another process; choose another port") from error
+            raise IoError(
+                f"{where} is in use by another process; choose a different port"
+            ) from error
         raise IoError(f"cannot listen on {where}: {error}") from error
     return sock

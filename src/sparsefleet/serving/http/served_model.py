@@ -52,7 +52,7 @@ class ServedModel:
         self.is_retired = False
 
     def answers_to(self, version: str) -> bool:
-        """Return whether this name or digest means this model."""
+        """Return whether this name or digest refers to this model."""
         return version in (self.name, self.version)
 
     def close_in_background(self) -> threading.Thread:
@@ -72,9 +72,9 @@ def open_model(
     config: ServeConfig,
     observe: Callable[[int, int, float], None] = lambda *_: None,
 ) -> ServedModel:
-    """Open the export in `directory`, with the rows that `config` names, and test it.
+    """Open the export in `directory`, with the rows named in `config`, and test it.
 
-    If that fails, nothing is left open.
+    If this fails, nothing is left open.
     """
     rows = _rows_elsewhere(directory, config)
     try:
@@ -108,7 +108,7 @@ def open_model(
 
 
 def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
-    """Return the row store, or None for the files of the export."""
+    """Return the row store, or None for the export's own files."""
     if not config.rows and not config.updates:
         return None
     manifest = open_export(directory, True, lambda _, found: found, with_rows=not config.rows)

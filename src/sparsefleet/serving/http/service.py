@@ -22,7 +22,7 @@ from sparsefleet.serving.http.telemetry import Telemetry
 __all__ = ["Service"]
 
 _LONG_BODY = 64 << 10
-_PARSED_BYTES = 8  # per byte of a body, at most, once it is parsed: an id becomes an int64
+_PARSED_BYTES = 8  # at most, per byte of a body once it is parsed, since an id becomes an int64
 Parsed = TypeVar("Parsed")
 
 
@@ -57,7 +57,7 @@ class Service:
         await self.models.close()
 
     async def why_not_ready(self) -> str | None:
-        """Return why the service cannot predict; None if it can."""
+        """Return why the service cannot predict, or None if it can."""
         if self.admission.is_draining:
             return "the service is shutting down"
         active = self.models.active
@@ -72,8 +72,7 @@ class Service:
         return active is not None and await self._why_no_rows(active) is None
 
     async def _why_no_rows(self, model: ServedModel) -> str | None:
-        """Check the row store, with one check at a time, so that a slow store occupies only one
-        thread."""
+        """Check the row store, one check at a time, so that a slow one occupies only one thread."""
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(self._ask_for_rows(model))
         try:
@@ -102,7 +101,7 @@ class Service:
             raise Refusal(
                 504,
                 "timed_out",
-                f"the request timed out after {timeout_s:g} s: try again later with fewer examples",
+                f"the request timed out after {timeout_s:g} s; try again later with fewer examples",
             ) from None
 
     async def parsed(
@@ -111,7 +110,8 @@ class Service:
         """Return `parse()`, which parses a body of this form and size.
 
         A long body is parsed in a thread so that it does not block other requests, and only one at
-        a time: two would not be faster in Python, and each needs many times the memory of its body.
+        a time, because two would not be faster in Python and each needs many times its body's
+        memory.
         """
         if size < _LONG_BODY:
             return parse()
@@ -133,7 +133,7 @@ class Service:
             place.shrink(size * _PARSED_BYTES)
             self._parsing.release()
             if not work.cancelled():
-                work.exception()  # the request may have timed out: mark the error as retrieved
+                work.exception()  # the request may have timed out, so mark the error as retrieved
 
         work.add_done_callback(done)
         return await asyncio.shield(work)

@@ -61,11 +61,11 @@ class Telemetry:
                 ("connections_dropped", "Connections closed to make room for others."),
                 ("ready", "1 if /readyz returns 200."),
                 ("rows_up", "1 if the rows are available."),
-                ("rows_age_seconds", "Age of the newest active update; NaN without updates."),
-                ("update_number", "Number of the newest active update; 0 without updates."),
+                ("rows_age_seconds", "Age of the newest active update; NaN if there are none."),
+                ("update_number", "Number of the newest active update; 0 if there are none."),
                 ("update_bytes", "Memory of updated rows."),
                 ("updates_failing", "1 if newer updates cannot be read or applied."),
-                ("model_switches", "Number of switches to another version."),
+                ("model_switches", "Number of switches to a different version."),
                 ("choice_failed", "1 if the chosen version cannot be served."),
             )
         }

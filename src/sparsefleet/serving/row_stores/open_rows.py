@@ -30,11 +30,11 @@ def open_rows(
 ) -> RowStore:
     """Open the rows of the export in `directory`.
 
-    rows: None: its files. `redis://host:port/database?model=NAME`: Redis. "host:port,host:port":
-        the servers of a training job.
-    updates: where a trainer publishes: a directory or Redis. None: the Redis that holds the rows;
-        otherwise no updates.
-    For cache_bytes and timeout_s see `RedisRows`.
+    rows: None for its files, `redis://host:port/database?model=NAME` for Redis, or
+        "host:port,host:port" for a training job's servers.
+    updates: the directory or Redis that a trainer publishes to. None means the Redis that holds the
+        rows, if any; otherwise there are no updates. For cache_bytes and timeout_s, see
+        `RedisRows`.
     """
     from sparsefleet.serving.row_stores.row_store import FileRows
 
@@ -51,7 +51,7 @@ def open_rows(
         base = ServerRows(endpoints, manifest=manifest, timeout_s=timeout_s)
         if updates is not None:
             raise ConfigError(
-                f"rows of the servers {rows} are live, so updates from {os.fspath(updates)} would "
-                "be older"
+                f"rows on the servers {rows} are live, so updates from {os.fspath(updates)} would "
+                "be older; omit the updates"
             )
     return base if updates is None else UpdatedRows(base, updates, manifest=manifest)

@@ -32,14 +32,14 @@ class RedisRows:
     """A `RowStore` in Redis that serves one version with one round trip per prediction.
 
     Fetched rows are cached in this process up to a limit; they belong to the version and never
-    change. Every round trip checks that the version still exists: a Redis that was restarted empty,
+    change. Every round trip checks that the version still exists. A Redis that was restarted empty,
     evicts keys or has lost the version is unavailable, and never reads as zeros.
 
     url: as for `RedisServer`.
-    manifest: the manifest of the export to serve; None: the one Redis has for `version`.
-    version: digest or label; None: the active version.
-    cache_bytes: limit of the rows cached here.
-    timeout_s: limit of one round trip; a broken connection is replaced once within it.
+    manifest: the manifest of the export to serve; None means the one that Redis has for `version`.
+    version: digest or label; None means the active version.
+    cache_bytes: limit on the rows cached here.
+    timeout_s: limit on one round trip; a broken connection is replaced once within it.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RedisRows:
         return found
 
     def _ask(self, wanted: list[tuple[str, Keys]]) -> list[list[bytes | None]]:
-        """Return the values Redis has for these keys, table by table."""
+        """Return the values that Redis has for these keys, table by table."""
         if not wanted:
             return []
         commands = [
@@ -149,7 +149,7 @@ class RedisRows:
                     raise
                 except (
                     exceptions.ConnectionError
-                ):  # Redis may have closed the connection: try a new one
+                ):  # Redis may have closed the connection, so try a new one
                     if is_last or time.monotonic() - begun > self._server.timeout_s / 2:
                         raise
         raise AssertionError
@@ -160,7 +160,7 @@ class RedisRows:
         digest = self._versions.active()
         if digest is None:
             raise CheckpointMissingError(
-                f"no version is active in Redis at {self._server.where}: push one with "
+                f"no version is active in Redis at {self._server.where}; push one with "
                 "`sparsefleet push-rows MODEL_DIR redis://... --activate`"
             )
         return self._versions.manifest(digest)
@@ -206,7 +206,7 @@ def rows_to_bytes(rows: EncodedRows) -> list[bytes]:
 def _rows_from_bytes(
     entry: ExportedTable, keys: Keys, found: Sequence[bytes | None]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Decode rows to float32[N, D], zeros where missing; also return which rows exist."""
+    """Decode rows to float32[N, D], with zeros where missing; also return which rows exist."""
     size = row_size(entry)
     known = np.array([row is not None for row in found], np.bool_)
     there = [row for row in found if row is not None]
@@ -230,7 +230,7 @@ def _raise_wrong_size(
         if row is not None and len(row) != size:
             raise CorruptFileError(
                 f"table '{entry.name}': the row of key {int(key)} has {len(row)} bytes in Redis, "
-                f"expected {size}: push the version again"
+                f"expected {size}; push the version again"
             )
 
 

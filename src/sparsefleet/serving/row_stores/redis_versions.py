@@ -1,4 +1,4 @@
-"""The versions of a model in Redis: which are complete, and which one to serve.
+"""A model's versions in Redis: which are complete, and which one to serve.
 
 Layout, below the prefix of the model (docs/row_stores.md):
 
@@ -46,7 +46,7 @@ class PushedVersion:
     created: str
     """When the export was written."""
     pushed: float
-    """When it was pushed, seconds since 1970."""
+    """When it was pushed, in seconds since 1970."""
     rows: int
 
 
@@ -79,26 +79,25 @@ class RedisVersions:
         return None if found is None else found.decode()
 
     def find(self, version: str) -> PushedVersion:
-        """Find a version by digest or label. Raises CheckpointMissingError, which lists all
-        versions."""
+        """Find a version by digest or label. Raises CheckpointMissingError listing all versions."""
         there = self.all()
         for each in there:
             if version in (each.digest, each.label):
                 return each
         known = ", ".join(each.label or each.digest for each in there) or "none"
         raise CheckpointMissingError(
-            f"Redis at {self._server.where} has no complete version '{version}'; it has {known}: "
+            f"Redis at {self._server.where} has no complete version '{version}'; it has {known}; "
             "push it with `sparsefleet push-rows`"
         )
 
     def manifest(self, digest: str) -> ExportManifest:
-        """Return the manifest of the export."""
+        """Return the export's manifest."""
         with self._server.asking(f"the manifest of version {digest} cannot be read"):
             found = self._server.client.get(self._server.key(digest, "manifest"))
         if found is None:
             raise CheckpointMissingError(
-                f"Redis at {self._server.where} has no version {digest}: push it with "
-                "`sparsefleet push-rows`"
+                f"Redis at {self._server.where} has no version {digest}; push it with `sparsefleet "
+                "push-rows`"
             )
         return ExportManifest.from_json(found.decode(), f"the manifest in {self._server.where}")
 
@@ -120,13 +119,12 @@ class RedisVersions:
         """Return the error for a version whose rows are not, or no longer, in Redis."""
         return StoreUnavailableError(
             f"Redis at {self._server.where} does not have all rows of version {digest}: {why}. It "
-            "was "
-            "restarted without its data, or it evicts keys, or the version was deleted: push it "
-            "with `sparsefleet push-rows`"
+            "was restarted without its data, or it evicts keys, or the version was deleted; push "
+            "it with `sparsefleet push-rows`"
         )
 
     def list_whole(self, manifest: ExportManifest, version: PushedVersion) -> None:
-        """List a complete version, which can then be served. For `push_rows`."""
+        """List a complete version, which can then be served. Used by `push_rows`."""
         with self._server.client.pipeline() as steps:
             steps.set(self._server.key(version.digest, "manifest"), manifest.to_json())
             steps.hset(self._list, version.digest, json.dumps(asdict(version)))
@@ -154,7 +152,7 @@ class RedisVersions:
                 self._switch(digest, forget=place + 1)
             return there[digest]
         raise CheckpointMissingError(
-            f"no previously active version is left in {self._server.where}: activate one of "
+            f"no previously active version is left in {self._server.where}; activate one of "
             f"{', '.join(there) or 'none'} by name"
         )
 
@@ -163,8 +161,8 @@ class RedisVersions:
         found = self.find(version)
         if found.digest == self.active():
             raise ConfigError(
-                f"version {found.label or found.digest} is active: activate another one before "
-                "it is deleted"
+                f"version {found.label or found.digest} is active; activate a different one before "
+                "deleting it"
             )
         with self._server.asking(f"version {found.digest} cannot be deleted"):
             self._server.client.hdel(self._list, found.digest)
@@ -183,7 +181,7 @@ class RedisVersions:
 
     def _before(self) -> list[tuple[int, str]]:
         """Return the history entries that can be restored, with their positions."""
-        with self._server.asking("what was active before cannot be read"):
+        with self._server.asking("previously active versions cannot be read"):
             before = [raw.decode() for raw in self._server.client.lrange(self._history, 0, -1)]
         there, active = {version.digest for version in self.all()}, self.active()
         return [

@@ -1,4 +1,4 @@
-"""A cache of fetched rows of one table, with a memory limit.
+"""A cache for one table's fetched rows, with a memory limit.
 
 Letters: U distinct keys, D row width, S sets of W ways.
 
@@ -21,7 +21,7 @@ __all__ = ["FetchedTable", "RowCache", "distinct_keys"]
 
 
 def distinct_keys(ids: NDArray[np.int64]) -> Keys:
-    """Return the distinct keys of ids of any shape, ascending: uint64[U].
+    """Return the distinct keys in ids of any shape, ascending: uint64[U].
 
     >>> distinct_keys(np.array([[5, 3], [3, 5]]))
     array([3, 5], dtype=uint64)
@@ -63,7 +63,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth's multipl
 class RowCache:
     """A set-associative row cache; each call handles all its keys at once. Thread-safe.
 
-    max_bytes: limit of everything it holds. If less than one set needs, nothing is cached.
+    max_bytes: limit on everything it holds. If one set needs more, nothing is cached.
 
     >>> cache = RowCache(dim=1, max_bytes=1 << 16)
     >>> keys = np.array([4, 5], np.uint64)
@@ -85,7 +85,7 @@ class RowCache:
         self._state = np.zeros((sets, _WAYS), np.uint8)
         self._asked = np.zeros((sets, _WAYS), np.uint64)
         self._rows = np.empty((sets, _WAYS, dim), np.float32)
-        self._clock = np.uint64(1)  # 0: never requested
+        self._clock = np.uint64(1)  # 0 if never requested
         self._lock = threading.Lock()
         self.hits = 0
 

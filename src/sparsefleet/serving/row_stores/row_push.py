@@ -1,4 +1,4 @@
-"""Load the rows of an export into Redis without affecting what is served from there."""
+"""Load an export's rows into Redis without affecting what is served from there."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def push_rows(
 ) -> PushedVersion:
     """Load the rows of an export as a separate version, which is complete on return.
 
-    Nothing that is served changes: see `RedisVersions.activate`. An existing version is not loaded
-    again. A half-loaded version is loaded again from the start. The number of rows and a sample of
-    them are read back before the version counts as complete.
+    This does not change what is served; see `RedisVersions.activate`. An existing version is not
+    loaded again. A half-loaded version is loaded again from the start. The number of rows and a
+    sample of them are read back before the version counts as complete.
 
     label: human-readable name; must not be in use.
     progress: called with a table, the number of rows loaded so far, and the total.
@@ -116,8 +116,8 @@ class _Push:
         count = self._client.hlen(key)
         if count != entry.rows:
             raise CheckpointError(
-                f"table '{entry.name}': Redis at {self._server.where} has {count:,} rows after "
-                f"the push, expected {entry.rows:,}: is something else writing to {key}?"
+                f"table '{entry.name}': Redis at {self._server.where} has {count:,} rows after the "
+                f"push, expected {entry.rows:,}; is something else writing to {key}?"
             )
         if not entry.rows:
             return
@@ -164,7 +164,7 @@ class _Push:
         try:
             self._versions.check(self._manifest)
         except StoreUnavailableError as error:
-            _log.warning("%s; it is pushed again", error)
+            _log.warning("%s; pushing it again", error)
             return False
         return True
 
@@ -172,14 +172,14 @@ class _Push:
         for each in self._versions.all():
             if self._label and each.label == self._label and each.digest != self._manifest.digest:
                 raise CheckpointError(
-                    f"'{self._label}' is version {each.digest} in {self._server.where}: choose "
-                    "another name, or delete that version"
+                    f"'{self._label}' is version {each.digest} in {self._server.where}; choose a "
+                    "different name, or delete that version"
                 )
 
     def _warn_of_eviction(self) -> None:
         from redis.exceptions import ResponseError
 
-        with self._server.asking("the settings of Redis cannot be read"):
+        with self._server.asking("Redis's settings cannot be read"):
             try:
                 found = self._client.config_get("maxmemory-policy")
             except ResponseError:
@@ -188,8 +188,8 @@ class _Push:
         policy = policy.decode() if isinstance(policy, bytes) else policy
         if policy.startswith("allkeys"):
             _log.warning(
-                "Redis at %s evicts keys when its memory is full (maxmemory-policy %s): an "
-                "evicted table makes the model unavailable. Set it to noeviction",
+                "Redis at %s evicts keys when its memory is full (maxmemory-policy %s), and an "
+                "evicted table makes the model unavailable; set it to noeviction",
                 self._server.where,
                 policy,
             )
@@ -198,12 +198,12 @@ class _Push:
         holder = self._client.get(self._lock)
         who = "somebody" if holder is None else holder.decode().rpartition(", ")[0]
         return CheckpointError(
-            f"version {self._manifest.digest} is being pushed to {self._server.where} by {who}: "
-            f"wait for it; if it was killed, the claim expires {_LEASE_S} s after its last row"
+            f"version {self._manifest.digest} is being pushed to {self._server.where} by {who}; "
+            f"wait for it (if it was killed, the claim expires {_LEASE_S} s after its last row)"
         )
 
     def _release(self) -> None:
-        """Release the version; leftovers of a failure stay unlisted until the next push removes
+        """Release the version; leftovers from a failure stay unlisted until the next push removes
         them.
         """
         with contextlib.suppress(Exception):

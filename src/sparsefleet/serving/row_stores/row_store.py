@@ -1,4 +1,4 @@
-"""One interface to the rows of a served model, wherever they are stored."""
+"""One interface to a served model's rows, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RowStore(Protocol):
     def version(self) -> str:
         """Return the `ExportManifest.digest` of the export that the rows belong to.
 
-        It never changes: rows of another version are in another RowStore.
+        It never changes; a different version's rows are in a different RowStore.
         """
 
     def tables(self, ids: Mapping[str, NDArray[np.int64]] | None = None) -> Tables:
@@ -77,14 +77,14 @@ class FileRows:
         return None
 
     def check(self) -> None:
-        """Do nothing: mapped files are always available."""
+        """Do nothing, since mapped files are always available."""
 
     def close(self) -> None:
-        """Do nothing: the mapping is freed with the last prediction that reads it."""
+        """Do nothing, since the mapping is freed with the last prediction that reads it."""
 
 
 class TablesSnapshot(Mapping[str, RowSource]):
-    """A `Tables` that also holds the dense parameters to use; None: those of the export."""
+    """A `Tables` that also holds the dense parameters to use; None means the export's own."""
 
     def __init__(self, tables: Mapping[str, RowSource], dense: DenseValues | None) -> None:
         self._tables = tables
@@ -101,7 +101,7 @@ class TablesSnapshot(Mapping[str, RowSource]):
 
 
 def dense_of(tables: Tables) -> DenseValues | None:
-    """Return the dense parameters of the same snapshot, or None for those of the export.
+    """Return the dense parameters from the same snapshot, or None for the export's own.
 
     Code that replaces these tables with others must pass the parameters on in a `TablesSnapshot`.
     """

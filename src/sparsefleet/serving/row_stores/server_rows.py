@@ -1,4 +1,4 @@
-"""Rows of a running training job, read from its servers.
+"""A running training job's rows, read from its servers.
 
 Letters: U distinct keys, D row width.
 """
@@ -42,8 +42,8 @@ class ServerRows:
 
     endpoints: all servers of the job, in order, "host:port".
     manifest: the manifest of the export to serve; its tables must be on the servers.
-    job_key: None finds it as a worker does, see docs/env.md.
-    timeout_s: limit of one round trip. A broken connection is replaced at the next one.
+    job_key: None finds it as a worker does; see docs/env.md.
+    timeout_s: limit on one round trip. A broken connection is replaced on the next one.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ServerRows:
         }
 
     def freshness(self) -> float | None:
-        """Return the current time: every prediction reads the servers' current rows."""
+        """Return the current time, since every prediction reads the servers' current rows."""
         return time.time()
 
     def check(self) -> None:
@@ -97,7 +97,9 @@ class ServerRows:
             store.close()
 
     def fetch(self, wanted: Mapping[str, Keys]) -> dict[str, Found]:
-        """Return rows of distinct keys by table, zeros where missing, and which rows exist."""
+        """Return the rows of distinct keys by table, with zeros where missing, and which rows
+        exist.
+        """
         store = self._connected()
         try:
             zeros, _ = store.pull_many(wanted, train=False)
@@ -143,13 +145,13 @@ class ServerRows:
             if info.size == 0 and entry.rows:
                 raise TableError(
                     f"table '{entry.name}' is empty on the servers, but the export has "
-                    f"{entry.rows:,} rows: the servers were restarted without it"
+                    f"{entry.rows:,} rows; the servers were restarted without it"
                 )
 
     def _unavailable(self, store: RemoteStore, error: Exception) -> StoreUnavailableError:
         """Drop the connection and return the error; the next call reconnects.
 
-        The old connection closes with its last user.
+        The old connection closes when its last user is done.
         """
         with self._lock:
             if self._store is store:
@@ -172,9 +174,9 @@ class _ServerTable(KeyedRows):
 
 
 def _known(entry: ExportedTable, zeros: Floats, initial: Floats) -> NDArray[np.bool_]:
-    """Return which rows exist, inferred from what unknown rows read as; servers offer no other way.
+    """Return which rows exist, inferred from how unknown rows read; servers offer no other way.
 
-    An all-zero row counts as missing if rows start as zeros: it reads the same.
+    An all-zero row counts as missing if rows start as zeros, since both read the same.
     """
     has_values: NDArray[np.bool_] = (zeros != 0).any(axis=1)
     if entry.initial.kind == "constant" and entry.initial.a == 0:

@@ -1,4 +1,4 @@
-"""Rows of an export combined with the updates that a trainer publishes.
+"""An export's rows combined with the updates that a trainer publishes.
 
 Letters: U distinct keys, D row width.
 """
@@ -42,14 +42,14 @@ class UpdatedRows:
     """A `RowStore` that layers updates over another store, the base.
 
     A thread polls for updates; each becomes active for all tables and the dense parameters at once.
-    An update that cannot be applied, because one is missing, damaged or from another model, is
+    An update that cannot be applied, because one is missing, damaged or from a different model, is
     reported in `problem` and the log; the last good snapshot is served until a whole update
     arrives.
 
-    base: rows of the export; it is closed with this store.
+    base: the export's rows, closed with this store.
     updates: the directory, or the Redis URL, that a trainer publishes to.
 
-    Memory: the rows that changed since the export.
+    Needs memory for the rows that changed since the export.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class UpdatedRows:
     ) -> None:
         if base.version != manifest.digest:
             raise ConfigError(
-                f"the rows belong to the export {base.version}, but the manifest to "
+                f"the rows belong to the export {base.version}, but the manifest belongs to "
                 f"{manifest.digest}"
             )
         self._base = base
@@ -108,11 +108,13 @@ class UpdatedRows:
         return None if snapshot is None else snapshot.made
 
     def check(self) -> None:
-        """Check the base only: old rows can be served, and freshness reports their age."""
+        """Check only the base; old rows can be served, and freshness reports their age."""
         self._base.check()
 
     def prepare_with(self, listener: Callable[[DenseValues], None]) -> None:
-        """Call this engine method before each update becomes active, while the engine is alive."""
+        """Call this engine method before each update becomes active, for as long as the engine
+        is alive.
+        """
         with self._lock:
             self._listeners.append(weakref.WeakMethod(listener))
         snapshot = self._snapshot
@@ -142,7 +144,7 @@ class UpdatedRows:
         except StoreUnavailableError as error:
             self._report(str(error))
             return False
-        except SparseFleetError as error:  # updates of another model are not applied
+        except SparseFleetError as error:  # a different model's updates are not applied
             self._report(str(error))
             return True
         self._snapshot = self._reader.snapshot
@@ -187,7 +189,7 @@ class _UpdatedTable(KeyedRows):
 def _laid_over(table: RowSource, overlay: TableOverlay) -> RowSource:
     if not isinstance(table, KeyedRows):
         raise ConfigError(
-            f"updates cannot be applied on top of a {type(table).__name__}: it does not look up "
+            f"updates cannot be applied on top of a {type(table).__name__}, which does not look up "
             "rows by key"
         )
     return _UpdatedTable(table, overlay) if len(overlay) else table

@@ -1,4 +1,4 @@
-"""The changes of many updates, layered over the rows of an export.
+"""The changes from many updates, layered over an export's rows.
 
 Letters: U requested keys, N rows, D row width.
 
@@ -35,7 +35,7 @@ class _Run(NamedTuple):
 
 
 class TableOverlay:
-    """Changes of one table since the export.
+    """Changes to one table since the export.
 
     >>> keys, gone = np.array([3, 5], np.uint64), np.array([7], np.uint64)
     >>> rows = EncodedRows(np.array([[1.0], [2.0]], np.float32), None)
@@ -77,9 +77,7 @@ class TableOverlay:
         return TableOverlay(tuple(runs))
 
     def find(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Set `rows` (float32[U, D]) and `known` (bool[U]) of changed keys; return which:
-        bool[U].
-        """
+        """Set `rows` (float32[U, D]) and `known` (bool[U]) of changed keys; return bool[U]."""
         changed = np.zeros(len(keys), np.bool_)
         for run in reversed(self._runs):
             asked = np.flatnonzero(~changed)
@@ -95,7 +93,7 @@ class TableOverlay:
         return changed
 
     def changes(self) -> TableChanges:
-        """Return all changes as those of a single update."""
+        """Return all changes as a single update."""
         if not self._runs:
             raise ValueError("an overlay without changes has no width")
         whole = self._runs[0]
@@ -106,7 +104,7 @@ class TableOverlay:
 
 
 class Overlay:
-    """Changes of all tables since the export, with the dense part of the same snapshot."""
+    """Changes to all tables since the export, with the dense part from the same snapshot."""
 
     def __init__(self, tables: Mapping[str, TableOverlay] | None = None) -> None:
         self.tables: Mapping[str, TableOverlay] = tables or {}
@@ -122,7 +120,7 @@ class Overlay:
         return self.tables.get(name, TableOverlay())
 
     def changes(self) -> dict[str, TableChanges]:
-        """Return all changes as those of a single update, omitting unchanged tables."""
+        """Return all changes as a single update, omitting unchanged tables."""
         return {name: table.changes() for name, table in self.tables.items() if len(table)}
 
     @property

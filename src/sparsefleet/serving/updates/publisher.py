@@ -1,4 +1,4 @@
-"""Publish the changes of a model in training.
+"""Publish the changes to a model in training.
 
 Letters: N rows, D row width.
 """
@@ -41,26 +41,27 @@ class PublishConfig:
     """
 
     model: str | os.PathLike[str]
-    """The export that is served. Updates hold the changes since it was written and apply to no
-    other export. The first worker reads it.
+    """The export being served. Updates hold the changes since it was written and apply to no other
+    export. The first worker reads it.
     """
 
     target: str | os.PathLike[str]
     """A directory that services can read, or `redis://host:port/database?model=NAME`."""
 
     every_steps: int | None = None
-    """Publish when a worker has taken this many steps since the last update. Where threads step
+    """Publish when a worker has taken this many steps since the last update. If threads step
     together (sync, half_async, hybrid), a step of all threads counts as one.
     """
 
     every_s: float | None = None
-    """Publish this many seconds after the last update, or sooner by `every_steps`. The end of `fit`
-    is always published.
+    """Publish this many seconds after the last update, or sooner if `every_steps` says so. The end
+    of `fit` is always published.
     """
 
     deltas_between_wholes: int = 100
     """After this many updates, write one that holds all changes since the export. Services that
-    start or have missed an update begin with it. Larger: less to write, more files to read.
+    start or have missed an update begin with it. A larger value means less to write and more files
+    to read.
     """
 
     def __post_init__(self) -> None:
@@ -74,12 +75,12 @@ class PublishConfig:
 
 
 def differences(exported: RowFile, chunks: Iterable[tuple[Keys, Floats]]) -> TableChanges:
-    """Return how the rows of a table in training differ from its export.
+    """Return how a table's rows in training differ from its export.
 
     chunks: uint64[N] and float32[N, D] with distinct keys. The result holds rows that are new or
     different and keys of the export that are missing from `chunks`.
 
-    Memory: 8 bytes per row, and the rows that differ.
+    Needs memory for 8 bytes per row, and for the rows that differ.
     """
     entry = exported.entry
     seen = [np.empty(0, np.uint64)]
@@ -111,10 +112,10 @@ class TrainedModel(Protocol):
     """The model to publish: the tables of a training job, by name."""
 
     def has_lost_track(self) -> bool:
-        """Return whether rows changed or disappeared that `take_changes` will not report."""
+        """Return whether rows have changed or disappeared that `take_changes` will not report."""
 
     def take_changes(self) -> dict[str, list[tuple[Keys, Floats]]]:
-        """Return rows changed since the last call: uint64[N], float32[N, D] in chunks."""
+        """Return the rows changed since the last call, as chunks of uint64[N], float32[N, D]."""
 
     def open_all(self) -> dict[str, Chunks]:
         """Return a snapshot of all rows, readable while training continues; restart change
@@ -141,7 +142,7 @@ class _Taken(NamedTuple):
 class Publisher:
     """Publishes one training job. `take` quickly captures a snapshot; `write` may take a while.
 
-    The first update of a process is found by comparing all rows with the export, so it is correct
+    A process finds its first update by comparing all rows with the export, so it is correct
     whatever happened before. The same happens after rows were removed or the log lost data. Changes
     that could not be written go into the next update. Not thread-safe; `take` and `write` may be
     called from two threads, one after the other.
@@ -169,8 +170,8 @@ class Publisher:
         return self._log.where
 
     def take(self) -> None:
-        """Capture the snapshot for an update. If it covers all workers, none may train
-        meanwhile.
+        """Capture the snapshot for an update. If it covers all workers, none may train in the
+        meantime.
         """
         made, trained, before = time.time(), self._trained, self._at
         self._at = None  # if the changes are lost after this, comparing all rows finds them
@@ -183,7 +184,7 @@ class Publisher:
         self._at = before
 
     def write(self) -> Update:
-        """Write the captured snapshot to the log; on return services can see it."""
+        """Write the captured snapshot to the log; on return, services can see it."""
         taken, self._taken = self._taken, None
         if taken is None:
             raise InternalError("call take() before write()")
@@ -225,7 +226,7 @@ class Publisher:
         return name
 
     def _encoded(self, changes: Mapping[str, list[tuple[Keys, Floats]]]) -> dict[str, TableChanges]:
-        """Encode changes for writing: sorted distinct keys in the format of the export."""
+        """Encode changes for writing, with sorted distinct keys in the export's format."""
         encoded = {}
         for table, pieces in changes.items():
             entry = self._export.manifest.table(table)
@@ -258,7 +259,7 @@ class Publisher:
             _log.warning("updates after %d in %s: %s", update.sequence, self.where, error)
 
     def _fold(self) -> None:
-        """Write a whole update of the newest snapshot, built from the updates in the log."""
+        """Write a whole update for the newest snapshot, built from the updates in the log."""
         manifest = self._export.manifest
         reader = UpdateReader(self._log, manifest.digest, manifest.tables)
         reader.catch_up()

@@ -81,7 +81,7 @@ class RedisServer:
 
     url: `redis://[user:password@]host:port/database?model=NAME`, also `rediss://` (TLS) and
         `unix://path`. Models with different names can share a database.
-    timeout_s: timeout of each complete reply, and of connecting.
+    timeout_s: timeout for each complete reply, and for connecting.
 
     >>> RedisServer("redis://:secret@127.0.0.1:6379/2?model=ads").where
     'redis://127.0.0.1:6379/2 (model ads)'
@@ -99,15 +99,14 @@ class RedisServer:
         self.model = options.pop("model", "model")
         if not _MODEL_NAME.fullmatch(self.model):
             raise ConfigError(
-                "the name of a model in Redis must consist of letters, digits, '.', '_' and '-', "
-                "got "
+                "a model name in Redis must consist of letters, digits, '.', '_' and '-', got "
                 f"{self.model!r}"
             )
         self.timeout_s = timeout_s
         host = parts.netloc.rpartition("@")[2]  # the part before it is a secret
         self.where = f"{parts.scheme}://{host}{parts.path} (model {self.model})"
         self.prefix = f"sparsefleet:{{{self.model}}}:"
-        """Prefix of all keys; in a cluster the braces keep them on one node."""
+        """Prefix of all keys; in a cluster, the braces keep them on one node."""
         address = urlunsplit(parts._replace(query=urlencode(options)))
         self.client: Any = _connect(address, timeout_s, max_connections)
 
@@ -117,14 +116,16 @@ class RedisServer:
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Turn failures in the block into StoreUnavailableError with `what` failed and why."""
+        """Turn failures in the block into StoreUnavailableError that says that `what` failed,
+        and why.
+        """
         import redis
 
         try:
             yield
         except redis.exceptions.AuthenticationError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} rejects the user or password ({error}): put them "
+                f"{what}: Redis at {self.where} rejects the user or password ({error}); put them "
                 "into the address, as in redis://user:password@host"
             ) from error
         except redis.exceptions.BusyLoadingError as error:
@@ -133,16 +134,16 @@ class RedisServer:
             ) from error
         except redis.exceptions.TimeoutError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s: is "
+                f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s; is "
                 "it overloaded or stopped?"
             ) from error
         except redis.exceptions.ConnectionError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} cannot be reached ({error}): is it running?"
+                f"{what}: Redis at {self.where} cannot be reached ({error}); is it running?"
             ) from error
         except redis.exceptions.OutOfMemoryError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} is full: raise its maxmemory, or delete old "
+                f"{what}: Redis at {self.where} is full; raise its maxmemory, or delete old "
                 "versions with `sparsefleet push-rows --delete`"
             ) from error
         except redis.exceptions.RedisError as error:
@@ -163,7 +164,7 @@ def _connect(url: str, timeout_s: float, max_connections: int) -> Any:
         from redis.retry import Retry
     except ImportError as error:
         raise ConfigError(
-            f"Redis needs its Python client ({error}): pip install sparsefleet[redis]"
+            f"Redis needs its Python client ({error}); run pip install sparsefleet[redis]"
         ) from error
     try:
         pool = redis.BlockingConnectionPool.from_url(

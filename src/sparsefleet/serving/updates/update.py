@@ -1,4 +1,4 @@
-"""An update of a served model: changed rows, removed keys and the dense parameters.
+"""An update to a served model, with changed rows, removed keys and the dense parameters.
 
 Letters: N rows, D row width, R removed keys.
 
@@ -73,12 +73,12 @@ _KEYS, _VALUES, _SCALES, _REMOVED, _DENSE = "keys/", "values/", "scales/", "remo
 
 
 class TableChanges(NamedTuple):
-    """Changes of one table. Keys ascend; no key is in both lists."""
+    """Changes to one table. Keys are ascending; no key is in both lists."""
 
     keys: Keys
     """uint64[N]"""
     rows: EncodedRows
-    """Rows of the keys: values [N, D] in the format of the export, and scales [N] for int8."""
+    """The keys' rows: values [N, D] in the export's format, and scales [N] for int8."""
     removed: Keys
     """uint64[R]"""
 
@@ -101,7 +101,7 @@ class Update:
     """When the snapshot was taken, in seconds since 1970."""
     tables: Mapping[str, TableChanges] = field(default_factory=dict)
     dense: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """All dense parameters and buffers of the export by name, from the same snapshot."""
+    """All of the export's dense parameters and buffers by name, from the same snapshot."""
 
     @property
     def num_rows(self) -> int:
@@ -179,7 +179,7 @@ def _changes(arrays: Mapping[str, NDArray[Any]], table: str) -> TableChanges:
     scales = rows.scales
     if rows.values.ndim != 2 or len(rows.values) != len(changes.keys):
         raise ValueError(
-            f"table '{table}' has {len(changes.keys)} keys for a different number of rows"
+            f"table '{table}' has {len(changes.keys)} keys, but a different number of rows"
         )
     if (rows.values.dtype == np.int8) != (scales is not None) or (
         scales is not None and scales.shape != changes.keys.shape

@@ -21,7 +21,7 @@ _UNFINISHED = ".tmp"
 class FolderLog:
     """An `UpdateLog` in `<directory>/<version>`, shared by publisher and services.
 
-    A file is renamed once it is complete. Leftovers of a killed publisher are removed when the next
+    A file is renamed once it is complete. A killed publisher's leftovers are removed when the next
     one starts.
 
     >>> import tempfile
@@ -72,11 +72,11 @@ class FolderLog:
         except BlockingIOError as error:
             os.close(lock)
             raise PublishError(
-                f"another trainer publishes to {self._folder}: stop it, or publish to another "
+                f"another trainer publishes to {self._folder}; stop it, or publish to a different "
                 "directory"
             ) from error
         except OSError:
-            pass  # no locks on this file system: a second publisher shows up in the names
+            pass  # no locks on this file system, but a second publisher shows up in the names
         self._lock = lock
         for left in self._folder.glob(f".*{_UNFINISHED}"):
             left.unlink(missing_ok=True)
@@ -126,10 +126,10 @@ class UpdateLog(Protocol):
         """Read an update. Raises NotFoundError if it is gone."""
 
     def hold(self) -> None:
-        """Become the only publisher. Raises PublishError if there is another."""
+        """Become the only publisher. Raises PublishError if there is one already."""
 
     def append(self, name: UpdateName, raw: bytes) -> None:
-        """Add an update. Raises PublishError if another publisher took over."""
+        """Add an update. Raises PublishError if another publisher has taken over."""
 
     def remove(self, names: list[UpdateName]) -> None:
         """Remove old updates that are no longer needed. Raises PublishError like `append`."""
@@ -189,8 +189,8 @@ class RedisLog:
             if not client.set(self._publisher, token, nx=True, ex=_LEASE_S):
                 left_s = max(0, client.pttl(self._publisher)) / 1000
                 raise PublishError(
-                    f"another trainer publishes to {self.where}: stop it; if it was killed, its "
-                    f"claim expires in {left_s:.0f} s"
+                    f"another trainer publishes to {self.where}; stop it (if it was killed, its "
+                    f"claim expires in {left_s:.0f} s)"
                 )
             self._token = token
             self._remove_unlisted()
@@ -245,7 +245,9 @@ class RedisLog:
 
     def _taken_over(self) -> PublishError:
         self._token = None
-        return PublishError(f"another trainer has begun to publish to {self.where}: this one stops")
+        return PublishError(
+            f"another trainer has begun to publish to {self.where}, so this one stops"
+        )
 
     def _renew(self) -> None:
         """Renew the lease; acquire an expired one again if nobody else holds it."""

@@ -44,11 +44,11 @@ class ModelSnapshot(NamedTuple):
         return cls(update.base, update.sequence, update.snapshot_id, update.made, rows, dense)
 
     def after(self, update: Update) -> ModelSnapshot:
-        """Apply a delta; raise CheckpointMismatchError if it applies to another snapshot."""
+        """Apply a delta; raise CheckpointMismatchError if it applies to a different snapshot."""
         if update.previous != self.snapshot_id or update.base != self.base:
             raise CheckpointMismatchError(
                 f"update {update.sequence} applies to snapshot {update.previous}, but this is "
-                f"snapshot {self.snapshot_id}, number {self.sequence}: the log was restarted"
+                f"snapshot {self.snapshot_id}, number {self.sequence}; the log was restarted"
             )
         return self._replace(
             sequence=update.sequence,
@@ -82,8 +82,8 @@ class UpdatePath(NamedTuple):
 def find_path(
     names: Iterable[UpdateName], at: tuple[int, str] | None, *, start_over: bool = False
 ) -> UpdatePath:
-    """Find the path from `at` (number and snapshot; None: the export) to the newest reachable
-    update.
+    """Find the path from `at` (number and snapshot, or None for the export) to the newest update
+    reachable.
 
     start_over: start at the newest whole update, even if there are deltas after `at`.
 
@@ -136,8 +136,8 @@ def _is_of_this_log(at: tuple[int, str], ids: dict[int, set[str]], newest: int) 
 class UpdateReader:
     """Follows a log from snapshot to snapshot. Not thread-safe.
 
-    A delta that is missing, damaged or from another log is never skipped: the reader stays at the
-    last snapshot known to be correct until a whole update bridges the gap.
+    A delta that is missing, damaged or from a different log is never skipped; the reader stays at
+    the last snapshot known to be correct until a whole update bridges the gap.
 
     tables: the tables of the export that the updates must match.
     """
@@ -155,7 +155,7 @@ class UpdateReader:
         """Read new updates and return whether there were any.
 
         prepare: called with the new snapshot before it becomes active; its exceptions propagate,
-            and the snapshot then stays unchanged.
+            and the current snapshot is then kept.
         Raises StoreUnavailableError if the log cannot be reached.
         """
         names = self._log.names()

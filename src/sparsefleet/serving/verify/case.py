@@ -1,4 +1,4 @@
-"""The input of a verification: its settings, the export and its examples."""
+"""A verification's input: its settings, the export and its examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Case", "Check", "VerifyConfig"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyConfig:
-    """What a verification compares, and how strictly.
+    """Settings that say what a verification compares, and how strictly.
 
     >>> VerifyConfig(tolerance=-1)
     Traceback (most recent call last):
@@ -29,24 +29,24 @@ class VerifyConfig:
     """
 
     examples: str | os.PathLike[str] | None = None
-    """A file with one column per input; None: the golden examples of the export."""
+    """A file with one column per input; None means the export's golden examples."""
 
     online_examples: str | os.PathLike[str] | None = None
     """The examples as the online side prepared them, such as its feature log, in the same order.
-    None: only the inputs that a service reports are compared."""
+    With None, only the inputs that a service reports are compared."""
 
     label: str | None = None
     """The column of `examples` with labels 0 or 1. If given, the AUC of both sides is reported."""
 
     max_examples: int = 10_000
-    """How many examples to read from the file at most."""
+    """The maximum number of examples to read from the file."""
 
     tolerance: float = 1e-5
     """The largest allowed difference between scores, relative for scores above 1. Rows and dense
     parameters must always be equal bit for bit."""
 
     sample: int | None = None
-    """How many rows per table to compare with an online store; None: all."""
+    """The number of rows per table to compare with an online store; None means all."""
 
     seed: int = 0
     """Seed of the sample."""
@@ -56,7 +56,7 @@ class VerifyConfig:
     differences."""
 
     updates: str | os.PathLike[str] | None = None
-    """Where a trainer publishes updates of the export: a directory or Redis. They are applied
+    """The directory or Redis where a trainer publishes updates to the export. They are applied
     before anything is compared, and the online side must have applied the same ones."""
 
     pruned: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class VerifyConfig:
     """The bearer token of the service."""
 
     timeout_s: float = 90.0
-    """Timeout of one request to an online side. The first trace may take a service a minute."""
+    """Timeout for one request to an online side. The first trace may take a service a minute."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_examples", 1), ("sample", 1), ("tolerance", 0)):
@@ -106,20 +106,20 @@ class Case:
 
     @cached_property
     def scores(self) -> Arrays:
-        """The predictions of the export for the examples."""
+        """The export's predictions for the examples."""
         return self.model.predict(self.examples)
 
     def catch_up(self) -> None:
-        """Apply updates of the export published since the last call."""
+        """Apply updates to the export published since the last call."""
         self.model.catch_up()
         self.__dict__.pop("scores", None)
 
 
 class Check(Protocol):
-    """One of the five checks. Defects of the model are findings; other problems are raised."""
+    """One of the five checks. Model defects become findings; other problems are raised."""
 
     def of_export(self, case: Case) -> CheckResult | None:
-        """Check the export alone; None if the check does not apply."""
+        """Check the export alone; return None if the check does not apply."""
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
-        """Check the export against a side; None if the check does not apply to it."""
+        """Check the export against a side; return None if the check does not apply to it."""

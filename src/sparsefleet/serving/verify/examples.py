@@ -1,4 +1,4 @@
-"""The examples on which the sides are compared.
+"""The examples that the sides are compared on.
 
 Letters: B examples.
 """
@@ -71,12 +71,12 @@ class Examples:
             yield self.part(begin, min(begin + size, self.count))
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return one example as JSON would hold it: numbers and lists of numbers."""
+        """Return one example in the form that JSON would hold: numbers and lists of numbers."""
         return rows_of(self.schema, self.part(index, index + 1))[0]
 
 
 def rows_of(schema: Schema, arrays: Arrays) -> list[dict[str, Any]]:
-    """Return one dict per example with its inputs by name: numbers and lists of numbers."""
+    """Return one dict per example with its inputs by name, as numbers and lists of numbers."""
     columns = {item.name: _column(item, arrays) for item in schema.inputs}
     lengths = [len(column) for column in columns.values()]
     return [

@@ -35,7 +35,7 @@ _LEAST = 1e-9
 
 
 def score_scatter(offline: Numbers, online: Numbers, gaps: Numbers, tolerance: float) -> str:
-    """Plot the scores of both sides, float64[B], against each other, highlighting differences."""
+    """Plot both sides' scores, float64[B], against each other, highlighting differences."""
     offline, online = np.asarray(offline), np.asarray(online)
     if offline.shape != online.shape:
         return ""
@@ -106,7 +106,7 @@ def difference_histogram(gaps: Numbers, tolerance: float) -> str:
 
 
 def row_bars(tallies: Mapping[str, RowTally]) -> str:
-    """Plot per table the share of rows that are equal, different, missing or extra."""
+    """Plot the fraction of each table's rows that are equal, different, missing or extra."""
     width, line = 560, 28
     marks = []
     for index, (name, tally) in enumerate(tallies.items()):
@@ -132,9 +132,9 @@ def row_bars(tallies: Mapping[str, RowTally]) -> str:
 
 
 def layer_chart(steps: Sequence[tuple[str, float]], parted: str) -> str:
-    """Plot the difference of each layer from the inputs down, marking the first that differs.
+    """Plot the difference in each layer, from the inputs down, marking the first that differs.
 
-    For a deep model, plot the layers around that one.
+    For a deep model, plot only the layers around that one.
     """
     width, line = 560, 20
     first = next((at for at, (name, _) in enumerate(steps) if name == parted), 0)
@@ -160,7 +160,7 @@ def _axes(
     ticks: Sequence[tuple[float, str]],
     vertical: Sequence[tuple[float, str]],
 ) -> str:
-    """Draw two labelled axes with ticks."""
+    """Draw two labeled axes with ticks."""
     edge = _SIZE - _MARGIN
     lines = [
         f'<path class="axis" d="M{_MARGIN} {_MARGIN}V{edge}H{edge}"/>'
@@ -217,12 +217,12 @@ svg .lost { fill: var(--lost); } svg .more { fill: var(--more); }
 
 
 def write_html(report: Report, path: Path, tolerance: float) -> None:
-    """Write the report; a chart shows `tolerance`."""
+    """Write the report; a chart shows the `tolerance`."""
     path.write_text(report_as_html(report, tolerance), encoding="utf-8")
 
 
 def report_as_html(report: Report, tolerance: float) -> str:
-    """Return the page: verdict, checks, findings and charts."""
+    """Return the page, with verdict, checks, findings and charts."""
     findings = "".join(_finding(result, finding) for result, finding in report.findings)
     pictures = "".join(_pictures(result, tolerance) for result in report.results)
     return (

@@ -32,7 +32,7 @@ _ROUNDED = 2e-3
 
 
 def compare_inputs(offline: Arrays, online: Arrays) -> list[Finding]:
-    """Return the differences, each named after its likely cause: one finding per input or slot.
+    """Return the differences, one finding per input or slot, each named after its likely cause.
 
     >>> one = {"ids": np.array([[1, 7], [2, 8], [3, 9]])}
     >>> other = {"ids": np.array([[7, 1], [8, 2], [9, 3]])}
@@ -54,7 +54,7 @@ def compare_inputs(offline: Arrays, online: Arrays) -> list[Finding]:
             findings.append(_explained(name, slots, theirs))
     more = [name for name in theirs if name not in slots]
     findings += [
-        _finding("input unknown", name, "an input", "no input of that name") for name in more
+        _finding("input unknown", name, "an input", "no input with that name") for name in more
     ]
     return findings
 
@@ -101,7 +101,7 @@ def _explained(name: str, slots: dict[str, Column], theirs: dict[str, Column]) -
         if guess is not None:
             return _finding(guess[0], name, guess[1], "the offline values", *examples)
     if own.size > 1 and np.array_equal(np.sort(own), np.sort(other)):
-        found = "the same values in another order"
+        found = "the same values in a different order"
         return _finding("examples reordered", name, found, "the offline order", *examples)
     found = f"{int(wrong.sum()):,} of {own.size:,} values differ"
     return _finding("values differ", name, found, "the offline values", *examples)
@@ -118,7 +118,9 @@ def _twin(name: str, other: Column, slots: dict[str, Column]) -> str | None:
 
 
 def _missing_values(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str] | None:
-    """Explain differences that occur exactly where one side has a placeholder for no value."""
+    """Explain differences that occur exactly where one side has a placeholder for a missing
+    value.
+    """
     if wrong.all() or wrong.sum() < 1:
         return None
     for side, column in (("offline", own), ("online", other)):
@@ -180,19 +182,19 @@ def _numbers(own: Column, other: Column) -> tuple[str, str] | None:
 
 
 _TRACED = 8
-"""Examples whose inputs a service is asked to report; it reports no more than these."""
+"""The maximum number of examples that a service is asked to report inputs for."""
 
 
 class InputsCheck:
     """Compares schema, types, slot order, hashing, scaling and missing values."""
 
     def of_export(self, case: Case) -> CheckResult | None:
-        """Compare the examples of the file with those prepared online."""
+        """Compare the examples in the file with those prepared online."""
         path = case.config.online_examples
         if path is None:
             return None
         findings = _prepared(case, Path(path))
-        text = f"{case.examples.count:,} examples of {case.examples.source} and {path}"
+        text = f"{case.examples.count:,} examples from {case.examples.source} and {path}"
         return CheckResult.of("inputs", str(path), text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:

@@ -47,7 +47,7 @@ __all__ = [
 
 
 class UpdatedTable(KeyedRows):
-    """The rows of an export with updates applied."""
+    """An export's rows with updates applied."""
 
     def __init__(self, file: RowFile, overlay: TableOverlay) -> None:
         super().__init__(file.entry, file.initial)
@@ -59,7 +59,7 @@ class UpdatedTable(KeyedRows):
         """All keys in ascending order: uint64[N]."""
 
     def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
-        """Implement `KeyedRows.find`: updated rows first, then those in the file."""
+        """Implement `KeyedRows.find`: look in the updated rows first, then in the file."""
         rows, known = self._file.find(keys)
         self._overlay.find(keys, rows, known)
         return rows, known
@@ -69,7 +69,7 @@ ModelTable = RowFile | UpdatedTable
 
 
 def snapshot_of(updates: str | os.PathLike[str], manifest: ExportManifest) -> ModelSnapshot | None:
-    """Return the newest snapshot that the updates of an export lead to; None without updates.
+    """Return the newest snapshot that an export's updates lead to, or None if there are no updates.
 
     Raises StoreUnavailableError if an update is missing, damaged or cannot be read.
     """
@@ -78,7 +78,7 @@ def snapshot_of(updates: str | os.PathLike[str], manifest: ExportManifest) -> Mo
         reader = UpdateReader(log, manifest.digest, manifest.tables)
         reader.catch_up()
         if reader.problem is not None:
-            raise StoreUnavailableError(f"updates of {os.fspath(updates)}: {reader.problem}")
+            raise StoreUnavailableError(f"updates from {os.fspath(updates)}: {reader.problem}")
         return reader.snapshot
     finally:
         log.close()
@@ -87,7 +87,7 @@ def snapshot_of(updates: str | os.PathLike[str], manifest: ExportManifest) -> Mo
 def with_updates(
     tables: Mapping[str, RowFile], snapshot: ModelSnapshot | None
 ) -> dict[str, ModelTable]:
-    """Return the tables of an export in that snapshot."""
+    """Return an export's tables in that snapshot."""
     found: dict[str, ModelTable] = {}
     for name, file in tables.items():
         overlay = TableOverlay() if snapshot is None else snapshot.rows.table(name)
@@ -129,7 +129,7 @@ class OfflineModel:
 
     @cached_property
     def snapshot(self) -> ModelSnapshot | None:
-        """The newest snapshot; None without updates."""
+        """The newest snapshot, or None if there are no updates."""
         return None if self._updates is None else snapshot_of(self._updates, self.manifest)
 
     def catch_up(self) -> None:
@@ -172,7 +172,7 @@ class OfflineModel:
         try:
             return dict(load_file(path))
         except (OSError, ValueError) as error:
-            raise CorruptFileError(f"{path} is not a file of parameters: {error}") from error
+            raise CorruptFileError(f"{path} is not a parameter file: {error}") from error
 
     @property
     def dense(self) -> Arrays:
@@ -199,7 +199,7 @@ class OfflineModel:
         return Trace(arrays, trace_layers(self.graph, self.schema, arrays, rows))
 
     def with_dense(self, dense: Arrays) -> OfflineModel:
-        """Return a model with other dense parameters, where the shapes match."""
+        """Return a model with different dense parameters, where the shapes match."""
         other = copy.copy(self)
         other.__dict__["graph"] = self._graph_with(self.graph, dense)
         return other
@@ -229,7 +229,7 @@ class OfflineModel:
 
 
 def dense_of(graph: fx.GraphModule) -> Arrays:
-    """Return the dense parameters and buffers of a graph by their model names."""
+    """Return a graph's dense parameters and buffers by their model names."""
     state = graph.state_dict()
     return {name.removeprefix(MODEL_PREFIX): tensor.numpy() for name, tensor in state.items()}
 

@@ -87,7 +87,7 @@ def _checksums(case: Case, side: Side) -> list[Finding]:
 
 
 def _dense(one: Arrays, two: Arrays, here: str, there: str) -> list[Finding]:
-    """Compare tensors that both have with equal shapes; the pruning check covers the rest."""
+    """Compare tensors with equal shapes that both sides have; the pruning check covers the rest."""
     findings = []
     for name, tensor in one.items():
         other = two.get(name)
@@ -161,7 +161,7 @@ def _of_tally(what: str, tally: RowTally, side: Side, exported: int) -> list[Fin
             Finding(
                 name="rows missing",
                 what=what,
-                found=f"{tally.missing:,} rows of {there} are not in {here}",
+                found=f"{tally.missing:,} rows in {there} are not in {here}",
                 wanted="none",
                 examples=tuple(tally.examples.get("missing", ())),
             )
@@ -186,7 +186,7 @@ def _different(what: str, tally: RowTally, wanted: str) -> Finding:
     found = f"{share}, by up to {tally.largest:.3g}"
     is_stale = tally.stale * 2 > tally.different
     if tally.stale:
-        found += f"; {tally.stale:,} equal those of the previous export"
+        found += f"; {tally.stale:,} equal the previous export's rows"
     return Finding(
         name="rows stale" if is_stale else "rows differ",
         what=what,
@@ -202,5 +202,5 @@ def _rows_summary(tallies: dict[str, RowTally]) -> str:
     sampled = [tally for tally in tallies.values() if tally.sampled]
     if sampled:
         worst = max(tally.bound() for tally in sampled)
-        text += f" (a sample: at 95 % confidence, at most {worst:.2g} of a table's rows are wrong)"
+        text += f" (a sample: at 95% confidence, at most {worst:.2g} of a table's rows are wrong)"
     return text

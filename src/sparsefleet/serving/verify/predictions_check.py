@@ -1,4 +1,4 @@
-"""Check 4: offline and online predict the same for the same examples.
+"""Check 4: offline and online make the same predictions for the same examples.
 
 Letters: B examples.
 """
@@ -52,7 +52,7 @@ def find_first_difference(
 ) -> FirstDifference | None:
     """Return the first layer that differs by more than a tenth of the tolerance.
 
-    Lookups must be equal. None if no layer that both sides report differs.
+    Lookups must be equal. Returns None if no layer that both sides report differs.
     """
     for name, array in offline.inputs.items():
         other = online.inputs.get(name)
@@ -91,7 +91,7 @@ _BATCH = 512
 
 
 class SidePrediction:
-    """Predicts the examples of a case with the rows and parameters of a side."""
+    """Predicts a case's examples with a side's rows and parameters."""
 
     def __init__(self, case: Case, side: Side) -> None:
         self._case = case
@@ -100,7 +100,7 @@ class SidePrediction:
         self._tables: Tables = {}
 
     def predict(self) -> Arrays | None:
-        """Return the targets of all examples; None if the side has neither predictions nor rows."""
+        """Return all examples' targets, or None if the side has neither predictions nor rows."""
         examples = self._case.examples
         parts = []
         for batch in examples.batches(_BATCH):
@@ -116,13 +116,13 @@ class SidePrediction:
         return self._model.predict(examples, self._tables)
 
     def trace(self, arrays: Arrays) -> Trace | None:
-        """Return the intermediate values for a few examples. Call `predict` first."""
+        """Return the intermediate values for a few examples. `predict` must be called first."""
         if self._model is None:
             return self._side.trace(arrays)
         return self._model.trace(arrays, self._tables)
 
     def _borrow_graph(self) -> bool:
-        """Use the graph of the export with the rows and dense parameters of the side."""
+        """Use the export's graph with the side's rows and dense parameters."""
         dense, tables = self._side.dense(), self._side.tables()
         own = self._case.model
         if tables is None or any(
@@ -148,7 +148,7 @@ class SidePrediction:
         return PickedRows(file, needed, (self._as_compared(file, part) for part in parts))
 
     def _as_compared(self, file: ModelTable, part: FoundRows) -> tuple[Keys, Floats]:
-        """Return training rows in the format of the export, whose precision loss is expected."""
+        """Return training rows in the export's format, whose precision loss is expected."""
         if self._side.role == "training":
             return part.keys, as_exported(file, part.keys, part.values)
         return part.keys, part.values
@@ -158,7 +158,7 @@ _EXAMPLES = 5
 
 
 class PredictionsCheck:
-    """Compares scores: of golden examples, of both engines and of the side."""
+    """Compares scores: golden examples', both engines' and the side's."""
 
     def of_export(self, case: Case) -> CheckResult:
         """Compare both engines of the export with the trained model."""
@@ -180,7 +180,7 @@ class PredictionsCheck:
                         what=f"engine {name}",
                         found=f"scores off by up to {gap:.3g} from the trained model",
                         wanted=f"at most {allowed:.3g}",
-                        advice="the export does not predict like the trained model: export again",
+                        advice="the export does not predict like the trained model; export again",
                     )
                 )
         text = f"{golden.examples} golden examples, largest difference: {', '.join(summary)}"
@@ -220,7 +220,7 @@ class PredictionsCheck:
 def differences(offline: Arrays, online: Arrays) -> NDArray[np.float64]:
     """Return the largest difference per example: float64[B], relative for scores above 1.
 
-    It is inf where a target is missing, has another shape, or is NaN on one side only.
+    It is inf where a target is missing, has a different shape, or is NaN on only one side.
 
     >>> differences({"p": np.array([0.5, 20.0])}, {"p": np.array([0.25, 20.0])})
     array([0.25, 0.  ])
@@ -269,7 +269,7 @@ def _word(side: Side) -> str:
 def _first_difference(
     case: Case, prediction: SidePrediction, gaps: NDArray[np.float64]
 ) -> FirstDifference | None:
-    """Find the layer in which the first differing example differs."""
+    """Find the layer where the first differing example differs."""
     at = int(np.flatnonzero(gaps > case.config.tolerance)[0])
     arrays = case.examples.part(at, at + 1)
     online = prediction.trace(arrays)

@@ -1,4 +1,4 @@
-"""Check 1: the export is the whole model except for what no target needs."""
+"""Check 1: the export is the whole model except for the parts that no target needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PruningCheck:
 
 
 def _feeds(model: OfflineModel) -> list[Finding]:
-    """Compare the arrays of the schema with the placeholders of the graph, in order."""
+    """Compare the schema's arrays with the graph's placeholders, in order."""
     wanted = [
         (name, item.dtype if number == 0 else "int64")
         for item in model.schema.inputs
@@ -57,8 +57,8 @@ def _feeds(model: OfflineModel) -> list[Finding]:
                 what=f"feeds {', '.join(name for name, _ in wanted)}",
                 found=f"a graph that takes {len(nodes)} arrays: {', '.join(map(str, nodes))}",
                 wanted=f"{len(wanted)} arrays",
-                advice="export again: a target needs an undeclared feed, or a declared feed is "
-                "not needed",
+                advice="export again, because a target needs an undeclared feed or a declared feed "
+                "is not needed",
             )
         ]
     findings = []
@@ -158,7 +158,7 @@ def _dim(model: OfflineModel, table: str) -> int:
 
 
 def _parameters(model: OfflineModel) -> list[Finding]:
-    """Compare names, shapes and types in the graph with those in the parameter file."""
+    """Compare the names, shapes and types in the graph with those in the parameter file."""
     graph = {
         name: (array.dtype.name, array.shape)
         for name, array in dense_of(model.exported_graph).items()
@@ -226,7 +226,7 @@ def _tables_against(case: Case, side: Side) -> list[Finding]:
             name="table not trained",
             what=f"table '{name}'",
             found=f"rows of {dim} values",
-            wanted=f"nothing: {side.name} has no such table",
+            wanted=f"nothing, since {side.name} has no such table",
         )
         for name, dim in exported.items()
         if name not in trained

@@ -24,13 +24,13 @@ __all__ = ["HalfLoadedError", "RedisSide"]
 
 
 class HalfLoadedError(StoreUnavailableError):
-    """A store has only some of the rows of a version."""
+    """Raised if a store has only some of a version's rows."""
 
 
 class RedisSide(Side):
     """The version under test if Redis has it, active or not; otherwise the active version.
 
-    Raises HalfLoadedError if Redis has only some of its rows, CheckpointMissingError if none.
+    Raises HalfLoadedError if Redis has only some of its rows, or CheckpointMissingError if none.
     """
 
     def __init__(self, url: str, model: OfflineModel, *, timeout_s: float) -> None:
@@ -89,14 +89,14 @@ class RedisSide(Side):
             return wanted
         if self._is_loading(wanted.digest):
             raise HalfLoadedError(
-                f"{self._server.where} has only part of version {wanted.digest}: a push is "
+                f"{self._server.where} has only part of version {wanted.digest}, because a push is "
                 "running or was interrupted; push it again with `sparsefleet push-rows`"
             )
         active = self._versions.active()
         if active is None:
             raise CheckpointMissingError(
-                f"{self._server.where} has no version {wanted.digest} and no active version: "
-                "push it with `sparsefleet push-rows`"
+                f"{self._server.where} has no version {wanted.digest} and no active version; push "
+                "it with `sparsefleet push-rows`"
             )
         return self._versions.manifest(active)
 

@@ -33,7 +33,7 @@ Figures = dict[str, Any]
 
 
 def counted(count: int, thing: str) -> str:
-    """Return the count with its noun, in the plural where needed.
+    """Return the count with its noun, in the plural if needed.
 
     >>> counted(1, "table"), counted(1200, "row")
     ('1 table', '1,200 rows')
@@ -68,14 +68,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result of one check, of the export alone or against one side."""
+    """The result of one check, on the export alone or against one side."""
 
     check: CheckName
     side: str
-    """What the export was compared with, or the export's own directory if it was checked alone."""
+    """What the export was compared with, or its own directory if it was checked alone."""
     status: Status
     summary: str
-    """One line: what was compared, or why the check was skipped."""
+    """One line that says what was compared, or why the check was skipped."""
     findings: tuple[Finding, ...] = ()
     figures: Figures = field(default_factory=dict)
 
@@ -136,7 +136,9 @@ class Report:
 
     @property
     def cause(self) -> tuple[CheckResult, Finding] | None:
-        """Return the first error, which is the place to start looking; None without errors."""
+        """Return the first error, which is the place to start looking, or None if there are no
+        errors.
+        """
         errors = [item for item in self.findings if item[1].severity == "error"]
         return errors[0] if errors else None
 

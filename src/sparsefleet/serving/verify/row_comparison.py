@@ -51,7 +51,7 @@ class FetchedRows(KeyedRows):
 
 
 class PickedRows(KeyedRows):
-    """The needed rows of a stream, held in memory.
+    """The rows needed from a stream, held in memory.
 
     parts: keys, uint64[N], and rows, float32[N, D]; each key occurs once.
     """
@@ -90,7 +90,7 @@ _EXAMPLES = 5
 
 @dataclass(kw_only=True, slots=True)
 class RowTally:
-    """Counts of equal and different rows of a table."""
+    """Counts of equal and different rows in a table."""
 
     compared: int = 0
     same: int = 0
@@ -100,7 +100,7 @@ class RowTally:
     """Rows in the copy that the original lacks."""
     different: int = 0
     stale: int = 0
-    """Different rows that equal those of the previous export."""
+    """Different rows that equal the previous export's."""
     largest: float = 0.0
     """The largest difference between values."""
     sampled: bool = False
@@ -115,7 +115,7 @@ class RowTally:
         known.extend(texts[:room])
 
     def bound(self) -> float:
-        """Return the upper 95 % bound on the share of wrong rows if the sample has none.
+        """Return the 95% upper bound on the fraction of wrong rows if the sample has none.
 
         >>> round(RowTally(compared=299, same=299, sampled=True).bound(), 4)
         0.01
@@ -164,7 +164,7 @@ def _compare_stream(
     previous: ModelTable | None,
     tally: RowTally,
 ) -> None:
-    """Compare all rows of the side with the export.
+    """Compare all of the side's rows with the export's.
 
     A row on one side only is missing or extra, depending on which side is the original.
     """

@@ -40,15 +40,16 @@ __all__ = ["ServiceClient", "ServiceSide"]
 _ARROW = "application/vnd.apache.arrow.stream"
 _JSON = "application/json"
 _LATER = (429, 503, 504)
-"""Statuses worth a retry: the service is busy, or still loading."""
+"""Statuses worth retrying, because the service is busy or still loading."""
 _PAUSE_S = 0.25
 
 
 class ServiceClient:
-    """HTTP client of one service.
+    """An HTTP client for one service.
 
     Raises RpcError if the service does not answer and FeedError if it rejects the request.
-    timeout_s: limit for one call including retries.
+
+    timeout_s: limit for one call, including retries.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
@@ -251,7 +252,9 @@ class ServiceSide(Side):
         return Trace(self._inputs(reported), self._layers(reported))
 
     def _inputs(self, reported: dict[str, Any]) -> Arrays:
-        """Return the reported inputs. Ids received as floats stay floats, so that it shows."""
+        """Return the reported inputs. Ids received as floats stay floats, so that this is
+        visible.
+        """
         wanted = {
             name: item.dtype if index == 0 else "int64"
             for item in self._model.schema.inputs

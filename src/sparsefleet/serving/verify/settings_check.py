@@ -79,7 +79,7 @@ def _snapshot(case: Case, side: Side) -> list[Finding]:
     wanted = None if snapshot is None else snapshot.made
     if found == wanted:
         return []
-    advice = "pass --updates with the place where training publishes" if wanted is None else ""
+    advice = "pass --updates with the place that training publishes to" if wanted is None else ""
     return [
         Finding(
             name="updates differ",

@@ -51,10 +51,10 @@ class Trace(NamedTuple):
 
 
 class Side:
-    """A place where the model exists. Methods return None for what it cannot report.
+    """A place where the model exists. Methods return None for anything it cannot report.
 
-    role: "training": the export should equal this side. "online": this side should equal the
-        export.
+    role: with "training", the export should equal this side; with "online", this side should equal
+        the export.
     """
 
     role: Role = "online"
@@ -76,11 +76,11 @@ class Side:
         return None
 
     def settings(self) -> Mapping[str, str] | None:
-        """Return engine, precision, versions and other settings that may change predictions."""
+        """Return the engine, precision, versions and other settings that may change predictions."""
         return None
 
     def checksums(self) -> Mapping[str, str] | None:
-        """Return the SHA-256 of its files by part: "graph", "rows of table 'ads'"."""
+        """Return the SHA-256 of its files by part, such as "graph" or "rows of table 'ads'"."""
         return None
 
     def dense(self) -> Arrays | None:
@@ -97,9 +97,9 @@ class Side:
         return None
 
     def fetch(self, table: str, keys: Keys) -> FoundRows:
-        """Return the rows of keys, uint64[N]. A side with tables has this or `stream`."""
+        """Return the rows for keys, uint64[N]. A side with tables has this or `stream`."""
         raise ConfigError(
-            f"side '{self.name}' has tables but cannot return {len(keys)} rows of '{table}': "
+            f"side '{self.name}' has tables but cannot return {len(keys)} rows of '{table}'; "
             "implement `fetch` or `stream`"
         )
 

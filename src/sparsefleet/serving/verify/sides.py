@@ -1,4 +1,4 @@
-"""Sides that hold a model themselves: exports, checkpoints and the servers of a running job."""
+"""Sides that hold a model themselves: exports, checkpoints and a running job's servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CheckpointSide", "ExportSide", "ServersSide", "checksums_of", "forma
 
 
 class ExportSide(Side):
-    """Another export, which should equal the one under test."""
+    """A different export, which should equal the one under test."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -42,7 +42,7 @@ class ExportSide(Side):
         return checksums_of(self._model.manifest)
 
     def dense(self) -> Arrays:
-        """Return the parameters in the graph, since those are used for predictions."""
+        """Return the parameters in the graph, since these are used for predictions."""
         return self._model.dense
 
     def tables(self) -> Mapping[str, TableFacts]:

@@ -1,4 +1,4 @@
-"""Run all checks of an export, alone and against every side."""
+"""Run all checks on an export, alone and against every side."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.*")
 
 
 def open_side(target: str, case: Case) -> Side:
-    """Open a service, a Redis store, servers, a checkpoint (a path or URL) or another export."""
+    """Open a service, a Redis store, servers, a checkpoint (a path or URL) or a different
+    export.
+    """
     if _ENDPOINTS.fullmatch(target):
         tables, timeout_s = list(case.model.tables), case.config.timeout_s
         return ServersSide(target, target.split(","), tables, timeout_s=timeout_s)
@@ -58,7 +60,7 @@ def open_side(target: str, case: Case) -> Side:
     path = Path(target)
     if not path.exists():
         raise ConfigError(
-            f"online side {target!r} does not exist; expected a URL (http://, redis://), server "
+            f"online side {target!r} does not exist, expected a URL (http://, redis://), server "
             "endpoints (host:port,host:port), or the directory of a checkpoint or an export"
         )
     return ExportSide(target) if _is_export(path) else CheckpointSide(target)
@@ -100,7 +102,8 @@ def verify(
     """Compare the export in `directory` with every side and return the findings.
 
     online: URLs of services, `redis://` stores, checkpoints, server endpoints, other exports.
-    Raises only for invalid arguments: a directory without an export, a missing file of examples.
+    Raises only for invalid arguments, such as a directory without an export or a missing example
+    file.
 
     >>> import tempfile
     >>> import torch
@@ -165,7 +168,7 @@ def _meet(case: Case, side: Side) -> None:
 def _guarded(
     name: CheckName, side: str, run: Callable[[Case], CheckResult | None], case: Case
 ) -> CheckResult | None:
-    """Run a check; report an error that prevents it as a finding of that check."""
+    """Run a check; report an error that prevents it as one of the check's findings."""
     try:
         return run(case)
     except tuple(kind for kind, _ in _KINDS) as error:

@@ -116,7 +116,9 @@ def test_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 def test_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     other = json.dumps({"kind": "checkpoint"})
     (tmp_path / "manifest.json").write_text(other, encoding="utf-8")
-    with pytest.raises(CheckpointError, match="not the manifest of an exported model.*another dir"):
+    with pytest.raises(
+        CheckpointError, match="not the manifest of an exported model.*different dir"
+    ):
         commit(tmp_path, "x")
     assert (tmp_path / "manifest.json").read_text(encoding="utf-8") == other
 

@@ -83,7 +83,7 @@ def test_keys_as_uint64_are_taken_bit_for_bit() -> None:
         ({"counts": None}, r"'counts' is object\[\]"),
         (
             {"tags": np.arange(3)},
-            r"'tags' is ragged: give a pair \(values, offsets\)",
+            r"'tags' is ragged and must be a pair \(values, offsets\)",
         ),
         ({"tags": (np.arange(3.0), np.array([0, 1]))}, "'tags.values' is float64"),
         ({"tags": (np.arange(3), np.array([0, 1], "i2"))}, "'tags.offsets' is int16"),
@@ -94,7 +94,7 @@ def test_keys_as_uint64_are_taken_bit_for_bit() -> None:
         ({"shops": (np.arange(3), np.array([0, 3]))}, "'batch' is 2 in the first and 1"),
         (
             {"label": np.zeros(2)},
-            r"not known: label\); the model takes counts: float32",
+            r"unknown: label\); the model takes counts: float32",
         ),
     ],
 )

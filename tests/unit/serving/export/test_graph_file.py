@@ -68,7 +68,7 @@ def test_operators_of_other_libraries_need_permission(
     save_inference_model(tmp_path, Doubling(), values, onnx=False)
     assert torch.equal(load_inference_model(tmp_path)(values), values * 2)
     operators._also_allowed.clear()
-    with pytest.raises(CorruptFileError, match="operator of another library"):
+    with pytest.raises(CorruptFileError, match="belongs to another library"):
         load_inference_model(tmp_path)
 
 

@@ -208,7 +208,7 @@ def test_categories_of_criteo_are_hashed_by_their_column(tmp_path: Path) -> None
 
 def test_features_that_name_no_input_are_refused(export: Path) -> None:
     schema = read_manifest(export).schema
-    with pytest.raises(ConfigError, match="features hashes other, but the inputs"):
+    with pytest.raises(ConfigError, match="features hashes other, but the model"):
         hashed_inputs([Field("other", shape=(), hash_seed=1)], schema)
     with pytest.raises(ConfigError, match="features must be a Reader"):
         hashed_inputs([1], schema)  # type: ignore[list-item]

@@ -175,7 +175,7 @@ def test_wrong_feeds_and_targets_are_reported_before_anything_is_written(tmp_pat
         ({"rows": "int4"}, "rows must be one of"),
         (
             {"golden": {"ids": IDS}},
-            "golden has the inputs ids, expected those of .*: ids, label",
+            "golden has the inputs ids, expected the same inputs as .*: ids, label",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -228,7 +228,7 @@ def test_model_that_cannot_be_recorded_or_repeated_is_reported(tmp_path: Path) -
 
     with pytest.raises(ExportError, match="Branches cannot be recorded as a graph"):
         save_inference_model(tmp_path, Branches(), torch.rand(4, 2), onnx=False)
-    with pytest.raises(ExportError, match="Chance does not predict the same as the model"):
+    with pytest.raises(ExportError, match="Chance does not predict the same values as the model"):
         save_inference_model(tmp_path, Chance(), torch.rand(4, 2), onnx=False)
     assert list(tmp_path.iterdir()) == []
 
