@@ -88,7 +88,7 @@ def test_the_exit_code_is_the_scripts(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ((), "no script was given"),
-        (("-m",), "-m needs the name of a module"),
+        (("-m",), "-m needs a module name"),
         (("--lr", "1"), "unknown flag --lr"),
         (("missing.py",), "'missing.py' does not exist"),
     ],

@@ -90,7 +90,7 @@ def test_one_hot_takes_columns_of_a_size_that_is_known_only_when_it_runs() -> No
     ids = fluid.data("ids", [2, None], "int64")
     out = L.one_hot(ids, 3)
     assert _run({"ids": np.array([[0], [2]])}, out)[0].shape == (2, 3)
-    with pytest.raises(ValueError, match=r"ids must be \[\.\.\., 1\], got \[2, 2\]"):
+    with pytest.raises(ValueError, match=r"ids must have shape \[\.\.\., 1\], got \[2, 2\]"):
         _run({"ids": np.array([[0, 1], [2, 1]])}, out)
 
 

@@ -63,9 +63,9 @@ def test_a_layer_of_a_user_shares_a_counter_and_reads_its_arguments() -> None:
     assert again is made
     assert (is_new, is_new_again) == (True, False)
     assert [attr and attr.name for attr in helper.multiple_param_attr(2)] == [None, "second"]
-    with pytest.raises(ValueError, match="2 param_attrs for 3"):
+    with pytest.raises(ValueError, match="2 param_attrs, expected 3"):
         helper.multiple_param_attr(3)
-    with pytest.raises(TypeError, match="act is a NoneType, expected str"):
+    with pytest.raises(TypeError, match="act must be a str, got a NoneType"):
         helper.is_instance("act", str)
     with pytest.raises(ValueError, match="count"):
         helper.get_parameter("count")

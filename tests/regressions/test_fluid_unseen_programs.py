@@ -260,7 +260,7 @@ def test_a_loader_reads_a_numbered_dataset_by_a_sampler() -> None:
 def test_waiting_for_servers_ends_once_they_listen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         wait_server_ready([f"127.0.0.1:{server.getsockname()[1]}"])
-    with pytest.raises(AssertionError, match="list of host:port"):
+    with pytest.raises(AssertionError, match="list of 'host:port'"):
         wait_server_ready("127.0.0.1:1")
 
 

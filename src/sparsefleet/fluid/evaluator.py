@@ -19,9 +19,10 @@ __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
 
 
 class Evaluator:
-    """Base class of metrics whose totals are in the scope.
+    """Base class for metrics whose totals are in the scope.
 
-    states: variables with totals. metrics: what to fetch for each batch.
+    states: variables that hold totals.
+    metrics: variables to fetch for each batch.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +31,7 @@ class Evaluator:
         self.metrics: list[Variable] = []
 
     def reset(self, executor: Any, reset_program: Program | None = None) -> None:
-        """Set all totals to zero; call it before each pass."""
+        """Set all totals to zero; must be called before each pass."""
         program = Program() if reset_program is None else reset_program
         with program_guard(program):
             for state in self.states:
@@ -39,7 +40,7 @@ class Evaluator:
         executor.run(program)
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Return the metrics of the pass so far."""
+        """Return the metrics for the pass so far."""
         raise NotImplementedError(f"{type(self).__name__} has no eval(executor)")
 
     def _create_state(self, suffix: str, dtype: Any, shape: Sequence[int]) -> Variable:
@@ -84,7 +85,7 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """Computes the mean edit distance of texts, and the share of wrong ones."""
+    """Computes the mean edit distance of texts and the fraction that are wrong."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class EditDistance(Evaluator):
         self.metrics.extend([total, wrong])
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Return the mean distance and the share of wrong texts: float32[1] each."""
+        """Return the mean distance and the fraction of wrong texts: float32[1] each."""
         del executor, eval_program
         total, count, wrong = self._totals()
         count = max(count, 1.0)
@@ -117,7 +118,7 @@ class EditDistance(Evaluator):
 class DetectionMAP(Evaluator):
     """Computes the mean average precision of detections; see `layers.detection_map`.
 
-    input: detections, rows (label, score, box). gt_label, gt_box, gt_difficult: the true boxes.
+    input: detections, as rows (label, score, box). gt_label, gt_box, gt_difficult: the true boxes.
     """
 
     def __init__(
@@ -161,10 +162,10 @@ class DetectionMAP(Evaluator):
         self.metrics = [self.cur_map, self.accum_map]
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return the score of the batch and that of the pass so far."""
+        """Return the scores for the batch and for the pass so far."""
         return self.cur_map, self.accum_map
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Return the name of the score of the pass: fetch it with the last batch."""
+        """Return the name of the score for the pass, to be fetched with the last batch."""
         del executor, eval_program
         return self.accum_map

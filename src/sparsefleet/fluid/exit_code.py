@@ -1,7 +1,7 @@
-"""Work at process exit whose failure is reflected in the exit code.
+"""Run work at process exit whose failure is reflected in the exit code.
 
-Python prints an error of an `atexit` function and exits with 0, so a launcher would see a success
-although gradients never arrived.
+Python prints an error from an `atexit` function and exits with 0, so a launcher would see success
+even though gradients never arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _failed: list[str] = []
 
 @contextmanager
 def counted_at_exit(what: str) -> Iterator[None]:
-    """Print an error of the block, which runs at exit, and let the process end with code 1."""
+    """Print an error from the block, which runs at exit, and make the process end with code 1."""
     try:
         yield
     except Exception:
@@ -34,7 +34,7 @@ def _end() -> None:
     if not _failed:
         return
     with suppress(OSError):
-        print(f"{', '.join(_failed)} failed at exit: ending with code 1", file=sys.stderr)
+        print(f"{', '.join(_failed)} failed at exit; ending with code 1", file=sys.stderr)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -42,5 +42,6 @@ def _end() -> None:
     os._exit(1)  # nothing else sets the code at this point
 
 
-# Functions run in reverse order: this one after all that are registered once training has begun.
+# Functions run in reverse order, so this one runs after all that are registered once training has
+# begun.
 atexit.register(_end)

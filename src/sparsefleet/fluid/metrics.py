@@ -1,4 +1,4 @@
-"""Metrics that a script accumulates over batches, from fetched arrays."""
+"""Metrics that a script accumulates over batches from fetched arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ __all__ = [
 
 
 class MetricBase(ABC):
-    """A metric: `update` with each batch, `eval`, `reset`. Its public attributes are its state."""
+    """A metric with `update` for each batch, `eval` and `reset`. Its public attributes are its
+    state.
+    """
 
     def __init__(self, name: str | None) -> None:
         self._name = type(self).__name__ if name is None else str(name)
@@ -74,7 +76,7 @@ class MetricBase(ABC):
 
 
 class CompositeMetric(MetricBase):
-    """Several metrics over the same predictions.
+    """Combines several metrics over the same predictions.
 
     >>> both = CompositeMetric()
     >>> both.add_metric(Precision())
@@ -125,7 +127,7 @@ class _Binary(MetricBase):
 
 
 class Precision(_Binary):
-    """The share of predicted positives that are correct.
+    """The fraction of predicted positives that are correct.
 
     >>> metric = Precision()
     >>> metric.update(np.array([0.1, 0.7, 0.8, 0.9]), np.array([0, 1, 0, 1]))
@@ -147,7 +149,7 @@ class Precision(_Binary):
 
 
 class Recall(_Binary):
-    """The share of actual positives that were predicted.
+    """The fraction of actual positives that were predicted.
 
     >>> metric = Recall()
     >>> metric.update(np.array([0.1, 0.7, 0.8, 0.9]), np.array([1, 1, 0, 1]))
@@ -192,7 +194,7 @@ class Accuracy(MetricBase):
 
     def eval(self) -> float:
         if self.weight == 0:
-            raise ValueError(f"{self._name}: no values to average: call update first")
+            raise ValueError(f"{self._name}: no values to average; call update first")
         return self.value / self.weight
 
 
@@ -225,7 +227,7 @@ class ChunkEvaluator(MetricBase):
 
 
 class EditDistance(MetricBase):
-    """The mean edit distance of sequences, and the share of wrong ones.
+    """The mean edit distance of sequences, and the fraction of wrong ones.
 
     >>> metric = EditDistance("distance")
     >>> metric.update(np.array([[0.0], [2.0]]), 2)
@@ -247,12 +249,12 @@ class EditDistance(MetricBase):
 
     def eval(self) -> tuple[float, float]:
         if self.seq_num == 0:
-            raise ValueError(f"{self._name}: no sequences yet: call update first")
+            raise ValueError(f"{self._name}: no sequences yet; call update first")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
 
 
 class Auc(MetricBase):
-    """The area under the curve, from counts in buckets of the score; 0.0 if a class is missing.
+    """The area under the curve, from counts in score buckets; 0.0 if a class is missing.
 
     preds: probabilities, with label 1 in the last column; labels: 0 and 1.
 
@@ -311,7 +313,7 @@ class WeightedAverage:
         self.denominator += float(np.asarray(weight).reshape(()))
 
     def eval(self) -> Any:
-        """Return the mean; raise ValueError without values."""
+        """Return the mean; raise ValueError if there are no values."""
         if self.numerator is None or self.denominator == 0:
-            raise ValueError("WeightedAverage: no values to average: add values first")
+            raise ValueError("WeightedAverage: no values to average; add values first")
         return self.numerator / self.denominator

@@ -1,4 +1,4 @@
-"""The module paths of Fluid that differ from the layout of this package.
+"""Fluid's module paths that differ from this package's layout.
 
 Programs import `fluid.clip` or `fluid.incubate.fleet.base.role_maker`; the code lives in folders
 named after what it does. One finder maps the former to the latter.
@@ -25,7 +25,7 @@ __all__ = ["AliasLoader", "paths", "provide_paths"]
 _ROOT = "sparsefleet.fluid"
 _DATASET, _OLD_DATASET = "sparsefleet.fluid.paddle.dataset", "sparsefleet.dataset"
 
-# Path -> the module it stands for.
+# Maps a path to the module it stands for.
 _MODULES = {
     "annotations": "framework.old_helpers",
     "average": "metrics",
@@ -283,7 +283,7 @@ def paths() -> list[str]:
 
 
 def provide_paths() -> None:
-    """Make the paths importable; calling it again changes nothing."""
+    """Make the paths importable; calling this again changes nothing."""
     if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PathFinder())
         sys.meta_path.append(_OldDatasetFinder())  # last: others may wrap what it finds
@@ -312,7 +312,7 @@ class AliasLoader(InspectLoader):
         self._real = real
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python."""
+        """Leave module creation to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._real)
@@ -331,7 +331,7 @@ class AliasLoader(InspectLoader):
 
 
 class _PathLoader(AliasLoader):
-    """Loads a module for a path of Fluid; names that it lacks are errors that say so."""
+    """Loads a module for a Fluid path; missing names raise errors that say so."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -356,7 +356,7 @@ class _OldDatasetFinder(MetaPathFinder):
 class _OldDatasetLoader(InspectLoader):
     """Loads a module of `sparsefleet.dataset`, the former location of `paddle.dataset` readers.
 
-    It is the same module: settings in `sparsefleet.dataset.common` apply to all readers.
+    It is the same module, so settings in `sparsefleet.dataset.common` apply to all readers.
     """
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -387,13 +387,13 @@ class _OldDatasetLoader(InspectLoader):
 
 
 class _NamesLoader(InspectLoader):
-    """Fills a module with names that are loaded at first use; `python -m` runs nothing."""
+    """Fills a module with names that are loaded on first use; `python -m` runs nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python."""
+        """Leave module creation to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         below = {
@@ -411,7 +411,7 @@ class _NamesLoader(InspectLoader):
             return getattr(importlib.import_module(f"{_ROOT}.{home}"), real or name)
 
         contents: dict[str, Any] = vars(module)
-        contents["__doc__"] = f"The names of Fluid's module `fluid.{self._path}`."
+        contents["__doc__"] = f"The names in Fluid's module `fluid.{self._path}`."
         contents["__all__"] = sorted(n for n in below | set(names) if not n.startswith("_"))
         contents["__getattr__"] = load
 

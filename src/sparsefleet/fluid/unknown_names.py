@@ -1,4 +1,4 @@
-"""Errors for names of Fluid that are not supported."""
+"""Errors for Fluid names that are not supported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INSTEAD = {
     "incubate.fleet.base.role_maker.MPISymetricRoleMaker": (
         "processes are started without MPI; use PaddleCloudRoleMaker or GeneralRoleMaker"
     ),
-    "load_op_library": "operators of Fluid in C++ cannot be loaded; use layers.py_func",
+    "load_op_library": "Fluid's C++ operators cannot be loaded; use layers.py_func",
     "optimizer.Dpsgd": "noisy updates are not supported; use SGD with a grad_clip",
     "optimizer.PipelineOptimizer": "a program runs on one machine's CPU; use fleet for several",
 }
@@ -72,7 +72,7 @@ _MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_n
 
 
 def unknown_names(module: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a module of Fluid that names what is missing and where to look."""
+    """Return a `__getattr__` for a Fluid module that names what is missing and where to look."""
 
     def refuse(name: str) -> Any:
         from sparsefleet.fluid.paths import paths
@@ -93,6 +93,6 @@ def unknown_names(module: str) -> Callable[[str], Any]:
 
 
 def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return such a `__getattr__` that also loads known names on first use."""
+    """Return a `__getattr__` like this that also loads known names on first use."""
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)

@@ -107,7 +107,7 @@ def test_batch_sizes_below_one_are_refused() -> None:
 def test_what_is_left_open_says_what_to_write() -> None:
     with pytest.raises(NotImplementedError, match="must override generate_sample"):
         MultiSlotDataGenerator().run_from_memory()
-    with pytest.raises(NotImplementedError, match="derive from MultiSlotDataGenerator"):
+    with pytest.raises(NotImplementedError, match="derive it from MultiSlotDataGenerator"):
         DataGenerator()._gen_str([])
 
 
@@ -128,13 +128,13 @@ def test_kinds_of_slots_are_kept_and_become_float_once_one_is_seen() -> None:
         ("text", "must be a list of .slot name, values., got str"),
         (None, "got NoneType"),
         ([1, 2], "a slot of a sample must be .name, values., got 1"),
-        ([(1, [1])], "the name of a slot must be a str, got 1"),
+        ([(1, [1])], "a slot name must be a str, got 1"),
         ([("a", (1,))], "slot 'a': values must be a list, got tuple"),
-        ([("a", [])], "slot 'a': no values; a slot must not be empty"),
+        ([("a", [])], "slot 'a' has no values, expected at least one"),
         ([("a", ["1"])], "slot 'a': values must be ints or finite floats, got '1'"),
         ([("a", [float("nan")])], "finite floats, got nan"),
         ([("a", [1]), ("b", [1])], "a sample has 2 slots, but the first one had 1"),
-        ([("b", [1])], "slot 1 of a sample is 'b', in the first one it was 'a'"),
+        ([("b", [1])], "slot 1 of a sample is 'b', but it was 'a' in the first one"),
     ],
 )
 def test_malformed_samples_are_refused(sample: Any, message: str) -> None:
@@ -205,7 +205,7 @@ def test_a_generator_is_a_pipe_command_of_a_reader(tmp_path: Path, script: list[
 def test_an_error_of_a_generator_is_that_of_the_command(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "raw").write_text("1,0.5,17\n1,0.5\n")
     reader = Reader(tmp_path / "raw", FORMAT, 10, config=ReaderConfig(pipe_command=script))
-    with pytest.raises(PipeCommandError, match="slot 'ads': no values; a slot must not be empty"):
+    with pytest.raises(PipeCommandError, match="slot 'ads' has no values, expected at least one"):
         list(reader)
 
 

@@ -113,7 +113,7 @@ def test_resumes_at_the_batch_without_asking_for_the_samples_before(stop: int) -
 
 
 def test_invalid_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="needs feed_list to name tensors"):
+    with pytest.raises(ConfigError, match="needs feed_list to name its tensors"):
         DataLoader(Squares(3))
     with pytest.raises(ConfigError, match="batch_size must be an int >= 1"):
         DataLoader(Squares(3), return_list=True, batch_size=0)

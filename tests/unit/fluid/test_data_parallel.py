@@ -142,7 +142,7 @@ def test_a_list_feeds_each_place_its_own() -> None:
         network.exe.run(compiled, [batch(4)], [network.score])
     with pytest.raises(ValueError, match="list of 3 dicts for 2 places"):
         network.exe.run(compiled, [batch(4)] * 3, [network.score])
-    with pytest.raises(ValueError, match=r"replica 1 has \['x'\].*the same variables"):
+    with pytest.raises(ValueError, match=r"replica 1's feed has \['x'\].*the same variables"):
         network.exe.run(compiled, [batch(4), {"x": batch(1)["x"]}], [network.score])
     tested = network.compiled(program=network.test)
     (score,) = network.exe.run(tested, [batch(4)], [network.score])
@@ -324,7 +324,7 @@ def test_misuse_is_reported() -> None:
     with pytest.raises(AssertionError, match="already"):
         compiled.with_data_parallel(loss_name=network.loss.name)
     network.exe.run(compiled, batch())
-    with pytest.raises(ValueError, match="another scope or place"):
+    with pytest.raises(ValueError, match="a different scope or place"):
         network.exe.run(compiled, batch(), scope=fluid.Scope())
     with pytest.raises(ValueError, match="run the start-up program"):
         network.exe.run(network.compiled(), batch(), scope=fluid.Scope())

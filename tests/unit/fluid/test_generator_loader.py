@@ -131,9 +131,11 @@ def test_loaders_need_variables_and_a_capacity() -> None:
         with pytest.raises(ConfigError, match="needs feed_list"):
             fluid.io.DataLoader.from_generator(feed_list, 4)
     for capacity in (None, 0, -1, 2.5):
-        with pytest.raises(ValueError, match="capacity must be an int >= 1"):
+        with pytest.raises(
+            ValueError, match="capacity, the number of batches to buffer, must be an int >= 1"
+        ):
             fluid.io.PyReader([X], capacity)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="must have variables"):
+    with pytest.raises(TypeError, match="must contain variables"):
         loader_of(["x"])
 
 
@@ -161,7 +163,7 @@ def test_each_kind_of_loader_refuses_the_calls_of_the_other() -> None:
         with pytest.raises(AssertionError, match="iterable=False cannot be iterated"):
             use()
     for loader in (loader_of([X]), loader_of([X], iterable=False)):
-        with pytest.raises(AssertionError, match="no data: set a generator"):
+        with pytest.raises(AssertionError, match="no data; set a generator"):
             iter(loader) if loader.iterable else loader.start()
 
 
@@ -175,8 +177,8 @@ def test_multiprocess_of_imperative_mode_is_said_to_do_nothing() -> None:
     [
         ([[[1], [2, 3]]], TypeError, "'x': values of uneven length.*LoD"),
         ([np.array([[1], [2, 3]], dtype=object)], TypeError, "'x': values of uneven length.*LoD"),
-        ([np.zeros((2, 1), np.float32)], ValueError, "'x': dtype float32, expected int64"),
-        ([np.zeros((2, 3), np.int64)], ValueError, r"'x': shape \(2, 3\), expected \(-1, 1\)"),
+        ([np.zeros((2, 1), np.float32)], ValueError, "'x': got dtype float32, expected int64"),
+        ([np.zeros((2, 3), np.int64)], ValueError, r"'x': got shape \(2, 3\), expected \(-1, 1\)"),
         ([1, 2], ConfigError, r"a list of 1 arrays \(x\), got a list, 2 of them"),
         (np.zeros((1, 1)), ConfigError, "got a ndarray, no list"),
     ],
@@ -279,7 +281,7 @@ def test_started_loaders_give_feeds_until_the_end_and_again_after_a_reset() -> N
         feeds = [loader.take_feed()["x"].numpy()[:, 0].tolist() for _ in range(3)]
         assert feeds == [[0, 1], [2, 3], [4]]
         for _ in range(2):
-            with pytest.raises(fluid.core.EOFException, match="no more batches: call reset"):
+            with pytest.raises(fluid.core.EOFException, match="no more batches; call reset"):
                 loader.take_feed()
         loader.reset()
 

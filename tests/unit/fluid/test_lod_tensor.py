@@ -82,7 +82,7 @@ def test_arrays_that_torch_cannot_share_are_taken_as_well(array: np.ndarray | li
 def test_an_empty_tensor_says_so() -> None:
     assert LoDTensor().shape() == [0]
     assert not LoDTensor()._is_initialized()
-    with pytest.raises(ConfigError, match="is empty: fill it with set"):
+    with pytest.raises(ConfigError, match="is empty; fill it with set"):
         LoDTensor().numpy()
 
 

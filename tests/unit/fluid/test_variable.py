@@ -64,9 +64,9 @@ def test_fluid_data_checks_what_is_fed() -> None:
     image = fluid.data("image", [None, 3, -1], "uint8")
     check_feed(image, (7, 3, 9), np.uint8)
     check_feed(image, (0, 3, 1), torch.uint8)
-    with pytest.raises(ValueError, match=r"'image': shape \(7, 3\), expected \(-1, 3, -1\)"):
+    with pytest.raises(ValueError, match=r"'image': got shape \(7, 3\), expected \(-1, 3, -1\)"):
         check_feed(image, (7, 3), np.uint8)
     with pytest.raises(ValueError, match=r"shape \(7, 4, 9\)"):
         check_feed(image, (7, 4, 9), np.uint8)
-    with pytest.raises(ValueError, match="'image': dtype float32, expected uint8"):
+    with pytest.raises(ValueError, match="'image': got dtype float32, expected uint8"):
         check_feed(image, (7, 3, 9), np.float32)

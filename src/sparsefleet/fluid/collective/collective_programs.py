@@ -1,4 +1,4 @@
-"""Changes minimized programs, in place, into those of a rank."""
+"""Convert minimized programs, in place, into a rank's programs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def train_together(
 ) -> None:
     """Make ranks exchange gradients in each step or, with `local_sgd`, parameters periodically.
 
-    loss: name of the loss that an adaptive interval follows.
+    loss: name of the loss that controls an adaptive interval.
     """
     if ranks.size < 2:
         raise ConfigError(
-            f"a program of a collective job needs 2 endpoints or more, got {ranks.size}: start "
+            f"a program in a collective job needs at least 2 endpoints, got {ranks.size}; start "
             'several ranks, or use mode "nccl2"'
         )
     if program._distributed is not None:
@@ -60,32 +60,33 @@ Scale = BuildStrategy.GradientScaleStrategy
 
 
 class RankProgram:
-    """Turns copies of a program into those of a rank; they change with it and share one role."""
+    """Converts copies of a program into a rank's programs, which share one role."""
 
     def __init__(self, build: BuildStrategy) -> None:
         ranks = present_ranks()
         if (build.num_trainers, build.trainer_id) != (ranks.size, ranks.rank):
             raise ConfigError(
                 f"BuildStrategy says trainer {build.trainer_id} of {build.num_trainers}, but this "
-                f"process is rank {ranks.rank} of {ranks.size}: call fleet.init, or run the "
-                'start-up program that DistributeTranspiler created with mode "nccl2", first'
+                f"process is rank {ranks.rank} of {ranks.size}; first call fleet.init, or run the "
+                'start-up program that DistributeTranspiler created with mode "nccl2"'
             )
         if build.async_mode:
             raise ConfigError(
-                "BuildStrategy.async_mode is not supported: ranks of a collective job step together"
+                "BuildStrategy.async_mode is not supported, because ranks in a collective job "
+                "step together"
             )
         self._build = build
         self._ranks = ranks
         self.role: GradientRole | None = None
-        """Set by the first copy that trains."""
+        """The role, set by the first copy that trains."""
 
     def adapt(self, program: Program, replicas: int) -> None:
-        """Change a copy of the program, in place."""
+        """Convert a copy of the program, in place."""
         if self._build.sync_batch_norm:
             if replicas > 1:
                 raise ConfigError(
-                    f"sync_batch_norm does not support {replicas} places per rank: use one "
-                    "place per rank"
+                    f"sync_batch_norm does not support {replicas} places per rank; use one place "
+                    "per rank"
                 )
             add_sync_batch_norm(program)
         add_exchange(program, overlap=replicas == 1)
@@ -104,8 +105,8 @@ def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
     is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
     if build.fuse_all_reduce_ops and not is_whole:
         _log.warning(
-            "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce: gradients are exchanged "
-            "one by one; ReduceStrategy.AllReduce fuses them"
+            "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce, which exchanges "
+            "gradients one at a time; ReduceStrategy.AllReduce fuses them"
         )
     inner = build.hierarchical_allreduce_inter_nranks
     groups = given_flag("FLAGS_fuse_parameter_groups_size")

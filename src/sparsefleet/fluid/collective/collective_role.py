@@ -38,7 +38,7 @@ class CollectiveRole(ProgramRole):
         self.program = program
         self._scope: Scope | None = None
         self._steps = 0
-        """Steps since all ranks were equal."""
+        """Number of steps since all ranks were last equal."""
 
     def __str__(self) -> str:
         return f"a program of rank {self.ranks.rank} of {self.ranks.size}"
@@ -50,7 +50,7 @@ class CollectiveRole(ProgramRole):
     @property
     @abstractmethod
     def traffic(self) -> Traffic:
-        """Return what this rank has sent to train this program."""
+        """Return what this rank has sent so far while training this program."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         return self if is_exchanged(program) else None
@@ -60,7 +60,7 @@ class CollectiveRole(ProgramRole):
     def begin_pass(self, program: Program, threads: int) -> bool:
         if threads > 1:
             raise ConfigError(
-                f"rank {self.ranks.rank} got {threads} threads: a rank of a collective job has "
+                f"rank {self.ranks.rank} got {threads} threads, but a rank in a collective job has "
                 "one; start more ranks instead"
             )
         return is_exchanged(program)
@@ -97,7 +97,7 @@ class CollectiveRole(ProgramRole):
 
     @abstractmethod
     def _begin(self, scope: Scope) -> None:
-        """Prepare the first run; called on all ranks."""
+        """Prepare the first run; must be called on all ranks."""
 
     @abstractmethod
     def _start_run(self) -> None:
@@ -109,7 +109,7 @@ class CollectiveRole(ProgramRole):
 
     @abstractmethod
     def shadow(self) -> None:
-        """Join the remaining steps of other ranks without data."""
+        """Take part, without data, in the other ranks' remaining steps."""
 
     def make_equal(self) -> None:
         """Copy the values of the rank with the most steps to the others."""
@@ -129,9 +129,9 @@ class CollectiveRole(ProgramRole):
         return None if held is None else held.value()
 
     def _kept_names(self, *, of_forward: bool) -> list[str]:
-        """Return the variables that ranks start with, except those the forward pass changes.
+        """Return the variables that ranks start with, except those that the forward pass changes.
 
-        Each rank keeps its own copy of those, such as running means and the counts of metrics.
+        Each rank keeps its own copy of the latter, such as running means and metric counts.
         """
         block = self.program.global_block()
         named: set[str] = set()
@@ -158,14 +158,16 @@ class CollectiveRole(ProgramRole):
 
 
 def collective_role(what: str) -> Any:
-    """Return the role of the program that this thread runs; `what` needs it."""
+    """Return the role of the program that this thread is running, which `what` needs."""
     role = active_role(what)
     if not isinstance(role, CollectiveRole):
-        raise ConfigError(f"operator '{what}' belongs to a collective job, but this is {role}")
+        raise ConfigError(
+            f"operator '{what}' needs a program in a collective job, but this is {role}"
+        )
     return role
 
 
 def part_unless_training(ranks: Ranks) -> None:
-    """Prepare ranks for a joint operation outside a training run; see `Ranks.part`."""
+    """Prepare the ranks for a joint operation outside a training run; see `Ranks.part`."""
     if not any(isinstance(role, CollectiveRole) for role in active_roles()):
         ranks.part()

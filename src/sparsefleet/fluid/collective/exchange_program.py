@@ -1,4 +1,4 @@
-"""Adds operators that communicate with the other ranks to a program."""
+"""Add operators that communicate with the other ranks to a program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_broadcast(startup: Program, ranks: Ranks) -> None:
 
 
 def is_exchanged(program: Program) -> bool:
-    """Return whether runs of the program train together with the other ranks."""
+    """Return whether running the program trains together with the other ranks."""
     kinds = ("average_over_ranks", "mean_over_ranks")
     return any(op.type in kinds for op in program.global_block().ops)
 
@@ -57,7 +57,7 @@ def add_exchange(program: Program, *, overlap: bool) -> None:
 
 
 def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -> list[Operator]:
-    """Add operators after a backward pass, for gradients that are used."""
+    """Add operators after a backward pass for the gradients that are used."""
     used = {name for other in later for name in other.input_arg_names}
     dense: dict[str, str] = {}
     rows: dict[str, str] = {}
@@ -73,16 +73,16 @@ def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -
 
 
 def add_averaging(program: Program, loss: str | None = None) -> None:
-    """Average parameters over all ranks after the update, when it is due.
+    """Average parameters over all ranks after an update, when due.
 
-    loss: name of the variable that an adaptive schedule follows.
+    loss: name of the variable that controls an adaptive schedule.
     """
     block = program.global_block()
     for op in block.ops:
         if op.type == "push_table":
             raise ConfigError(
                 f"local SGD averages whole parameters, but rows of '{op.input('Param')[0]}' are in "
-                "a table: give its embedding is_sparse=False"
+                "a table; give its embedding is_sparse=False"
             )
     updated = [
         op.input("Param")[0]
@@ -97,7 +97,7 @@ def add_averaging(program: Program, loss: str | None = None) -> None:
 
 
 def add_sync_batch_norm(program: Program) -> None:
-    """Make batch_norm use the mean and variance of the batches of all ranks."""
+    """Make batch_norm use the mean and variance over the batches of all ranks."""
     for block in program.blocks:
         for op in block.ops:
             if op.type == "batch_norm":

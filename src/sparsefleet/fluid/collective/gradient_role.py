@@ -25,13 +25,13 @@ __all__ = ["GradientRole"]
 _NOBODY = "no dense parameter"
 
 Key = tuple[tuple[str, ...], tuple[str, ...]]
-"""Dense parameters, and those in tables, whose gradients are exchanged together."""
+"""Dense parameters and parameters in tables whose gradients are exchanged together."""
 
 
 class GradientRole(CollectiveRole):
     """Exchanges the gradients passed to `mean_over_ranks`.
 
-    sums: gradients are summed over the ranks, not averaged.
+    sums: sum gradients over the ranks instead of averaging them.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class GradientRole(CollectiveRole):
         self._sums = sums
         self._traffic = Traffic()
         self._exchanges: dict[Key, GradientExchange] = {}
-        self._left: list[GradientExchange] = []  # which a run has yet to finish
+        self._left: list[GradientExchange] = []  # not yet finished by a run
         self._handed_in: set[str] = set()
         self.norm_group: NormGroup | None = None
-        """The ranks whose batches are normalised together, if there are any."""
+        """The ranks whose batches are normalized together, if any."""
 
     @property
     def traffic(self) -> Traffic:
@@ -73,14 +73,14 @@ class GradientRole(CollectiveRole):
     # -- operators ------------------------------------------------------------------------------
 
     def watch(self, parameters: Sequence[str], values: Sequence[torch.Tensor]) -> None:
-        """Send gradients as soon as the backward pass of this run has them."""
+        """Send gradients as soon as this run's backward pass has computed them."""
         for name, value in zip(parameters, values, strict=True):
             value.register_hook(partial(self._hand_in, name))  # type: ignore[no-untyped-call]
 
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
     ) -> list[Any]:
-        """Return the gradients over all ranks in the given order: dense ones, then rows."""
+        """Return the gradients over all ranks in the given order, dense ones first, then rows."""
         exchange = self._exchange_of(parameters, tables)
         dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
         for name, gradient in zip(parameters, dense, strict=True):
@@ -116,7 +116,9 @@ class GradientRole(CollectiveRole):
     def _rows_of_all(
         self, tables: Sequence[str], own: Sequence[RowGradient | None], count: int
     ) -> list[RowGradient | None]:
-        """Return means over the `count` participating ranks; None for a table no rank used."""
+        """Return the means over the `count` participating ranks; None for a table that no rank
+        used.
+        """
         found = []
         for name, mine in zip(tables, own, strict=True):
             dim = self.value(name).dim

@@ -23,12 +23,12 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class LocalSgdRole(GradientRole):
-    """Exchanges gradients while warming up, then parameters when it is due."""
+    """Exchanges gradients while warming up, and then parameters when due."""
 
     def __init__(self, ranks: Ranks, program: Program, strategy: CollectiveStrategy) -> None:
         super().__init__(ranks, program, strategy)
         if strategy.local_sgd is None:
-            raise ConfigError("LocalSgdRole: expected a CollectiveStrategy with local_sgd")
+            raise ConfigError("LocalSgdRole needs a CollectiveStrategy with local_sgd")
         self._config = strategy.local_sgd
         self._local: LocalSgd | None = None
         # The parameters of LocalSgd, replaced by the scope's before each use.
@@ -42,7 +42,7 @@ class LocalSgdRole(GradientRole):
 
     @property
     def num_meetings(self) -> int:
-        """Return how often parameters were averaged."""
+        """Return how many times parameters were averaged."""
         return self._averaging.num_meetings
 
     def _begin(self, scope: Scope) -> None:
@@ -72,7 +72,7 @@ class LocalSgdRole(GradientRole):
         values: Sequence[torch.Tensor],
         loss: torch.Tensor | None,
     ) -> None:
-        """Write the mean over ranks to `values` after a step, if it is due."""
+        """After a step, write the mean over the ranks to `values` if an averaging is due."""
         for name, value in zip(parameters, values, strict=True):
             self._known[name].data = value.data
         was_warming = self._averaging.is_warming
@@ -87,8 +87,8 @@ class LocalSgdRole(GradientRole):
         del scope
         if self._steps_alone:
             _log.warning(
-                "rank %d saves its own values, %d steps after the last averaging: call "
-                "fleet.settle() on all ranks first to save their mean",
+                "rank %d saves its own values, %d steps after the last averaging; to save the "
+                "mean, call fleet.settle() on all ranks first",
                 self.ranks.rank,
                 self._steps_alone,
             )
@@ -102,7 +102,7 @@ class LocalSgdRole(GradientRole):
         while self._averaging.is_warming:
             if not self._shadow_step():
                 return
-            self._averaging.step()  # counted as a step, so that all ranks warm up equally long
+            self._averaging.step()  # counted as a step, so that all ranks warm up for equally long
         self._repoint()
         while self._averaging.shadow():
             pass

@@ -1,4 +1,4 @@
-"""The ranks of this process's collective job; as in Fluid, a process is in one job."""
+"""The ranks of this process's collective job; as in Fluid, a process belongs to one job."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Training(Protocol):
     """A program that ranks train together, as seen when they finish."""
 
     def shadow(self) -> None:
-        """Take part, without data, in the remaining steps of the other ranks."""
+        """Take part, without data, in the other ranks' remaining steps."""
 
     def make_equal(self) -> None:
-        """Copy the values of the rank with the most steps to all."""
+        """Copy the values of the rank with the most steps to all ranks."""
 
 
 class Ranks:
-    """The ranks of a job. They connect on first use.
+    """The ranks in a job. They connect on first use.
 
     >>> alone = Ranks(RoleInfo(kind="local"))
     >>> alone.rank, alone.size, alone.node_num
@@ -75,17 +75,18 @@ class Ranks:
 
     @property
     def world(self) -> World:
-        """Return the connected ranks; the first call waits for them."""
+        """Return the connected ranks; the first call waits for all of them."""
         with self._lock:
             if self._world is None:
                 self._world = join_world(self.role, timeout_s=self._timeout_s)
-                # Not `atexit`: pools of threads, which an exchange may need, are closed by then.
+                # Not `atexit`, because thread pools, which an exchange may need, are closed by
+                # then.
                 threading._register_atexit(self._end_at_exit)  # type: ignore[attr-defined]
             return self._world
 
     @property
     def timeout_s(self) -> float:
-        """Set the timeout of every wait for other ranks, before they connect."""
+        """Set the timeout for every wait for other ranks; must be called before they connect."""
         return self._timeout_s
 
     @timeout_s.setter
@@ -95,24 +96,25 @@ class Ranks:
         if self._world is not None and self.size > 1 and seconds != self._timeout_s:
             raise ConfigError(
                 f"timeout_s is {seconds:g}, but ranks are already connected with "
-                f"{self._timeout_s:g}: call "
-                "minimize before running the start-up program"
+                f"{self._timeout_s:g}; call minimize before running the start-up program"
             )
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Return itself; raise ConfigError if a program was built for another number of ranks."""
+        """Return itself; raise ConfigError if a program was built for a different number of
+        ranks.
+        """
         if wanted != self.size:
             raise ConfigError(
-                f"{what} has nranks={wanted}, but this job has {self.size} ranks: pass "
+                f"{what} has nranks={wanted}, but this job has {self.size} ranks; pass "
                 "fleet.worker_num(), after fleet.init"
             )
         return self
 
-    # -- trainings ------------------------------------------------------------------------------
+    # -- training -------------------------------------------------------------------------------
 
     def add_training(self, training: Training) -> None:
-        """Register a started program, on all ranks in the same order."""
+        """Register a started program; must be called on all ranks in the same order."""
         self._trainings.append(training)
         self.expect_end()
 
@@ -123,10 +125,10 @@ class Ranks:
     def part(self) -> None:
         """Pause training on this rank; return when all ranks have paused and are equal again.
 
-        Ranks with less data than others take part in their steps until then.
+        Until then, ranks with less data take part in the others' steps.
         """
         if len(self._trainings) > 1:
-            # Other ranks may step them in any order.
+            # Other ranks may run their steps in any order.
             with ThreadPoolExecutor(len(self._trainings), "parting") as pool:
                 list(pool.map(lambda training: training.shadow(), self._trainings))
         else:
@@ -136,8 +138,9 @@ class Ranks:
             training.make_equal()
 
     def end(self) -> None:
-        """Call `part` once when no more steps follow; a closed Executor calls it and the end of
-        the script calls it again, as other ranks may not close theirs."""
+        """Call `part` once when no more steps follow. Closing an Executor calls this, and so does
+        the end of the script, because other ranks may not close theirs.
+        """
         if not self._has_ended:
             self._has_ended = True
             self.part()
@@ -154,26 +157,26 @@ _present = _alone
 
 
 def present_ranks() -> Ranks:
-    """Return the ranks of this process; only itself by default."""
+    """Return this process's ranks; by default, only itself."""
     return _present
 
 
 def set_ranks(ranks: Ranks) -> Ranks:
-    """Set the ranks of this process; return the current ones if they are the same job."""
+    """Set this process's ranks; return the current ones if they are the same job."""
     global _present
     if _present.role == ranks.role and ranks._world in (None, _present._world):
         return _present
     if _present.size > 1 and _present._world is not None:
         raise ConfigError(
             f"this process is rank {_present.rank} of {_present.size} and cannot also be rank "
-            f"{ranks.rank} of {ranks.size}: start another process for that"
+            f"{ranks.rank} of {ranks.size}; start a separate process for that"
         )
     _present = ranks
     return ranks
 
 
 def worker_role(rank: int, endpoints: Sequence[str]) -> RoleInfo:
-    """Return the role of a rank in a job with these endpoints."""
+    """Return a rank's role in a job with these endpoints."""
     return UserDefinedCollectiveRoleMaker(rank, list(endpoints)).info
 
 
@@ -183,8 +186,8 @@ def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
     if (known.rank, known.size) != (rank, size):
         if not endpoints:
             raise ConfigError(
-                f"the program is for rank {rank} of {size}, but this process is rank "
-                f"{known.rank} of {known.size}: call fleet.init first"
+                f"the program is for rank {rank} of {size}, but this process is rank {known.rank} "
+                f"of {known.size}; call fleet.init first"
             )
         known = set_ranks(Ranks(worker_role(rank, endpoints)))
     known.world  # noqa: B018  (joins)
@@ -195,8 +198,8 @@ def check_nodes(inner: int, ranks: Ranks) -> None:
     inner = inner if inner > 1 else ranks.ranks_per_node
     if not ranks.size > inner:
         raise AssertionError(
-            f"hierarchical_allreduce_inter_nranks is {inner}: expected fewer than all {ranks.size} "
-            "ranks"
+            f"hierarchical_allreduce_inter_nranks must be less than {ranks.size}, the number of "
+            f"ranks, got {inner}"
         )
     if ranks.size % inner:
         raise AssertionError(

@@ -54,7 +54,7 @@ def all_reduced(ranks: Ranks, x: Tensor, kind: str) -> Tensor:
 
 
 def all_gathered(ranks: Ranks, x: Tensor) -> Tensor:
-    """Gather the rows of all ranks, which have the same number of rows: [R * N, ...]."""
+    """Gather the rows of all ranks, each of which has the same number of rows: [R * N, ...]."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -62,7 +62,7 @@ def all_gathered(ranks: Ranks, x: Tensor) -> Tensor:
 
 
 def reduce_scattered(ranks: Ranks, x: Tensor) -> Tensor:
-    """Return this rank's part of the sum over all: [R * N, ...] -> [N, ...]."""
+    """Return this rank's part of the sum over all ranks: [R * N, ...] -> [N, ...]."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -154,9 +154,9 @@ RowGradient = tuple[Keys, Floats]
 def mean_rows(
     world: World, own: RowGradient | None, dim: int, count: int, traffic: Traffic
 ) -> RowGradient | None:
-    """Return each key of any rank once, with the sum of its gradients divided by `count`.
+    """Return every rank's keys, each once, with the sum of its gradients divided by `count`.
 
-    All ranks call it; a rank without data passes None. Returns None if no rank has any.
+    Must be called by all ranks; a rank without data passes None. Returns None if no rank has any.
     """
     keys, values = own or (np.empty(0, np.uint64), np.empty((0, dim), np.float32))
     all_keys, all_values = gather_rows(
@@ -174,7 +174,7 @@ def mean_rows(
 
 
 def broadcast_table(world: World, table: SparseParameter, root: int) -> SparseParameter:
-    """Return a copy of the table of rank `root`; new rows get the same initial values as there."""
+    """Return a copy of rank `root`'s table; new rows get the same initial values as there."""
     mine = table.rows()
     spec = table.store.specs[table.name]
     assert isinstance(spec, TableSpec)

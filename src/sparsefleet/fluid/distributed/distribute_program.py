@@ -1,4 +1,4 @@
-"""Converts a single-process program to the programs of a job."""
+"""Convert a single-process program to the programs of a job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ def model_source(
     name: str,
     min_block_size: int = 8192,
 ) -> ModelSource:
-    """Return what a job trains; raise ConfigError for an update that servers do not support.
+    """Return the program that a job trains; raise ConfigError for an update that servers do not
+    support.
 
-    name: the same in all processes of the job; another for each program.
+    name: the same in all processes of the job, and different for each program.
     """
     if program._distributed is not None:
         raise ConfigError("this program already belongs to a parameter-server job")
     if any(op.type == "merge_gradients" for op in program.global_block().ops):
         raise ConfigError(
-            "GradientMergeOptimizer: servers update after every batch; use larger batches instead"
+            "GradientMergeOptimizer is not supported, because servers update after every batch; "
+            "use larger batches instead"
         )
     updates = updates_of(program, startup, decay_here=isinstance(mode, GeoConfig))
     if isinstance(mode, GeoConfig):
@@ -41,11 +43,11 @@ def model_source(
             plain = update.optimizer
             if type(plain) is not SGD or plain.l1 or plain.l2:
                 raise ConfigError(
-                    f"parameter '{update.parameter.name}' is updated by {plain!r}: GEO adds up the "
-                    "workers' own changes, which only makes sense for plain SGD"
+                    f"parameter '{update.parameter.name}' is updated by {plain!r}, but GEO adds up "
+                    "the workers' own changes, which only makes sense for plain SGD"
                 )
     tables = ServedTables(updates, name)
-    counter_names(program, list(tables.rate_of().values()))  # refuses rates that are fed
+    counter_names(program, list(tables.rate_of().values()))  # rejects rates that are fed
     return ModelSource(
         program=program.clone(),
         startup=startup.clone(),
@@ -56,7 +58,7 @@ def model_source(
 
 
 def require_apart(first: ModelSource, second: ModelSource) -> None:
-    """Raise ConfigError if one program has a dense parameter that the other updates.
+    """Raise ConfigError if one program uses a dense parameter that the other updates.
 
     Each training run has its own dense values, so neither would see the other's updates. Tables are
     shared.
@@ -66,9 +68,10 @@ def require_apart(first: ModelSource, second: ModelSource) -> None:
         both = sorted(updated & {parameter.name for parameter in other.program.all_parameters()})
         if both:
             raise ConfigError(
-                f"parameter '{both[0]}' is updated by one program of this job and used by another: "
-                "programs that train on servers can only share embeddings with is_sparse=True; "
-                "give it another name there, or train both losses in one program"
+                f"parameter '{both[0]}' is updated by one program in this job and used by another, "
+                "but programs that train on servers can only share embeddings with "
+                "is_sparse=True; give it a different name there, or train both losses in one "
+                "program"
             )
 
 
@@ -79,7 +82,7 @@ def train_on_servers(
     mode: str | ModeConfig,
     role: RoleInfo,
 ) -> ProgramTraining:
-    """Change both programs, in place, into those of a worker."""
+    """Convert both programs, in place, into a worker's programs."""
     training = ProgramTraining(source, mode, role)
     rewrite_for_worker(program, startup, source.tables.updates, training)
     return training
@@ -91,7 +94,7 @@ def rewrite_for_worker(
     """Change both programs in place.
 
     The main program sends gradients where it used to update parameters. The start-up program
-    fetches what servers hold instead of initializing it.
+    fetches the values that servers hold instead of initializing them.
     """
     block = program.global_block()
     block.ops = [op for op in block.ops if op.role != "optimize"]
@@ -118,7 +121,7 @@ def rewrite_for_worker(
 
 
 def _without_unused(ops: Sequence[Operator], sent: set[str]) -> list[Operator]:
-    """Return the operators without the weight decay of updates, which servers apply."""
+    """Return the operators without the updates' weight decay, which servers apply."""
     wanted = set(sent)
     kept: list[Operator] = []
     for op in reversed(ops):

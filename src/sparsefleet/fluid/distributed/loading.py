@@ -1,4 +1,4 @@
-"""Loads a folder of `fluid.io.save_persistables` into all servers while they serve."""
+"""Load a `fluid.io.save_persistables` folder into all servers while they serve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class FolderLoad:
-    """Loads on a thread of the first server, once the workers have defined the tables.
+    """Loads on a thread in the first server, once the workers have defined the tables.
 
     The workers wait until it reports the result. Only this server needs access to the folder.
     """
@@ -83,7 +83,9 @@ class FolderLoad:
 
 
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
-    """Return the counters of steps once a server has loaded a folder; None if none does."""
+    """Return the step counters once a server has loaded a folder, or None if no server loads
+    one.
+    """
     end = time.monotonic() + wait_s
     while True:
         try:

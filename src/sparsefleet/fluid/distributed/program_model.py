@@ -1,4 +1,4 @@
-"""A program's parameters bound to the servers, or to a store in this process."""
+"""A program's parameters, bound to the servers or to a store in this process."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ __all__ = ["ProgramModel", "ProgramModule", "ProgramPlacement"]
 class ProgramModule(nn.Module):
     """Holds tables as SparseEmbedding, and dense and frozen parameters, by name.
 
-    first_values: a scope after the start-up program has run.
-    table_optimizers: for parameters in tables that are updated.
+    first_values: a scope in which the start-up program has run.
+    table_optimizers: optimizers of the updated parameters in tables.
     updated: names of the updated dense parameters.
     """
 
@@ -78,7 +78,7 @@ class ProgramModule(nn.Module):
             if parameter.is_table:
                 optimizer = table_optimizers.get(name, optim.SGD(lr=0.0))
                 op = _filler(startup, name)
-                # Must be equal in all processes, so it cannot be drawn if the program has no seed.
+                # Must be equal in all processes, so it cannot be random if the program has no seed.
                 seed = table_seed(startup, op, startup.random_seed)
                 self._add_table(parameter, op, seed, optimizer)
             else:
@@ -96,7 +96,7 @@ class ProgramModule(nn.Module):
             if op.type != "assign_value":
                 raise ConfigError(
                     f"the start-up program initializes table '{name}' with '{op.type}', which "
-                    "servers do not support: use fluid.initializer.Uniform, Normal, Constant or "
+                    "servers do not support; use fluid.initializer.Uniform, Normal, Constant or "
                     "NumpyArray"
                 )
             values = torch.tensor(op.attrs["values"], dtype=torch.float32)
@@ -133,7 +133,7 @@ _CONNECT_S = 600.0  # Fluid's workers wait for servers indefinitely
 
 
 class ProgramPlacement(StorePlacement):
-    """Binds a program's model to servers, and also checkpoints what a worker keeps in its scope.
+    """Binds a program's model to servers, and also checkpoints the values in a worker's scope.
 
     Tables with given initial rows get them, unless servers load a folder.
     """
@@ -143,7 +143,9 @@ class ProgramPlacement(StorePlacement):
         self._module = module
         self._rates = rates
         self.scope: Scope | None = None
-        """Where this worker keeps what servers do not hold, such as statistics of batch norm."""
+        """The scope where this worker keeps values that servers do not hold, such as batch norm
+        statistics.
+        """
 
     def tensors(
         self,
@@ -156,7 +158,7 @@ class ProgramPlacement(StorePlacement):
         return ScopeTensors(model, in_tables, self._kept)
 
     def write_first_values(self, bound: DistributedModel) -> None:
-        # All workers look at the note, so that all raise if loading fails.
+        # All workers check the note, so that all of them raise if loading fails.
         counters = wait_until_loaded(bound.store, bound.name, bound.wait_s)
         if counters is not None:
             bound.continue_schedule(self._rates.steps_at(counters))
@@ -166,7 +168,7 @@ class ProgramPlacement(StorePlacement):
                 import_chunks(bound.store, name, [whole_rows(values.numpy())])
 
     def load(self, bound: DistributedModel, request: LoadRequest) -> None:
-        """Load a checkpoint; all workers get what the first one kept in its scope."""
+        """Load a checkpoint; all workers get the values that the first one kept in its scope."""
         super().load(bound, request)
         if bound.meeting.is_alone:
             return
@@ -245,12 +247,14 @@ class ProgramModel(DistributedModel):
         )
         self._source = source
         self._threads_lock = threading.Lock()
-        self._present = self.threads  # threads of the pass that have not left it
+        self._present = self.threads  # threads that have not left the pass yet
         self.workload: ProgramWorkload | None = None
-        """What the current pass runs."""
+        """The workload that the current pass runs."""
 
     def use_scope(self, scope: Scope, workload: ProgramWorkload) -> None:
-        """Prepare for a pass; checkpoints include what this worker keeps in the scope."""
+        """Prepare for a pass; checkpoints include the values that this worker keeps in the
+        scope.
+        """
         assert isinstance(self.placement, ProgramPlacement)
         self.placement.scope = scope
         self.workload = workload
@@ -258,7 +262,7 @@ class ProgramModel(DistributedModel):
     # -- threads --------------------------------------------------------------------------------
 
     def begin_pass(self, threads: int) -> None:
-        """Prepare the mode for a pass of this many threads, unless it is already in one."""
+        """Prepare the mode for a pass with this many threads, unless it is already in one."""
         if threads == self.threads == self._present:
             return
         self.mode.set_threads(threads)
@@ -281,7 +285,7 @@ class ProgramModel(DistributedModel):
         super().leave()
 
     def rejoin(self) -> None:
-        """Notify the mode that all threads are back, unless `begin_pass` has done it."""
+        """Notify the mode that all threads are back, unless `begin_pass` has done so."""
         if not self._present:
             super().rejoin()
             self._present = self.threads
@@ -289,7 +293,7 @@ class ProgramModel(DistributedModel):
     # -- values ---------------------------------------------------------------------------------
 
     def set_dense(self, held: torch.Tensor, new: torch.Tensor) -> None:
-        """Set a dense parameter; the first worker's value also goes to the servers."""
+        """Set a dense parameter; the first worker also sends its value to the servers."""
         tells = self.is_started and self.role.is_first_worker and not self._has_own_copies
         if tells:
             self.flush()
@@ -298,16 +302,16 @@ class ProgramModel(DistributedModel):
             for table, values in self.flat.arrays.items():
                 if np.may_share_memory(
                     values, held.numpy()
-                ):  # updates of the rest by other workers stay
+                ):  # keep other workers' updates to the rest
                     self.store.write_dense(table, values)
 
     def load_folder(
         self, folder: str | os.PathLike[str], filename: str | None
     ) -> dict[str, NDArray[Any]]:
-        """Load what `fluid.io.save_persistables` wrote, read by the first worker.
+        """Load files written by `fluid.io.save_persistables`, which the first worker reads.
 
-        All workers call it; on an error nothing has changed, and all raise. Returns the values of
-        variables that no server holds, by name.
+        Must be called by all workers; on an error nothing changes, and all of them raise. Returns
+        the values of variables that no server holds, by name.
         """
         self.finish()
 
@@ -327,9 +331,9 @@ class ProgramModel(DistributedModel):
         return {} if own is None else load_arrays(own)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of all generators the program draws from."""
+        """Return the state of all generators that the program draws from."""
         return program_random_state(self.workload)
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `random_state` returned."""
+        """Restore a state returned by `random_state`."""
         set_program_random_state(self.workload, state)

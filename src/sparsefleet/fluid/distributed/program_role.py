@@ -1,4 +1,4 @@
-"""The role of a program in a job, and how its operators find it."""
+"""The role of a program in a job, and how its operators find that role."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["ActiveRun", "ProgramRole", "active_role", "active_roles", "active_ru
 
 
 class ProgramRole(ABC):
-    """The role of a program, stored as `_distributed`; an Executor calls it around each run."""
+    """A program's role, stored as `_distributed`; an Executor calls its methods around each run."""
 
     holds_values = True
-    """Whether parameters are kept outside the scope: then the role also loads them."""
+    """Whether parameters are kept outside the scope; the role then also loads them."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         """Return the role of a copy or part of the program."""
@@ -38,7 +38,7 @@ class ProgramRole(ABC):
 
     @contextmanager
     def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
-        """Mark a run in this thread: its operators find this object and the step."""
+        """Mark a run in this thread, so that its operators find this object and the step."""
         self.get_ready(scope)
         _active.runs.append(ActiveRun(self, step))
         try:
@@ -53,7 +53,7 @@ class ProgramRole(ABC):
 
     @abstractmethod
     def get_ready(self, scope: Scope) -> None:
-        """Prepare a run: bring what it needs into the scope."""
+        """Prepare a run by bringing the values it needs into the scope."""
 
     def begin_pass(self, program: Program, threads: int) -> bool:
         """Announce the threads of a pass; return whether each must call `leave` at the end."""
@@ -63,12 +63,12 @@ class ProgramRole(ABC):
     def begin_training(self, workload: ProgramWorkload, threads: int) -> BoundModel | None:
         """Return the model that the engine trains on this many threads.
 
-        None if the program keeps its values in the scope: see `begin_pass` then.
+        Return None if the program keeps its values in the scope; see `begin_pass` for that case.
         """
         del workload, threads
         return None
 
-    def leave(self) -> None:  # noqa: B027  (only those who train wait for each other)
+    def leave(self) -> None:  # noqa: B027  (only training roles wait for each other)
         """Report that the calling thread has no more data in this pass."""
 
     def end_data(self, scope: Scope) -> None:  # noqa: B027
@@ -78,19 +78,19 @@ class ProgramRole(ABC):
         """Report that a thread failed, so that others do not wait for it."""
 
     def close(self) -> None:  # noqa: B027
-        """Handle a closed Executor: notify the other processes of the job."""
+        """Handle a closed Executor by notifying the job's other processes."""
 
-    # -- what operators do ----------------------------------------------------------------------
+    # -- for operators ---------------------------------------------------------------------------
 
     def hand_over(
         self, step: Step | None, parameters: Sequence[str], gradients: Sequence[Any]
     ) -> None:
-        """Pass gradients to the step, which sends them on when it ends."""
+        """Pass gradients to the step, which sends them when it ends."""
         del step, parameters, gradients
         raise ConfigError(f"{self} has no gradients to send")
 
     def fetch(self) -> None:
-        """Fetch the parameters of the servers into the scope."""
+        """Fetch the servers' parameters into the scope."""
         raise ConfigError(f"{self} has no parameters to receive")
 
     def serve(self) -> None:
@@ -101,7 +101,9 @@ class ProgramRole(ABC):
 
     @property
     def writes_model(self) -> bool:
-        """Return whether this process writes model files: one does, for all that share values."""
+        """Return whether this process writes model files; one process does so for all that share
+        values.
+        """
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
@@ -110,9 +112,9 @@ class ProgramRole(ABC):
     def open_tables(
         self, folders: Mapping[str, os.PathLike[str]]
     ) -> Iterator[tuple[TableFolders, Mapping[str, NDArray[Any]]]]:
-        """Start saving tables that live elsewhere, each in its folder.
+        """Start saving tables that live elsewhere, each in its own folder.
 
-        It also returns the values, as of that moment, of all other variables kept there.
+        Also returns the values, as of that moment, of all other variables kept there.
         """
         del folders
         yield from ()
@@ -142,20 +144,20 @@ _active = _ActiveRuns()
 
 
 def active_run(what: str) -> ActiveRun:
-    """Return the innermost run of this thread; `what` is the operator that needs it."""
+    """Return this thread's innermost run, which the operator `what` needs."""
     if not _active.runs:
         raise ConfigError(
-            f"operator '{what}' belongs to a distributed program, but this one is not: run "
-            "fleet.main_program or what DistributeTranspiler returned"
+            f"operator '{what}' needs a distributed program, but this one is not; run "
+            "fleet.main_program or the program that DistributeTranspiler returned"
         )
     return _active.runs[-1]
 
 
 def active_role(what: str) -> ProgramRole:
-    """Return the role of the program that this thread runs; `what` needs it."""
+    """Return the role of the program that this thread is running, which `what` needs."""
     return active_run(what).role
 
 
 def active_roles() -> list[ProgramRole]:
-    """Return the roles of the programs that this thread runs, the innermost last."""
+    """Return the roles of the programs that this thread is running, innermost last."""
     return [run.role for run in _active.runs]

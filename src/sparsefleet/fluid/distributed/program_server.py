@@ -17,7 +17,7 @@ __all__ = ["ProgramServer"]
 
 
 class ProgramServer(ProgramRole):
-    """One server of a job. The workers define its tables and update rules."""
+    """One server in a job. The workers define its tables and update rules."""
 
     def __init__(self, role: RoleInfo, source: ModelSource) -> None:
         self.role = role
@@ -28,21 +28,21 @@ class ProgramServer(ProgramRole):
         return f"the program of server {self.role.index} ({self.role.current_endpoint})"
 
     def main_program(self) -> Program:
-        """Serve."""
+        """Serve until the job ends."""
         made = Program()
         made.global_block().append_op("listen_and_serve")
         made._distributed = self
         return made
 
     def startup_program(self) -> Program:
-        """Return the start-up program, to run first; initial values may be loaded after it."""
+        """Return the start-up program, to be run first; initial values may be loaded after it."""
         made = Program()
         made.global_block().append_op("prepare_server")
         made._distributed = self
         return made
 
     def get_ready(self, scope: Scope) -> None:
-        del scope  # the values are in the workers and the server's tables
+        del scope  # the values are in the workers and in the server's tables
 
     def serve(self) -> None:
         load = self._folder
@@ -62,6 +62,6 @@ class ProgramServer(ProgramRole):
                 run_server(config)
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Load on the first server, for all servers, while it serves."""
+        """Load on the first server, for all servers, while it is serving."""
         if self.role.index == 0:
             self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

@@ -1,4 +1,4 @@
-"""The training of a program in one worker."""
+"""Train a program in one worker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ __all__ = ["ProgramTraining", "ServedRows", "ServedTensor"]
 
 
 class ServedTensor(LoDTensor):
-    """A view of the worker's copy of a parameter: set here and, during training, on the servers."""
+    """A view of the worker's copy of a parameter; setting it here also sets it on the servers in
+    training.
+    """
 
     def __init__(self, tensor: torch.Tensor, model: ProgramModel) -> None:
         super().__init__(tensor)
@@ -63,7 +65,7 @@ class ServedTensor(LoDTensor):
 
 
 class ServedRows(SparseParameter):
-    """A parameter with rows on servers: read through the mode, updated only by its steps."""
+    """A parameter with rows on servers, read through the mode and updated only by its steps."""
 
     def __init__(
         self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
@@ -77,7 +79,9 @@ class ServedRows(SparseParameter):
 
     @property
     def source(self) -> Pull:
-        """Return the store shared by all tables of a training, so that one request fetches all."""
+        """Return the store shared by all tables in a training run, so that one request fetches
+        all.
+        """
         return self._model.mode.pull
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
@@ -96,8 +100,8 @@ class ServedRows(SparseParameter):
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         del gradient, rate
         raise ConfigError(
-            f"parameter '{self.name}' is on servers: its gradients are sent with the step, by "
-            "the program that minimize or transpile changed"
+            f"parameter '{self.name}' is on servers; its gradients are sent with the step, by the "
+            "program that minimize or transpile changed"
         )
 
 
@@ -108,11 +112,11 @@ if TYPE_CHECKING:
 
 
 class ProgramTraining(ProgramRole):
-    """A program that trains on servers: what its runs, its Executor and `fleet` use.
+    """A program that trains on servers, as used by its runs, its Executor and `fleet`.
 
-    `fleet.init_worker` or the first run of one of the programs starts it: it waits for servers,
-    defines tables, and gives all workers the same values. A process that ends without `close`
-    closes it at exit.
+    `fleet.init_worker` or the first run of one of the programs starts it; it then waits for
+    servers, defines tables, and gives all workers the same values. A process that ends without
+    `close` closes it at exit.
     """
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
@@ -134,11 +138,11 @@ class ProgramTraining(ProgramRole):
         """Return the started model."""
         if self._model is None or not self._model.is_started:
             raise ConfigError(
-                "training on the servers has not begun, or has ended: call fleet.init_worker(), "
+                "training on the servers has not begun, or has ended; call fleet.init_worker(), "
                 "or run the start-up program"
                 if not self._is_closed
-                else "training on the servers has ended (fleet.stop_worker or Executor.close): do "
-                "this before"
+                else "training on the servers has ended (fleet.stop_worker or Executor.close); do "
+                "this before it ends"
             )
         return self._model
 
@@ -152,7 +156,7 @@ class ProgramTraining(ProgramRole):
         return self._model is not None and self._model.is_started
 
     def start(self) -> None:
-        """Connect to the servers unless connected; also after `close`."""
+        """Connect to the servers unless already connected; also works after `close`."""
         with self._lock:
             if self.is_started:
                 return
@@ -177,14 +181,14 @@ class ProgramTraining(ProgramRole):
             self._model.fail(error)
 
     def _close_at_exit(self) -> None:
-        """Close at exit; a script that ended with an error counts as lost.
+        """Close at exit; a worker whose script ended with an error counts as lost.
 
         If not all updates could be applied, the process ends with code 1.
         """
         error = getattr(sys, "last_value", None)
         if error is not None:
             self.fail(error)
-        with counted_at_exit(f"sending what training '{self.source.name}' still held"):
+        with counted_at_exit(f"sending the remaining updates of training '{self.source.name}'"):
             self.close()
 
     # -- runs ---------------------------------------------------------------------------------
@@ -210,7 +214,7 @@ class ProgramTraining(ProgramRole):
     def begin_training(self, workload: ProgramWorkload, threads: int) -> ProgramModel | None:
         if not self.begin_pass(workload.program, threads):
             return None
-        self.get_ready(workload.scope)  # no batch may do so
+        self.get_ready(workload.scope)  # batches may not
         self.model.use_scope(workload.scope, workload)
         return self.model
 
@@ -218,7 +222,7 @@ class ProgramTraining(ProgramRole):
         self.model.leave()
 
     def run(self, workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
-        """Run the program once: a step of the engine, if the program sends gradients."""
+        """Run the program once, as a step of the engine if the program sends gradients."""
         if not inputs.lowered.sends:
             return super().run(workload, inputs)
         self.get_ready(workload.scope)
@@ -233,7 +237,7 @@ class ProgramTraining(ProgramRole):
         self, step: Step | None, parameters: Sequence[str], gradients: Sequence[Any]
     ) -> None:
         if step is None:
-            raise ConfigError(f"{self} sends gradients outside of a step: run it with an Executor")
+            raise ConfigError(f"{self} sends gradients outside a step; run it with an Executor")
         given = dict(zip(parameters, gradients, strict=True))
         mode = self.model.mode
         made = StepGradients()
@@ -253,7 +257,7 @@ class ProgramTraining(ProgramRole):
         self.model.flush()
 
     def _link(self, scope: Scope) -> None:
-        """Make the scope's parameters the ones that servers and modes write."""
+        """Make the scope's parameters the ones that servers and modes write to."""
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
@@ -301,9 +305,9 @@ class ProgramTraining(ProgramRole):
 
 
 def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
-    """Copy gradients that share memory with another one, such as those of a sum's terms.
+    """Copy gradients that share memory with others, such as the gradients of a sum's terms.
 
-    The mode may overwrite what it is given.
+    The mode may overwrite the gradients that it receives.
     """
     seen: set[int] = set()
     for parts in tables.values():
@@ -315,7 +319,7 @@ def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
 
 
 def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:
-    if gradient is None:  # a step that changes nothing: others may wait for this worker's part
+    if gradient is None:  # an empty step, since others may wait for this one
         return np.zeros(math.prod(shape), np.float32)
     found: Floats = gradient.detach().reshape(-1).contiguous().cpu().numpy()
     return found

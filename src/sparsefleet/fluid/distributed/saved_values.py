@@ -1,4 +1,4 @@
-"""Converts values of a job to the variables of a single process, and back.
+"""Convert a job's values to the variables of a single process, and back.
 
 Letters: N elements of a dense table, S arrays of optimizer state.
 """
@@ -30,7 +30,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def served_arrays(cuts: TableFolders, tables: ServedTables) -> Arrays:
-    """Return variable -> value as of the snapshots: dense parameters and optimizer state."""
+    """Return variable -> value for dense parameters and optimizer state, as of the snapshots."""
     found: Arrays = {}
     for table in tables.dense:
         values, arrays = cuts.dense_table(table.name)
@@ -56,10 +56,10 @@ def load_tables(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, float]:
-    """Load parameters and their state from a folder of `save_persistables` into the servers.
+    """Load parameters and their state from a `save_persistables` folder into the servers.
 
-    Returns the counters of steps. Nothing changes if a file is missing or does not match. The
-    tables must be defined. Servers read the folders of tables; files of tables are read here and
+    Returns the step counters. Nothing changes if a file is missing or does not match. The tables
+    must be defined. Servers read tables saved as folders; tables saved as files are read here and
     sent in chunks.
     """
     counters = counter_names(program, list(tables.rate_of().values()))
@@ -85,7 +85,7 @@ def read_unserved(
 ) -> dict[str, NDArray[Any]]:
     """Return variable -> saved value for variables that each worker keeps itself.
 
-    These are statistics of batch norm, counts of an AUC, dense parameters that are not updated.
+    These are batch norm statistics, AUC counts and dense parameters that are not updated.
     """
     served = {variable.name for variable in _served(program, tables)}
     own = [v for v in program.list_vars() if v.persistable and v.name not in served]
@@ -93,7 +93,7 @@ def read_unserved(
 
 
 def _served(program: Program, tables: ServedTables) -> list[Variable]:
-    """Return the variables whose values are on servers, and the counters of steps."""
+    """Return the variables whose values are on servers, and the step counters."""
     names = [parameter.name for parameter in program.all_parameters() if parameter.is_table]
     for update in tables.updates:
         names += [update.parameter.name, *update.state.values(), *update.powers]
@@ -110,7 +110,7 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
         for update, value in zip(table.updates, values, strict=True):
             if array in update.state:
                 parts.append(_array(saved, update.state[array]).reshape(-1))
-            else:  # steps done, of which Fluid only keeps the power
+            else:  # number of steps done, of which Fluid only keeps the power
                 parts.append(np.full(len(value), _steps(update.powers, saved), np.float32))
         state.append(np.concatenate(parts))
     flat = np.concatenate(values)
@@ -118,7 +118,9 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
 
 
 def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> int:
-    """Return steps from base ** (steps + 1), using the largest base, which underflows last."""
+    """Return the steps computed from base ** (steps + 1), using the largest base, which
+    underflows last.
+    """
     name, base = max(powers.items(), key=lambda item: item[1])
     power = float(_array(saved, name).reshape(-1)[0])
     if power <= 0.0:

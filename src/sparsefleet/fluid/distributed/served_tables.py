@@ -1,4 +1,4 @@
-"""The tables on the servers that hold the parameters of a program."""
+"""The tables on the servers that hold a program's parameters."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Parameters with the same update rule, concatenated; one alone if the rule needs its norm."""
+    """Parameters with the same update rule, concatenated; just one if the rule needs its norm."""
 
     name: str
     optimizer: optim.Optimizer
     """The optimizer; its rate is ignored."""
     rate: str
-    """The variable with the learning rate."""
+    """The variable that holds the learning rate."""
     updates: tuple[Update, ...]
 
 
 class ServedTables:
     """The tables of a program: dense ones grouped by update rule, and one per sparse parameter.
 
-    name: of the training; programs on the same servers need different names.
+    name: the name of the training run; programs on the same servers need different names.
     """
 
     def __init__(self, updates: Sequence[Update], name: str) -> None:
         self.updates = list(updates)
         self.sparse = {u.parameter.name: u for u in updates if u.parameter.is_table}
-        """Updates of parameters with their own tables, by name."""
+        """Updates of parameters that have their own tables, by name."""
         groups: dict[tuple[optim.Optimizer, str, str], list[Update]] = {}
         for update in updates:
             if not update.parameter.is_table:
@@ -50,7 +50,7 @@ class ServedTables:
         ]
 
     def rate_of(self) -> dict[str, str]:
-        """Return table -> the variable with its rate."""
+        """Return table -> the variable that holds its rate."""
         rates = {table.name: table.rate for table in self.dense}
         return rates | {name: update.rate for name, update in self.sparse.items()}
 
@@ -62,12 +62,12 @@ def at_rate(optimizer: optim.Optimizer, rate: float) -> optim.Optimizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSource:
-    """A program after `minimize`, before it was changed for its role."""
+    """A program after `minimize`, before it is changed for its role."""
 
     program: Program
     startup: Program
     tables: ServedTables
     name: str
-    """Name of the training on the servers."""
+    """Name of the training run on the servers."""
     min_block_size: int = 8192
-    """Elements of a dense table per server; smaller parts are not worth another server."""
+    """Elements of a dense table per server; smaller parts are not worth an additional server."""

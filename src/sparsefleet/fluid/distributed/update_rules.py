@@ -1,4 +1,4 @@
-"""Translates the update operators and learning rates of a program into those of the servers."""
+"""Translate a program's update operators and learning rates into the servers'."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Update:
     optimizer: optim.Optimizer
     """The optimizer; its rate is ignored."""
     rate: str
-    """The variable with the learning rate."""
+    """The variable that holds the learning rate."""
     state: Mapping[str, str] = field(default_factory=dict)
-    """Array of the optimizer's state -> the variable that holds it in a single process."""
+    """Maps each array of optimizer state to the variable that holds it in a single process."""
     powers: Mapping[str, float] = field(default_factory=dict)
-    """Variables that hold base ** (steps done + 1) -> that base."""
+    """Maps each variable that holds base ** (steps done + 1) to its base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Rule:
     """Builds the optimizer from attrs and `first`, the initial value of the first accumulator."""
     state: Mapping[str, str] = field(default_factory=dict)
     powers: Mapping[str, str] = field(default_factory=dict)
-    """Slot -> attr with the base."""
+    """Maps a slot to the attr that holds the base."""
     takes_decay: bool = True
 
 
@@ -88,7 +88,7 @@ _RULES: dict[str, _Rule] = {
         _rmsprop,
         {"square": "MeanSquare", "mean": "MeanGrad", "buffer": "Moment"},
     ),
-    # Their own decay is l2; that of a regularizer stays in the gradient.
+    # Their own decay is l2; a regularizer's decay stays in the gradient.
     "lars_momentum": _Rule(
         lambda attrs: optim.Lars(
             momentum=attrs["mu"],
@@ -142,7 +142,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
         else:
             found.append(_of_dense(program, startup, op, makers, decay_here))
     if not found:
-        raise ConfigError("the program updates no parameter: call minimize(loss) first")
+        raise ConfigError("the program updates no parameter; call minimize(loss) first")
     return found
 
 
@@ -198,7 +198,7 @@ def _parameter(program: Program, op: Operator) -> Parameter:
 
 
 def _first_value(startup: Program, names: Sequence[str]) -> float:
-    """Return the initial value that the start-up program gives the first of these."""
+    """Return the initial value that the start-up program gives to the first of these variables."""
     for op in startup.global_block().ops:
         if names and op.type == "fill_constant" and op.output_arg_names == list(names[:1]):
             return float(op.attrs["value"])
@@ -206,9 +206,9 @@ def _first_value(startup: Program, names: Sequence[str]) -> float:
 
 
 class RateProgram:
-    """Computes rates for a number of steps with the program's own operators. Thread-safe.
+    """Computes the rates at a given step with the program's own operators. Thread-safe.
 
-    names: the variables with rates.
+    names: the variables that hold rates.
     first_values: a scope in which the start-up program was run.
     """
 
@@ -233,7 +233,7 @@ class RateProgram:
         return not self._counters
 
     def at(self, step: int) -> dict[str, float]:
-        """Return variable -> rate of the update after `step` steps."""
+        """Return variable -> rate for the update after `step` steps."""
         with self._lock:
             for name, grows in self._counters.items():
                 first = self._first[name]
@@ -250,8 +250,9 @@ class RateProgram:
         }
 
     def steps_at(self, counters: Mapping[str, float]) -> int:
-        """Return the step of these counters, the inverse of `counter_values`; 0 if there are
-        none."""
+        """Return the step that these counters are at, the inverse of `counter_values`; 0 if there
+        are none.
+        """
         steps = [
             round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
             for name, grows in self._counters.items()
@@ -261,9 +262,9 @@ class RateProgram:
 
 
 class TableRates:
-    """`modes.Schedule`: the rates of tables.
+    """A `modes.Schedule` of the tables' rates.
 
-    rate_of: table -> the variable with its rate.
+    rate_of: table -> the variable that holds its rate.
     """
 
     def __init__(self, rates: RateProgram, rate_of: Mapping[str, str]) -> None:
@@ -277,7 +278,7 @@ class TableRates:
 
 
 def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
-    """Return the operators that compute the variables, in order."""
+    """Return the operators that compute these variables, in order."""
     block = program.global_block()
     wanted = set(names)
     found: list[Operator] = []

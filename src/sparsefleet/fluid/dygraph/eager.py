@@ -1,4 +1,4 @@
-"""Fluid's imperative mode: layers compute immediately, on torch tensors."""
+"""Fluid's imperative mode, in which layers compute immediately on torch tensors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Eager(Variable):
     """A variable with a value."""
 
     tensor: torch.Tensor | None = None
-    _attached: torch.Tensor | None = None  # the value in the graph, while stop_gradient cuts it off
+    _attached: torch.Tensor | None = None  # the value in the graph while stop_gradient cuts it off
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -67,7 +67,7 @@ class _Eager(Variable):
                 self.tensor.requires_grad_(not stops)
 
     def value(self) -> Any:
-        """Return itself: programs write `x.value().get_tensor()`."""
+        """Return itself, since programs write `x.value().get_tensor()`."""
         return self
 
     def get_tensor(self) -> Any:
@@ -79,7 +79,7 @@ class _Eager(Variable):
     def held(self) -> torch.Tensor:
         """Return its value; raise ValueError if it has none."""
         if self.tensor is None:
-            raise ValueError(f"{self!r} has no value: nothing has computed it")
+            raise ValueError(f"{self!r} has no value, because nothing has computed it")
         return self.tensor
 
     def hold(self, tensor: torch.Tensor) -> None:
@@ -97,7 +97,8 @@ class _Eager(Variable):
         given = value.held() if isinstance(value, _Eager) else torch.as_tensor(np.asarray(value))
         if tuple(given.shape) != tuple(self.shape):
             raise AssertionError(
-                f"'{self.name}' has shape {list(self.shape)}, got values of {list(given.shape)}"
+                f"'{self.name}' has shape {list(self.shape)}, got values of shape "
+                f"{list(given.shape)}"
             )
         if dtype_name(given.dtype) != self.dtype:
             raise AssertionError(f"'{self.name}' holds {self.dtype}, got {given.dtype}")
@@ -105,14 +106,14 @@ class _Eager(Variable):
             self.held().copy_(given)
 
     def backward(self, backward_strategy: Any = None) -> None:
-        """Add the gradients of this variable to those of all variables it was computed from."""
+        """Add this variable's gradients to those of all variables that it was computed from."""
         del backward_strategy
         tensor = self.held()
         if tensor.requires_grad:
             torch.autograd.backward(tensor, torch.ones_like(tensor))
 
     def gradient(self) -> Any:
-        """Return the gradient as an array; None before `backward`."""
+        """Return the gradient as an array, or None before `backward`."""
         found = self.held().grad
         return None if found is None else np.array(found.detach().cpu().numpy())
 
@@ -171,8 +172,8 @@ class _EagerBlock(Block):
         self.vars: Any = WeakValueDictionary()
 
     def has_var(self, name: str) -> bool:
-        """Return False: a name is shared with no earlier variable, since each guard restarts
-        the numbers of names.
+        """Return False, because no earlier variable has the same name; each guard restarts
+        numbering.
         """
         del name
         return False
@@ -209,7 +210,7 @@ class _EagerBlock(Block):
         settings["is_table"] = False
         made = ParamBase(name, shape, dtype, **settings)
         made.block = self
-        self.vars[name] = made  # its creator keeps it
+        self.vars[name] = made  # its creator keeps a reference
         if initializer is not None:
             initializer(made, self)
         return made
@@ -233,7 +234,7 @@ class _EagerBlock(Block):
         op.block = self
         if op.has_sub_block:
             raise ProgramError.at(
-                op.site, type, "is for programs: in imperative mode use Python's if and while"
+                op.site, type, "is for programs; in imperative mode use Python's if and while"
             )
         known = {x.name: x for found in (*given.values(), *made.values()) for x in found}
         with torch.set_grad_enabled(self.program.role == "forward" and _mode.tracks):
@@ -267,7 +268,7 @@ def _compute(op: Operator, known: Mapping[str, Variable]) -> None:
         variable = known[name]
         if not isinstance(variable, _Eager):
             raise TypeError(
-                f"{op.site}: {op.type}: {variable!r} belongs to a program and has no value here: "
+                f"{op.site}: {op.type}: {variable!r} belongs to a program and has no value here; "
                 "create a variable from an array with dygraph.to_variable"
             )
         return variable.held()
@@ -368,7 +369,7 @@ enable_imperative, disable_imperative = enable_dygraph, disable_dygraph
 
 
 class BackwardStrategy:
-    """How gradients of a variable used several times are summed; kept, without effect here.
+    """How gradients of a variable used several times are summed; has no effect here.
 
     >>> BackwardStrategy().sort_sum_gradient
     False
@@ -443,8 +444,8 @@ def grad(
     no_grad_vars: Any = None,
     backward_strategy: Any = None,
 ) -> list[Any]:
-    """Return gradients of outputs with respect to inputs; create_graph: they have gradients,
-    too.
+    """Return gradients of outputs with respect to inputs; with create_graph, these also have
+    gradients.
     """
     del only_inputs, no_grad_vars, backward_strategy
     targets = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
@@ -466,14 +467,14 @@ def grad(
 
 
 def hold_gradient(parameter: ParamBase) -> VarBase:
-    """Return a variable with the gradient of a parameter."""
+    """Return a variable that holds a parameter's gradient."""
     found = parameter.held().grad
     assert found is not None
     return _hold_new(found.detach(), f"{parameter.name}@GRAD", stop_gradient=True)
 
 
 def kept_variable(name: str, value: Any) -> VarBase:
-    """Return a persistent variable of this name with a copy of the values."""
+    """Return a persistent variable with this name and a copy of the values."""
     array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
     made = _hold_new(torch.from_numpy(array.copy()), name, stop_gradient=True)
     made.persistable = True

@@ -19,9 +19,9 @@ Hook = Callable[..., Any]
 
 
 class Layer:
-    """A part of a network: parameters, other layers, and `forward`.
+    """A part of a network, with parameters, other layers, and `forward`.
 
-    name_scope: prefix of its parameter names; by default the name of the class.
+    name_scope: prefix of its parameter names; by default, the class name.
     """
 
     def __init__(self, name_scope: str | None = None, dtype: Any = "float32") -> None:
@@ -48,7 +48,7 @@ class Layer:
         is_bias: bool = False,
         default_initializer: Any = None,
     ) -> Any:
-        """Create a parameter, to be assigned to an attribute; None if `attr` is False."""
+        """Create a parameter to assign to an attribute, or return None if `attr` is False."""
         known = to_param_attr(attr)
         if known is None:
             return None
@@ -90,7 +90,7 @@ class Layer:
         elif isinstance(value, Layer):
             registers = self.__dict__.get("_sub_layers")
         if registers is None and isinstance(value, (Parameter, Layer)):
-            raise ValueError("call super().__init__() before layers and parameters are assigned")
+            raise ValueError("call super().__init__() before assigning layers and parameters")
         if registers is not None:
             self.__dict__.pop(name, None)
             registers[name] = value
@@ -153,8 +153,8 @@ class Layer:
     # -- use ------------------------------------------------------------------------------------
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Compute the output; subclasses define it."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward(): define it")
+        """Compute the output; must be defined by subclasses."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward(); define it")
 
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         for hook in list(self._before.values()):
@@ -176,12 +176,12 @@ class Layer:
         return HookHandle(self._after, hook)
 
     def train(self) -> None:
-        """Switch to training mode (dropout and the like on), including inner layers."""
+        """Switch to training mode (with dropout, for example), including inner layers."""
         for _, layer in self.named_sublayers(include_self=True):
             layer.training = True
 
     def eval(self) -> None:
-        """Switch to evaluation mode (dropout and the like off), including inner layers."""
+        """Switch to evaluation mode (without dropout, for example), including inner layers."""
         for _, layer in self.named_sublayers(include_self=True):
             layer.training = False
 
@@ -215,7 +215,7 @@ class Layer:
         include_sublayers: bool = True,
         use_structured_name: bool = True,
     ) -> None:
-        """Load values by path, or by parameter name."""
+        """Load values by path or by parameter name."""
         for path, value in self.state_dict(include_sublayers=include_sublayers).items():
             key = path if use_structured_name else value.name
             if key not in stat_dict:
@@ -226,7 +226,7 @@ class Layer:
 
 
 class HookHandle:
-    """Removes a hook with `remove`."""
+    """Removes a hook when `remove` is called."""
 
     def __init__(self, hooks: dict[int, Hook], hook: Hook) -> None:
         self._hooks, self._number = hooks, max(hooks, default=0) + 1
@@ -237,7 +237,7 @@ class HookHandle:
 
 
 class Sequential(Layer):
-    """Runs layers one after another; each is given by itself, or as (name, layer)."""
+    """Runs layers one after another; each is given alone or as (name, layer)."""
 
     def __init__(self, *layers: Any) -> None:
         super().__init__()

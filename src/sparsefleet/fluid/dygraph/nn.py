@@ -1,4 +1,4 @@
-"""Layers of `fluid.layers` as objects that keep their parameters."""
+"""The layers in `fluid.layers` as objects that keep their parameters."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ __all__ = [
 
 
 def _named(parameter: Any) -> Any:
-    """Return the attr that makes a layer use this parameter; False if there is none."""
+    """Return the attr that makes a layer use this parameter, or False if there is none."""
     return False if parameter is None else ExistingParamAttr(parameter)
 
 
 def _here(helper: LayerHelper, known: Any) -> Any:
-    """Return the parameter or buffer in the program that layers add to."""
+    """Return the parameter or buffer in the program that layers are added to."""
     if in_dygraph_mode() or known is None:
         return known
     if isinstance(known, Parameter):
@@ -151,7 +151,7 @@ class Conv3D(_Convolution):
 
 
 class Conv3DTranspose(_Convolution):
-    """A transposed convolution of volumes."""
+    """Applies a transposed convolution to volumes."""
 
     axes = 3
     is_transposed = True
@@ -170,7 +170,7 @@ class Conv3DTranspose(_Convolution):
 
 
 class Conv2DTranspose(_Convolution):
-    """A transposed convolution of images."""
+    """Applies a transposed convolution to images."""
 
     is_transposed = True
 
@@ -224,7 +224,7 @@ class Pool2D(Layer):
 
 
 class BatchNorm(Layer):
-    """Normalizes each channel over the batch; when testing, with the running statistics."""
+    """Normalizes each channel over the batch; in test mode, uses the running statistics."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class LayerNorm(Layer):
     def forward(self, input: Any) -> Any:
         if list(input.shape[-len(self._shape) :]) != self._shape:
             raise ValueError(
-                f"LayerNorm of {self._shape} got an input of shape {list(input.shape)}"
+                f"LayerNorm over {self._shape} got an input of shape {list(input.shape)}"
             )
         return normalization.layer_norm(
             input,
@@ -424,7 +424,7 @@ class InstanceNorm(Layer):
 
 
 class SpectralNorm(Layer):
-    """A weight divided by its largest singular value."""
+    """Divides a weight by its largest singular value."""
 
     def __init__(
         self,
@@ -483,7 +483,7 @@ class PRelu(Layer):
 
 
 class BilinearTensorProduct(Layer):
-    """act(x W_i y + b_i) for each i."""
+    """Computes act(x W_i y + b_i) for each i."""
 
     def __init__(
         self,
@@ -507,7 +507,7 @@ class BilinearTensorProduct(Layer):
 
 
 class GRUUnit(Layer):
-    """One step of a GRU: (hidden, reset hidden, gates)."""
+    """Computes one step of a GRU: (hidden, reset hidden, gates)."""
 
     def __init__(
         self,
@@ -536,7 +536,7 @@ class GRUUnit(Layer):
 
 
 class NCE(Layer):
-    """The loss of true classes against sampled ones."""
+    """Computes the loss of true classes against sampled ones."""
 
     def __init__(
         self,

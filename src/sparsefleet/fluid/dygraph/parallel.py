@@ -14,7 +14,7 @@ _SELECTED_GPUS = "FLAGS_selected_gpus"
 
 
 class ParallelEnv:
-    """The index of this process and the number of processes, from the launcher's environment."""
+    """This process's index and the number of processes, from the launcher's environment."""
 
     def __init__(self) -> None:
         self.nranks = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
@@ -40,14 +40,14 @@ class ParallelStrategy:
 
 
 def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrategy:
-    """Return the processes of this job; more than one is rejected, see `DataParallel`."""
+    """Return the processes in this job; more than one is rejected, see `DataParallel`."""
     made = strategy or ParallelStrategy()
     if made.nranks > 1:
         raise ProgramError.at(
             call_site(),
             "dygraph.parallel",
-            f"{made.nranks} processes: imperative training runs in one process; use a program "
-            "with fluid.incubate.fleet.collective, or sparsefleet.Trainer with ranks",
+            f"got {made.nranks} processes, but imperative training runs in one process; use a "
+            "program with fluid.incubate.fleet.collective, or sparsefleet.Trainer with ranks",
         )
     return made
 
@@ -68,7 +68,7 @@ class DataParallel(Layer):
         return loss
 
     def apply_collective_grads(self) -> None:
-        """Average gradients over processes: with one, they do not change."""
+        """Average gradients over processes; with one process, they do not change."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return self._layers.state_dict(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Saves parameters and optimizer state, and layers as programs."""
+"""Save parameters and optimizer state, and save layers as programs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NAMES = "StructuredToParameterName@@"
 def save_dygraph(state_dict: Mapping[str, Any], model_path: str) -> None:
     """Write `model_path`.pdparams, or .pdopt for optimizer state."""
     if os.path.basename(model_path) == "":
-        raise AssertionError(f"model_path must end with the name of a file, got {model_path!r}")
+        raise AssertionError(f"model_path must end with a file name, got {model_path!r}")
     if not state_dict:
-        raise AssertionError("state_dict is empty: there is nothing to save")
+        raise AssertionError("state_dict is empty; there is nothing to save")
     arrays: dict[str, Any] = {}
     names: dict[str, str] = {}
     for key, value in state_dict.items():
@@ -44,7 +44,9 @@ def save_dygraph(state_dict: Mapping[str, Any], model_path: str) -> None:
 def load_dygraph(
     model_path: str, keep_name_table: bool = False
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Load (parameters, optimizer state) that `save_dygraph` wrote; None for a missing part."""
+    """Load the (parameters, optimizer state) that `save_dygraph` wrote, with None for a missing
+    part.
+    """
     prefix = model_path
     for ending in (".pdparams", ".pdopt"):
         prefix = prefix.removesuffix(ending)
@@ -60,7 +62,7 @@ def load_dygraph(
             loaded.pop(_NAMES, None)
         found.append(loaded)
     if found == [None, None]:
-        raise RuntimeError(f"{prefix}: found neither .pdparams nor .pdopt")
+        raise RuntimeError(f"{prefix}: expected a .pdparams or .pdopt file, found neither")
     return found[0], found[1]
 
 
@@ -77,16 +79,18 @@ class _ArraysOnly(pickle.Unpickler):
         )
         if is_numpy or (module, name) in (("collections", "OrderedDict"), ("_codecs", "encode")):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not an array or a number: refused")
+        raise pickle.UnpicklingError(
+            f"{module}.{name} was refused, because it is not an array or a number"
+        )
 
 
 def declarative(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function unchanged: it computes the same in imperative mode."""
+    """Return the function unchanged, since it computes the same in imperative mode."""
     return function
 
 
 class TracedLayer:
-    """A layer as a program, to run with an Executor and to save for inference."""
+    """A layer converted to a program, to be run with an Executor and saved for inference."""
 
     def __init__(self, layer: Layer, inputs: Sequence[Any]) -> None:
         self._layer = layer
@@ -115,7 +119,7 @@ class TracedLayer:
         return layer(*given), TracedLayer(layer, given)
 
     def set_strategy(self, build_strategy: Any = None, exec_strategy: Any = None) -> None:
-        """Accept strategies of a compiled program, which do not affect results."""
+        """Accept a compiled program's strategies, which do not affect results."""
         del build_strategy, exec_strategy
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:

@@ -24,7 +24,9 @@ __all__ = [
 
 
 class LearningRateDecay:
-    """Base class: `step()` returns the rate at `step_num`; a call also advances the step."""
+    """Base class. `step()` returns the rate at `step_num`; calling the object also advances the
+    step.
+    """
 
     def __init__(self, begin: float = 0, step: float = 1, dtype: Any = "float32") -> None:
         self.step_num, self.step_size, self.dtype = begin, step, dtype
@@ -36,14 +38,14 @@ class LearningRateDecay:
 
     def step(self) -> float:
         """Return the current rate."""
-        raise NotImplementedError(f"{type(self).__name__} has no step(): define it")
+        raise NotImplementedError(f"{type(self).__name__} has no step(); define it")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume."""
+        """Return the state needed to resume."""
         return {"step_num": self.step_num}
 
     def set_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume where `state_dict` was taken."""
+        """Resume from the point where `state_dict` was called."""
         self.step_num = state_dict["step_num"]
 
     set_state_dict = set_dict
@@ -95,28 +97,28 @@ class _StepsDecay(LearningRateDecay):
 
 
 class NaturalExpDecay(_StepsDecay):
-    """rate * exp(-decay_rate * steps)."""
+    """Returns rate * exp(-decay_rate * steps)."""
 
     def step(self) -> float:
         return self._rate * math.exp(-self._decay * self._passed())
 
 
 class ExponentialDecay(_StepsDecay):
-    """rate * decay_rate ** steps."""
+    """Returns rate * decay_rate ** steps."""
 
     def step(self) -> float:
         return float(self._rate * self._decay ** self._passed())
 
 
 class InverseTimeDecay(_StepsDecay):
-    """rate / (1 + decay_rate * steps)."""
+    """Returns rate / (1 + decay_rate * steps)."""
 
     def step(self) -> float:
         return self._rate / (1 + self._decay * self._passed())
 
 
 class PolynomialDecay(LearningRateDecay):
-    """Decays from the rate to end_learning_rate with a power of the remaining steps."""
+    """Decays from the rate to end_learning_rate by a power of the remaining steps."""
 
     def __init__(
         self,
@@ -186,7 +188,9 @@ class NoamDecay(LearningRateDecay):
 
 
 class LinearLrWarmup(LearningRateDecay):
-    """Increases from start_lr to end_lr in warmup_steps, then uses another rate or schedule."""
+    """Increases from start_lr to end_lr over warmup_steps, then uses a different rate or
+    schedule.
+    """
 
     def __init__(
         self,
@@ -233,7 +237,7 @@ class _EpochDecay(LearningRateDecay):
 
     def get_lr(self) -> float:
         """Return the rate in this epoch."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_lr(): define it")
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr(); define it")
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch_num": self.epoch_num}
@@ -330,7 +334,7 @@ class ReduceLROnPlateau(LearningRateDecay):
         return self.learning_rate
 
     def step(self, loss: Any = None) -> Any:
-        """Record the loss of an epoch; without one, return the current rate."""
+        """Record the loss of an epoch, or return the current rate if there is none."""
         if loss is None:
             return self.learning_rate
         value = float(loss.numpy().reshape(-1)[0]) if hasattr(loss, "numpy") else float(loss)

@@ -1,4 +1,4 @@
-"""Runs programs: one by one, over a Dataset, and on several places at once."""
+"""Run programs: one by one, over a Dataset, and on several places at once."""
 
 from sparsefleet.fluid.unknown_names import known_names
 

@@ -85,15 +85,13 @@ class CompiledProgram:
         strategy, the replicas of all ranks train together.
         """
         if self._is_data_parallel:
-            raise AssertionError(
-                "this CompiledProgram is already data-parallel: create another one"
-            )
+            raise AssertionError("this CompiledProgram is already data-parallel; create a new one")
         block = self._program.global_block()
         if loss_name is not None:
             block.var(getattr(loss_name, "name", loss_name))
         elif any(op.type == "backward" for op in block.ops):
             raise AssertionError(
-                "the program has a backward pass, so its loss must be named: "
+                "the program has a backward pass, so its loss must be named; use "
                 "with_data_parallel(loss_name=loss.name)"
             )
         if build_strategy is not None:
@@ -107,17 +105,19 @@ class CompiledProgram:
         return self
 
     def _with_inference_optimize(self, config: AnalysisConfig) -> CompiledProgram:
-        """Let `Executor.run` feed a list of PaddleTensors to a predictor; Fluid's private call."""
+        """Let `Executor.run` feed a list of PaddleTensors to a predictor; this is a private call
+        in Fluid.
+        """
         from sparsefleet.fluid.executor.predictor import create_paddle_predictor
 
         if self._is_data_parallel or self._is_inference:
-            raise AssertionError("this CompiledProgram is already compiled: create another one")
+            raise AssertionError("this CompiledProgram is already compiled; create a new one")
         self._predictor = create_paddle_predictor(config)
         self._is_inference = True
         return self
 
     def of_program(self, program: Program) -> CompiledProgram:
-        """Return a copy, compiled in the same way, that runs another program."""
+        """Return a copy, compiled in the same way, that runs a different program."""
         made = copy.copy(self)
         made._program = program
         made._compiled = made._compiled_for = None
@@ -136,8 +136,8 @@ class CompiledProgram:
             self._program.changed()
 
     def compiled(self, scope: Scope, place: Place) -> DataParallel:
-        """Return what runs it, created at the first call; ValueError for another scope or place
-        later.
+        """Return the runner, created by the first call; raise ValueError if the scope or place
+        changes.
         """
         if self._compiled is None or self._compiled_for != (scope, place):
             return self._compile(scope, place)
@@ -147,8 +147,8 @@ class CompiledProgram:
         if self._compiled is not None:
             if self._compiled_for != (scope, place) and self._share_vars_from is None:
                 raise ValueError(
-                    "this CompiledProgram was first run with another scope or place: compile the "
-                    "program again for this one"
+                    "this CompiledProgram was first run with a different scope or place; compile "
+                    "the program again for this one"
                 )
             return self._compiled
         self._compiled_for = (scope, place)
@@ -160,11 +160,13 @@ class CompiledProgram:
         if self._share_vars_from is not None:
             shared = self._share_vars_from._compiled
             if not self._share_vars_from._is_data_parallel:
-                raise ValueError("share_vars_from: that program is not data-parallel")
+                raise ValueError(
+                    "share_vars_from is not data-parallel; call its with_data_parallel first"
+                )
             if shared is None:
                 raise ValueError(
-                    "share_vars_from: that program has not been run, so it has no variables to "
-                    "share: run it first"
+                    "share_vars_from has not been run, so it has no variables to share; run it "
+                    "first"
                 )
         return DataParallel(
             self._program,
@@ -183,12 +185,12 @@ class CompiledProgram:
 
 
 def plain_program(program: Any) -> Any:
-    """Return the program of a CompiledProgram; anything else unchanged."""
+    """Return the program in a CompiledProgram; return anything else unchanged."""
     return program._program if isinstance(program, CompiledProgram) else program
 
 
 def _own_copy(strategy: AnyStrategy | None, kind: type[AnyStrategy]) -> AnyStrategy:
-    """Copy the settings: as in Fluid, changes after compiling have no effect."""
+    """Copy the settings because, as in Fluid, changes after compiling have no effect."""
     if strategy is None:
         return kind()
     if not isinstance(strategy, kind):

@@ -1,4 +1,4 @@
-"""Runs a program on several places: splits feeds, combines gradients, collects results."""
+"""Run a program on several places: split feeds, combine gradients, collect results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Runner(Protocol):
 class DataParallel:
     """A program with `count` replicas.
 
-    locals: scopes of replicas of another program, to be shared.
+    locals: replica scopes of another program to share.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class DataParallel:
     ) -> None:
         if locals and len(locals) != count - 1:
             raise ValueError(
-                f"share_vars_from: that program has {len(locals) + 1} places, this one has "
-                f"{count}: use the same places for both"
+                f"share_vars_from has {len(locals) + 1} places, but this program has {count}; use "
+                "the same places for both"
             )
         self.replicas = Replicas(count, scope, execution.num_threads, locals, device=device)
         self._program = program
@@ -81,9 +81,9 @@ class DataParallel:
             draw_program(program, build.debug_graphviz_path)
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Run once; return a result per replica, or only the first one's in async_mode.
+        """Run once; return one result per replica, or only the first one's in async_mode.
 
-        With `dry_run` of the ExecutionStrategy nothing is run, and nothing can be fetched.
+        With ExecutionStrategy's `dry_run`, nothing is run, and nothing can be fetched.
         """
         if self._is_dry and not fetches:
             return []
@@ -105,7 +105,7 @@ class DataParallel:
             return self.replicas.run(program, feeds, fetches)
 
     def program_of_rank(self) -> Program:
-        """Return what an Executor runs on one place of this process."""
+        """Return the program that an Executor runs on one of this process's places."""
         return self._program_for(1)
 
     def _feeds_or_end(self, runner: Runner, feed: Any) -> list[Fed]:
@@ -118,7 +118,7 @@ class DataParallel:
             raise
 
     def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Let each replica run the whole program; on servers they are the threads of the mode."""
+        """Let each replica run the whole program; on servers, replicas are the mode's threads."""
         role = self._program._distributed
         rounds = self._iterations if self._program.loaders and not feed else 1
         for _ in range(rounds):
@@ -165,15 +165,15 @@ class DataParallel:
         count, trains = self.replicas.count, self._trains
         if not feed or len(feed) > count or (trains and len(feed) < count):
             raise ValueError(
-                f"feed is a list of {len(feed)} dicts for {count} places: expected one per place"
+                f"feed is a list of {len(feed)} dicts for {count} places, expected one per place"
                 + ("; a loader with drop_last=True drops a short last group" if trains else "")
             )
         return [feed_of(self._program, one) for one in feed]
 
     def _loaded(self, runner: Runner, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Return what loaders add to the feed, a batch for each replica.
+        """Return the batches that loaders add to the feed, one per replica.
 
-        Fewer at the end of the data, unless loaders drop them.
+        There are fewer at the end of the data, unless loaders drop them.
         """
         for index in range(self.replicas.count):
             try:
@@ -193,9 +193,7 @@ class DataParallel:
         return variable is not None and variable.persistable
 
     def _program_for(self, count: int) -> Program:
-        """Return the program with the loss gradient that the strategy sets for this many
-        replicas.
-        """
+        """Return the program with the loss gradient that the strategy sets for `count` replicas."""
         strategy = self._build.gradient_scale_strategy
         keeps_scale = strategy is Scale.One or (strategy is Scale.CoeffNumDevice and count == 1)
         if keeps_scale and self._rank is None:
@@ -222,10 +220,10 @@ class DataParallel:
 
 
 def merged_values(values: Sequence[Any]) -> Any:
-    """Concatenate the results of replicas along the first dimension; None if one has none."""
+    """Concatenate replicas' results along the first dimension; return None if one has none."""
     if any(value is None for value in values):
         return None
-    if all(isinstance(value, list) for value in values):  # arrays: element by element
+    if all(isinstance(value, list) for value in values):  # for arrays, element by element
         return [
             (merged_values([item[0] for item in items]), merged_lod([item[1] for item in items]))
             for items in zip(*values, strict=True)
@@ -237,8 +235,8 @@ def merged_values(values: Sequence[Any]) -> Any:
 def _rows(value: Any) -> torch.Tensor:
     if not hasattr(value, "numpy"):
         raise ConfigError(
-            f"cannot merge {type(value).__name__} values of several replicas: "
-            "fetch it with return_merged=False"
+            f"cannot merge {type(value).__name__} values from several replicas; fetch it with "
+            "return_merged=False"
         )
     return torch.from_numpy(value.numpy())
 
@@ -264,7 +262,7 @@ def split_fed(
     """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
 
     persistable: variables for which every replica gets the same row if only one is fed.
-    may_be_few: with fewer samples than replicas, return one part per sample; otherwise raise.
+    may_be_few: if there are fewer samples than replicas, return one part per sample, not an error.
 
     >>> feeds = split_fed(({"x": torch.arange(5)}, {}), 2)
     >>> [values["x"].tolist() for values, _ in feeds]
@@ -311,7 +309,7 @@ def _part(tensor: torch.Tensor, lod: Lod, begin: int, end: int) -> tuple[torch.T
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system and other users of a GPU; the next run allocates again."""
+    """Return freed memory to the system and other GPU users; the next run allocates it again."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -321,7 +319,7 @@ def give_back_freed_memory() -> None:
 
 @cache
 def _trim() -> Any:
-    """Return glibc's malloc_trim; None with another C library."""
+    """Return glibc's malloc_trim, or None with a different C library."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 

@@ -1,4 +1,4 @@
-"""Runs programs over the batches of a Dataset, with the engine."""
+"""Run programs over the batches of a Dataset, with the engine."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class FetchHandler:
         self, var_dict: Mapping[str, Any] | str | None = None, period_secs: float = 60
     ) -> None:
         if var_dict is None:
-            raise AssertionError("FetchHandler needs var_dict: key -> variable")
+            raise AssertionError("FetchHandler needs var_dict, a dict of key -> variable")
         self.var_dict = {var_dict: var_dict} if isinstance(var_dict, str) else dict(var_dict)
         self.period_secs = period_secs
 
     def help(self) -> None:
-        """Print how to derive a handler."""
+        """Print an example of how to derive a handler."""
         print(
             "class Handler(FetchHandler):\n"
             "    def handler(self, res_dict):\n"
@@ -80,8 +80,8 @@ class FetchHandler:
         )
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Handle the fetched arrays by key, None for those without a value yet; prints them unless
-        overridden.
+        """Handle the fetched arrays by key, with None for those without a value; by default, print
+        them.
         """
         for key, value in res_dict.items():
             if value is not None:
@@ -89,7 +89,7 @@ class FetchHandler:
 
 
 class FetchHandlerMonitor:
-    """Calls a FetchHandler periodically with the values in a scope, from `start` to `stop`."""
+    """Calls a FetchHandler periodically with values from a scope, between `start` and `stop`."""
 
     def __init__(self, scope: Scope, handler: FetchHandler) -> None:
         self._scope, self._handler = scope, handler
@@ -101,7 +101,7 @@ class FetchHandlerMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop calling; wait for a call under way."""
+        """Stop calling; wait for a call in progress."""
         self._ended.set()
         self._thread.join()
 
@@ -120,51 +120,53 @@ class FetchHandlerMonitor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetching:
-    """What to fetch and print during a pass over a Dataset."""
+    """The values to fetch and print during a pass over a Dataset."""
 
     names: Sequence[str] = ()
     infos: Sequence[str] = ()
     print_period: int = 100
-    """Batches of the first thread, which prints, between two prints."""
+    """Number of batches between two prints, counted in the first thread, which prints."""
     printer: FetchPrinter = field(default_factory=FetchPrinter)
     """Counts the batches of the first thread across passes."""
     debug: bool = False
-    """Also print the speed and the mean operator times of the first thread to stderr."""
+    """Whether to also print the first thread's speed and mean operator times to stderr."""
     handler: FetchHandler | None = None
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.infos):
             raise AssertionError(
-                f"fetch_list has {len(self.names)} variables, fetch_info {len(self.infos)} texts: "
-                "expected the same number"
+                f"fetch_list has {len(self.names)} variables and fetch_info {len(self.infos)} "
+                "texts, expected the same number"
             )
 
     @property
     def fetches(self) -> list[str]:
-        """Return all names a run fetches: those to print, then those of the handler."""
+        """Return all names that a run fetches: those to print, then the handler's."""
         wanted: Iterable[Any] = () if self.handler is None else self.handler.var_dict.values()
         return [*self.names, *filter(None, map(_name_of, wanted))]
 
 
 def _name_of(variable: Any) -> str:
-    """Return the name of a handler's variable, which may be given as a name, or be None."""
+    """Return the name of a handler's variable, which may be given as a name or None."""
     return variable if isinstance(variable, str) else getattr(variable, "name", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """Options beyond Fluid: checkpoints while training, resuming, a progress display."""
+    """Options that Fluid does not have: checkpoints while training, resuming, a progress
+    display.
+    """
 
     checkpoints: CheckpointConfig | None = None
     resume: str | os.PathLike[str] | None = None
     progress: bool | None = None
-    """None: use the environment's setting."""
+    """None uses the environment's setting."""
 
     def __post_init__(self) -> None:
         check_resume(self.resume, self.checkpoints)
 
     def completed(self, number: int) -> Saving:
-        """Return the settings, with those of the environment where the script gives none.
+        """Return the settings, using the environment's where the script gives none.
 
         number: index of the program among those that this process trains, from 1.
         """
@@ -181,7 +183,7 @@ class Saving:
 
 
 class _Trained:
-    """What persists for a program between calls of `train_from_dataset`."""
+    """A program's state that persists between calls to `train_from_dataset`."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -203,8 +205,9 @@ def _trained_so_far(program: Program) -> _Trained:
 class DatasetRun:
     """One pass of a program over a Dataset.
 
-    Threads take batches in turn, and share the scope's variables without locks, as in Fluid; only
-    updates of one parameter wait for each other. The first error stops all of them and is raised.
+    Threads take batches in turn and share the scope's variables without locks, as in Fluid;
+    only updates to the same parameter wait for each other. The first error stops all threads and is
+    raised.
 
     saving: None for a pass that does not train.
     """
@@ -260,7 +263,7 @@ class DatasetRun:
         trained.has_resumed = trained.has_resumed or saving.resume is not None
 
     def _begin(self, threads: int) -> BoundModel:
-        """Return what the engine trains, ready for the threads of this pass."""
+        """Return the model that the engine trains, ready for the threads of this pass."""
         role, scope = self._program._distributed, self._workload.scope
         if role is not None:
             served = role.begin_training(self._workload, threads)
@@ -272,14 +275,14 @@ class DatasetRun:
         saves = checkpoints is not None or self._saving.resume is not None
         if leaves and saves:
             raise ConfigError(
-                f"{role} cannot be saved while it trains: save between passes "
-                "with fleet.save_check_point"
+                f"{role} cannot be saved while it trains; save between passes with "
+                "fleet.save_check_point"
             )
         model = ScopeModel(self._program, scope)
         if saves and model.reads_servers:
             raise ConfigError(
-                f"{role}: this program sends no gradients, so there is nothing to save or resume; "
-                "pass checkpoints= and resume= to the program that trains"
+                f"{role} sends no gradients, so there is nothing to save or resume; pass "
+                "checkpoints= and resume= to the program that trains"
             )
         if saves:
             deltas = 0 if checkpoints is None else checkpoints.deltas_between_fulls
@@ -292,23 +295,25 @@ class DatasetRun:
         if checkpoints is not None and checkpoints.deltas_between_fulls:
             raise ConfigError(
                 f"CheckpointConfig.deltas_between_fulls is {checkpoints.deltas_between_fulls}, but "
-                "servers do not track changed rows of a program's tables: set it to 0"
+                "servers do not track changed rows in a program's tables; set it to 0"
             )
 
     def _prefetches(self, model: BoundModel) -> bool | None:
-        """Return True for server rows that no thread here changes; None: the engine decides."""
+        """Return True for server rows that no thread here changes, or None to let the engine
+        decide.
+        """
         return True if isinstance(model, ScopeModel) and model.reads_servers else None
 
 
 class _Reports:
-    """Prints what Fluid prints while a pass runs; subscribes to the engine's events."""
+    """Prints what Fluid prints during a pass; subscribes to the engine's events."""
 
     def __init__(self, fetching: Fetching) -> None:
         self._fetching = fetching
         self.times = OpTimes() if fetching.debug else None
         """Measures operator times in the first thread."""
         self._view: PassView | None = None
-        self._latest: dict[str, Any] = {}  # variable -> value, of the handler
+        self._latest: dict[str, Any] = {}  # the handler's variable -> value
 
     def attach(self, events: Events) -> None:
         """Subscribe to the events that print something."""
@@ -350,7 +355,7 @@ class _Reports:
 
 
 def _fit_and_show(training: Training[BoundModel], source: BatchSource) -> None:
-    """Train one pass; show its progress and finally where the time went."""
+    """Train for one pass, showing its progress and, at the end, where the time went."""
     display = make_display(quiet=False, log_interval_s=_SHOWN.log_interval_s)
     reporter = ProgressReporter(
         training.distributed,
@@ -377,7 +382,7 @@ def _fit_and_show(training: Training[BoundModel], source: BatchSource) -> None:
 
 
 def _speed(view: PassView) -> str:
-    """Return the batches, the speed and the time spent on reading, so far."""
+    """Return the batches, the speed and the time spent reading so far."""
     so_far, took = view.total(), max(monotonic() - view.begun, 1e-9)
     return (
         f"{so_far.steps} batches, {so_far.examples / took:.1f} examples/s, mean read time "
@@ -387,7 +392,7 @@ def _speed(view: PassView) -> str:
 
 
 def _loss_of(program: Program) -> str | None:
-    """Return the variable that the program minimizes; None if it does not train."""
+    """Return the variable that the program minimizes, or None if it does not train."""
     losses = [op.input("Loss")[0] for op in program.global_block().ops if op.type == "backward"]
     return losses[-1] if losses else None
 
@@ -397,6 +402,6 @@ def check_no_updates(program: Program) -> None:
     for op in program.global_block().ops:
         if op.role == "optimize":
             raise ConfigError(
-                f"infer_from_dataset was given a program that trains ('{op.type}', {op.site}): "
+                f"infer_from_dataset was given a program that trains ('{op.type}', {op.site}); "
                 "pass program.clone(for_test=True), created before minimize"
             )

@@ -54,7 +54,7 @@ __all__ = ["Executor", "PeriodicFetch", "as_numpy", "fetch_names", "global_scope
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return the values of a LoDTensor as an array; for a list, convert each element.
+    """Return a LoDTensor's values as an array; for a list, convert each element.
 
     Raises RuntimeError for a tensor with sequences, which an array cannot hold.
     """
@@ -62,7 +62,7 @@ def as_numpy(tensor: Any) -> Any:
         return [as_numpy(item) for item in tensor]
     if isinstance(tensor, LoDTensor) and tensor.lod():
         raise RuntimeError(
-            f"a LoDTensor with the LoD {tensor.lod()} cannot be converted to an array: fetch it "
+            f"a LoDTensor with the LoD {tensor.lod()} cannot be converted to an array; fetch it "
             "with return_numpy=False"
         )
     return np.array(tensor)
@@ -92,10 +92,10 @@ class Executor:
         self._closed = False
         # Without a GPU, runs need not check where their tensors are.
         self.device = device_of(self.place) if is_compiled_with_cuda() else None
-        """Where programs run; None: only the CPU is available."""
+        """Where programs run; None if only the CPU is available."""
 
     def close(self) -> None:
-        """Close this executor, and leave the jobs its programs take part in."""
+        """Close this executor and leave the jobs that its programs take part in."""
         self._closed = True
         for role in self._roles:
             role.close()
@@ -115,11 +115,11 @@ class Executor:
     ) -> list[Any]:
         """Run the program once and return the fetched values in order.
 
-        return_numpy: return arrays; otherwise LoDTensors, which values with LoD require.
+        return_numpy: return arrays instead of LoDTensors; values with LoD require LoDTensors.
         return_merged: for a data-parallel program, concatenate the values of all places; otherwise
             return a list per variable.
         use_prune: run only the updates and what the fetches need. Update operators in fetch_list,
-            as returned by `minimize`, have this effect, and no other updates run.
+            as returned by `minimize`, have the same effect, and no other updates then run.
         use_program_cache: has no effect, since lowered programs are always cached.
         """
         del feed_var_name, fetch_var_name, use_program_cache
@@ -170,16 +170,16 @@ class Executor:
         resume: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """Train one pass over a Dataset with `thread` threads; 0 uses the dataset's number.
+        """Train for one pass over a Dataset with `thread` threads; 0 uses the dataset's number.
 
-        Every print_period batches, counted over passes, the first thread prints
-        `info<TAB>name<TAB>values` for each variable of fetch_list.
+        Every print_period batches, counted across passes, the first thread prints
+        `info<TAB>name<TAB>values` for each variable in fetch_list.
 
-        Beyond Fluid:
+        These options go beyond Fluid:
         checkpoints: save the program and its position in the data while it trains, and at the end.
-        resume: "auto" resumes from the newest of `checkpoints`, a path from that checkpoint. Calls
-            that had finished before the checkpoint return immediately.
-        progress: show speed and loss, and finally where the time went.
+        resume: "auto" resumes from the newest of `checkpoints`, and a path from that checkpoint.
+            Calls that had finished before the checkpoint return immediately.
+        progress: show speed and loss and, at the end, where the time went.
         """
         _check_dataset(dataset)
         fetching = self._fetching(debug, fetch_list, fetch_info, print_period, fetch_handler)
@@ -198,7 +198,7 @@ class Executor:
         print_period: int = 100,
         fetch_handler: FetchHandler | None = None,
     ) -> None:
-        """Run a program that does not train over a Dataset; see `train_from_dataset`."""
+        """Run a non-training program over a Dataset; see `train_from_dataset`."""
         check_no_updates(self.checked(program))
         _check_dataset(dataset)
         fetching = self._fetching(debug, fetch_list, fetch_info, print_period, fetch_handler)
@@ -207,7 +207,7 @@ class Executor:
     def checked(self, program: Any) -> Program:
         """Return the program to run; None means the default one."""
         if self._closed:
-            raise RuntimeError("this executor is closed: create another one")
+            raise RuntimeError("this executor is closed; create a new one")
         program = default_main_program() if program is None else plain_program(program)
         if not isinstance(program, Program):
             raise TypeError(f"an Executor runs a fluid.Program, got {program!r}")
@@ -232,7 +232,7 @@ class Executor:
         lods: Mapping[str, Lod],
         fetches: Sequence[str],
     ) -> Lowered:
-        """Return the program lowered for such a feed; cached until the program changes."""
+        """Return the program lowered for a feed like this one; cached until the program changes."""
         known = self._lowered.setdefault(program, {})
         key = (
             program.version,
@@ -247,7 +247,7 @@ class Executor:
 
     def _newly_lowered(self, program: Program, known: dict[Any, Lowered], key: Any) -> Lowered:
         *_, feeds, with_lod, fetches = key
-        with self._lowering:  # the threads of a pass ask for the same program at once
+        with self._lowering:  # a pass's threads ask for the same program at the same time
             if key not in known:
                 if any(other[0] != program.version for other in known):
                     known.clear()
@@ -257,13 +257,13 @@ class Executor:
             return known[key]
 
     def _prepare(self, program: Program, scope: Scope) -> None:
-        """Create persistent variables in the scope, and move them to the device of the executor."""
+        """Create persistent variables in the scope and move them to the executor's device."""
         if scope.prepared.get(program) != program.version:
             scope.prepared[program] = program.version
             for variable in program.list_vars():
                 if variable.persistable and scope.find_var(variable.name) is None:
                     scope.var(variable.name)
-        if self.device is not None:  # it may have been loaded, or set by the user
+        if self.device is not None:  # it may have been loaded or set by the user
             kept = (found.name for found in program.list_vars() if found.persistable)
             bring_to_device(scope, kept, self.device)
 
@@ -278,7 +278,9 @@ class Executor:
     def _pruned(
         self, program: Any, feed: Any, fetches: Sequence[str], updates: Sequence[Operator]
     ) -> Any:
-        """Return the part of a program that a run needs, cached for the next such run."""
+        """Return the part of a program that a run needs, cached for the next run of the same
+        kind.
+        """
         plain = plain_program(program)
         first = feed[0] if isinstance(feed, (list, tuple)) and feed else feed
         feeds = tuple(sorted(first or ()))
@@ -324,7 +326,7 @@ class Executor:
         fetching: Fetching,
         saving: Saving | None,
     ) -> None:
-        """Run a program over a Dataset; saving: None for a pass that does not train."""
+        """Run a program over a Dataset; `saving` is None for a pass that does not train."""
         scope = scope or global_scope()
         plain = self._of_rank(program, scope) or self.checked(program)
         self._prepare(plain, scope)
@@ -334,7 +336,9 @@ class Executor:
         DatasetRun(self.lowered, plain, scope, fetching, saving).over(dataset, threads)
 
     def _of_rank(self, program: Any, scope: Scope) -> Program | None:
-        """Return what this rank runs of a compiled program; None outside collective jobs."""
+        """Return the program that this rank runs for a compiled program, or None outside
+        collective jobs.
+        """
         if not (isinstance(program, CompiledProgram) and program._is_data_parallel):
             return None
         if program._build_strategy.num_trainers == 1:
@@ -350,7 +354,7 @@ class Executor:
             raise
 
     def loaded_feed(self, program: Program, feed: Any) -> Any:
-        """Return the feed, extended by a batch of each started loader of the program."""
+        """Return the feed, extended by a batch from each of the program's started loaders."""
         for loader in program.loaders:
             names = [variable.name for variable in loader.feed_list]
             is_here = any(program.global_block().has_var(name) for name in names)
@@ -360,7 +364,7 @@ class Executor:
 
 
 def _run_alone(workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
-    """Run a program that keeps its own values; if it trains, that is a step of this process."""
+    """Run a program that keeps its own values; if it trains, this is one step of this process."""
     begun = perf_counter()
     result = workload.run(inputs)
     if inputs.lowered.has_backward:
@@ -373,11 +377,13 @@ def _check_dataset(dataset: Any) -> None:
     if dataset is None:
         raise RuntimeError("dataset is need and should be initialized")
     if dataset.thread_num <= 0:
-        raise RuntimeError(f"the dataset has {dataset.thread_num} threads: call set_thread")
+        raise RuntimeError(
+            f"the dataset has {dataset.thread_num} threads, expected at least 1; call set_thread"
+        )
 
 
 def fetch_names(fetch_list: Any) -> list[str]:
-    """Return the names of the variables to fetch, given as variables or names, one or several."""
+    """Return the names of the variables to fetch, given as one or more variables or names."""
     variables, _ = split_fetches(fetch_list)
     return [item if isinstance(item, str) else item.name for item in variables]
 
@@ -393,7 +399,7 @@ def _fed_within(program: Program, feed: Any) -> Any:
 def _collected(
     fetches: Sequence[str], results: Sequence[RunResult], return_numpy: bool, merge: bool
 ) -> list[Any]:
-    """Return the results of the replicas of a data-parallel program, per variable."""
+    """Return a data-parallel program's results from all replicas, per variable."""
     found = []
     for index, name in enumerate(fetches):
         values = [result.fetched[index] for result in results]
@@ -423,14 +429,14 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
         return LoDTensor(value.clone(), [level.cpu().numpy() for level in lod])
     if lod:
         raise RuntimeError(
-            f"'{name}' has sequences (a LoD), which an array cannot hold: fetch it with "
+            f"'{name}' has sequences (a LoD), which an array cannot hold; fetch it with "
             "return_numpy=False"
         )
     return np.array(value.numpy())
 
 
 class PeriodicFetch:
-    """Fetches in every `fetch_frequency`-th run, and returns the last values otherwise.
+    """Fetches on every `fetch_frequency`-th run; other runs return the last fetched values.
 
     A fetch waits for the run to end and copies values, which is wasteful for a metric that is only
     printed occasionally. The first run fetches.
@@ -461,7 +467,7 @@ class PeriodicFetch:
         return self._runs % self._frequency == 1 or self._frequency == 1
 
     def run(self, program: Any = None, feed: Any = None, **settings: Any) -> list[Any]:
-        """Call `Executor.run` with the settings; return the values fetched last."""
+        """Call `Executor.run` with the settings; return the most recently fetched values."""
         is_due = self._runs % self._frequency == 0
         found = self._executor.run(program, feed, self._fetch_list if is_due else [], **settings)
         self._runs += 1

@@ -1,4 +1,4 @@
-"""Feeds: the inputs of a run as tensors and their LoD."""
+"""Convert feeds, the inputs of a run, to tensors and their LoD."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def feed_of(
     feed: Mapping[str, Any] | list[Mapping[str, Any]] | None,
     num_places: int = 1,
 ) -> Fed:
-    """Check a feed: arrays, LoDTensors, tensors, numbers, or (values, offsets) of a Dataset."""
+    """Check a feed of arrays, LoDTensors, tensors, numbers, or a Dataset's (values, offsets)."""
     if isinstance(feed, (list, tuple)) and len(feed) == 1:
         feed = feed[0]
     if feed is None:
         feed = {}
     if not isinstance(feed, Mapping):
-        raise TypeError(f"feed must be a dict name -> array, got {type(feed).__name__}")
+        raise TypeError(f"feed must be a dict of name -> array, got {type(feed).__name__}")
     variables = program.global_block().vars
     values: dict[str, torch.Tensor] = {}
     lods: dict[str, Lod] = {}
@@ -40,7 +40,7 @@ def feed_of(
         variable = variables.get(name)
         if variable is None:
             warnings.warn(
-                f"'{name}' is fed, but the program has no variable of that name", stacklevel=4
+                f"'{name}' is fed, but the program has no variable with that name", stacklevel=4
             )
             continue
         values[name], lod = _tensor_of(variable, given, num_places)
@@ -68,8 +68,8 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
         array = np.asarray(given)
         if array.dtype.kind in "OSU":
             raise TypeError(
-                f"{site_prefix()}fed to '{variable.name}': {type(given).__name__} of "
-                f"{array.dtype}, expected numbers of {variable.dtype}"
+                f"{site_prefix()}fed to '{variable.name}': got {type(given).__name__} of "
+                f"{array.dtype}, expected {variable.dtype} numbers"
             )
         if array.ndim == 0:
             array = array.reshape(1).astype(variable.dtype)

@@ -1,4 +1,4 @@
-"""Prints fetched values during a pass over a Dataset."""
+"""Print fetched values during a pass over a Dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "i
 
 
 class FetchPrinter:
-    """Decides when the first thread prints; counts its batches in all passes.
+    """Decides when the first thread prints; counts its batches across passes.
 
     >>> printer = FetchPrinter()
     >>> [printer.is_due(2) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Runs a single operator on the variables of a scope."""
+"""Run a single operator on the variables in a scope."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Operator", "get_all_op_protos"]
 class Operator:
     """An operator with the names of its variables, to run in a scope.
 
-    kwargs: variable names by slot, one or a list, and settings by name.
+    kwargs: variable names by slot (one name or a list), and settings by name.
 
     >>> scope = Scope()
     >>> scope.var("x").get_tensor().set([1.0, -2.0])
@@ -32,7 +32,7 @@ class Operator:
     def __init__(self, type: str, **kwargs: Any) -> None:
         definition = find_op(type)
         if definition is None:
-            raise ValueError(f"operator '{type}': unknown to sparsefleet")
+            raise ValueError(f"operator '{type}' is not supported by sparsefleet")
         self._definition = definition
         self._inputs = _slots(definition.inputs, kwargs)
         self._outputs = _slots(definition.outputs, kwargs)

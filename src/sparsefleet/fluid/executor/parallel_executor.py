@@ -21,7 +21,7 @@ __all__ = ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"]
 class ParallelExecutor:
     """A data-parallel CompiledProgram and the Executor that runs it.
 
-    use_cuda: replicas on the GPUs that torch sees; otherwise CPU_NUM replicas on the CPU.
+    use_cuda: run replicas on the GPUs that torch sees; otherwise, CPU_NUM replicas on the CPU.
     loss_name: needed if the program trains.
     main_program: None uses the default one.
     share_vars_from: a ParallelExecutor that has run, whose variables are shared.
@@ -92,4 +92,4 @@ class ParallelExecutor:
         return len(self._places)
 
     def drop_local_exe_scopes(self) -> None:
-        """Do nothing: temporaries are freed at the end of each run."""
+        """Do nothing, since temporaries are freed at the end of each run."""

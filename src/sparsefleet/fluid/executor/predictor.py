@@ -1,4 +1,4 @@
-"""Fluid's Python predictor: runs a saved inference model."""
+"""Fluid's Python predictor, which runs a saved inference model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class PaddleDType(IntEnum):
-    """Element types with Fluid's numbers."""
+    """Element types with Fluid's numeric codes."""
 
     FLOAT32 = 0
     INT64 = 1
@@ -66,7 +66,7 @@ class PaddleBuf:
 
 
 class PaddleTensor:
-    """An input or output of a predictor: an array with a name and the offsets of sequences."""
+    """An input or output of a predictor: an array with a name and sequence offsets."""
 
     def __init__(self, data: Any = None, name: str = "", lod: Sequence[Sequence[int]] = ()) -> None:
         array = np.empty(0, "float32") if data is None else np.asarray(data)
@@ -76,13 +76,13 @@ class PaddleTensor:
         self.data = PaddleBuf(array)
 
     def as_ndarray(self) -> Any:
-        """Return the elements in their shape."""
+        """Return the elements as an array of the tensor's shape."""
         name = next(name for name, kind in _DTYPES.items() if kind == self.dtype)
         return self.data._array.astype(name).reshape(self.shape)
 
 
 def _take_setting(*args: Any, **kwargs: Any) -> None:
-    """Accept a setting of Fluid's devices or passes, which does not affect results here."""
+    """Accept a setting for Fluid's devices or passes, which does not affect results here."""
     del args, kwargs
 
 
@@ -97,11 +97,11 @@ _ANSWERS = {
     "use_feed_fetch_ops_enabled": True,
     "use_gpu": False,
 }
-"""What a config answers when asked for a setting that has no effect here."""
+"""A config's answers when asked for settings that have no effect here."""
 
 
 class AnalysisConfig:
-    """The model that a predictor runs: its folder, or the program and parameter files.
+    """The model that a predictor runs, given as a folder or as program and parameter files.
 
     Settings for devices and passes are accepted and do not affect results.
     """
@@ -131,7 +131,7 @@ class AnalysisConfig:
         return os.path.join(self._folder, self._params) if self._params else ""
 
     def pass_builder(self) -> Any:
-        """Return itself: passes are added and deleted without effect."""
+        """Return itself; adding and deleting passes has no effect."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -143,7 +143,7 @@ class AnalysisConfig:
 
 
 class NativeConfig(AnalysisConfig):
-    """The older settings class, with assignable fields."""
+    """An older class of settings, with assignable fields."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "model_dir":
@@ -232,7 +232,7 @@ class AnalysisPredictor:
         ]
 
     def clone(self) -> AnalysisPredictor:
-        """Create another predictor of the same model, for another thread."""
+        """Create another predictor of the same model, for use in a different thread."""
         return AnalysisPredictor(self._config)
 
     def _run(self, feed: dict[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Profiles runs with torch, as a table and as a trace for the browser."""
+"""Profile runs with torch, as a table and as a trace for the browser."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
     """Start recording all threads; does nothing if already recording.
 
     state: 'CPU'; 'GPU' or 'All' also record GPU kernels.
-    tracer_option: has no effect: operators of programs and of torch are always recorded.
+    tracer_option: has no effect, since the operators of programs and of torch are always recorded.
     """
     if state not in _ACTIVITIES:
         raise ValueError(f"state must be 'CPU', 'GPU' or 'All', got {state!r}")
@@ -93,7 +93,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profile") -> None:
     """Print the table and write a trace for chrome://tracing and Perfetto.
 
-    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; the largest first.
+    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; sorts the largest first.
     profile_path: where to write the trace.
     """
     if sorted_key not in _SORTED_BY:
@@ -109,7 +109,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
 
 
 def reset_profiler() -> None:
-    """Discard what was recorded; a running recording continues."""
+    """Discard the data recorded so far; a running recording continues."""
     _recording.restart()
 
 
@@ -120,7 +120,7 @@ def profiler(
     profile_path: str = "/tmp/profile",
     tracer_option: str = "Default",
 ) -> Iterator[None]:
-    """Record the block: `start_profiler`, then `stop_profiler` at the end."""
+    """Record the block: call `start_profiler`, then `stop_profiler` at the end."""
     start_profiler(state, tracer_option)
     try:
         yield
@@ -137,7 +137,7 @@ def cuda_profiler(
         output_file,
         output_mode,
         config,
-    )  # options of nvprof, which nowadays wraps the whole process
+    )  # options for nvprof, which now wraps the whole process
     if not torch.cuda.is_available():
         raise RuntimeError(
             "cuda_profiler needs a GPU that torch can see; use fluid.profiler.profiler('CPU')"

@@ -1,4 +1,4 @@
-"""A program with feeds and fetches as a workload of the engine."""
+"""A program with feeds and fetches as an engine workload."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProgramInputs:
 
     @property
     def num_examples(self) -> int:
-        """Return the batch size of the feed, which its first variable has."""
+        """Return the batch size of the feed, taken from its first variable."""
         return _num_examples((self.values, self.lods))
 
     @property
@@ -90,15 +90,15 @@ class ProgramWorkload:
         return Batch(number, self.inputs(fed), None, _num_examples(fed))
 
     def lookups(self, inputs: ProgramInputs) -> list[Lookup]:
-        """Return the lookups whose ids depend on the feed alone."""
+        """Return the lookups whose ids depend only on the feed."""
         plan = inputs.lowered.plan
         return [] if plan is None else plan.lookups(inputs.values, inputs.ids)
 
     def learn(self, rows: StepRows, inputs: ProgramInputs, *, planned: bool) -> None:
-        """Do nothing: the program declares its lookups."""
+        """Do nothing, since the program declares its lookups."""
 
     def runners(self, threads: int) -> list[ProgramRunner]:
-        """Return one runner per thread; the first one keeps what it fetched."""
+        """Return one runner per thread; the first one keeps the values it fetches."""
         times = [self._times, *[None] * (threads - 1)]
         return [
             ProgramRunner(self, has_loss=self._has_loss, keeps=index == 0, times=times[index])
@@ -108,7 +108,7 @@ class ProgramWorkload:
     # -- for runners and the Executor -----------------------------------------------------------
 
     def inputs(self, fed: Fed) -> ProgramInputs:
-        """Return a checked feed with the program made ready for it."""
+        """Return a checked feed and the program lowered for it."""
         values, lods = fed
         lowered = self._lower(self.program, values, lods, self._fetches)
         if self._drawn:
@@ -120,7 +120,7 @@ class ProgramWorkload:
     def run(self, inputs: ProgramInputs, rows: StepRows | None = None) -> RunResult:
         """Run the program once; persistent values go into the scope.
 
-        rows: where lookups get their rows; None: from the tables in the scope.
+        rows: where lookups get their rows; None means from the tables in the scope.
         """
         result = inputs.lowered.run(
             inputs.values,
@@ -141,13 +141,13 @@ class ProgramWorkload:
     # -- for checkpoints ------------------------------------------------------------------------
 
     def random_state(self) -> list[str]:
-        """Return the state of the generators of operators with a seed, as text."""
+        """Return the generator state of operators with a seed, as text."""
         if self._lowered is None:
             return list(self._drawn)
         return [_text(generator.get_state()) for generator in self._lowered.generators]
 
     def set_random_state(self, states: Sequence[str]) -> None:
-        """Restore what `random_state` returned, when the first feed arrives."""
+        """Restore a state returned by `random_state` when the first feed arrives."""
         self._drawn = states
 
     def _state(self, name: str, lowered: Lowered) -> Any:
@@ -161,8 +161,8 @@ class ProgramWorkload:
 class ProgramRunner:
     """Runs the batches of one thread.
 
-    has_loss: the last fetched value is the loss.
-    keeps: outcomes include fetched values.
+    has_loss: whether the last fetched value is the loss.
+    keeps: whether outcomes include fetched values.
     times: measures operator times.
     """
 
@@ -200,7 +200,7 @@ def _set_states(lowered: Lowered, states: Sequence[str]) -> None:
     if len(states) != len(lowered.generators):
         raise CheckpointError(
             f"the checkpoint has states of {len(states)} random operators, but the program has "
-            f"{len(lowered.generators)}: resume the program that was saved"
+            f"{len(lowered.generators)}; resume with the program that was saved"
         )
     for generator, state in zip(lowered.generators, states, strict=True):
         data = bytearray(base64.b64decode(state, validate=True))

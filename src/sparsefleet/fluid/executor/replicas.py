@@ -1,4 +1,4 @@
-"""Replicas of a program: threads that train together, each on its part of a batch."""
+"""Replicas of a program: threads that train together, each on its own part of a batch."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Values = dict[str, Any]
 class Replicas:
     """Runs a program on `count` places at once.
 
-    Parameters are in the scope, one copy for all. What the forward pass itself changes, such as
-    running means of batch_norm or counts of auc, is private to each replica: the first one uses the
-    scope, the others a child of it, which starts as a copy.
+    All replicas share one copy of the parameters, in the scope. Values that the forward pass itself
+    changes, such as batch_norm's running means or auc's counts, are private to each replica: the
+    first one uses the scope, the others a child scope that starts as a copy.
 
-    num_threads: in total over all replicas, at least one each; 0: the cores of this machine.
-    locals: child scopes created by replicas of another program, to be shared.
+    num_threads: total number for all replicas, at least one each; 0 uses this machine's cores.
+    locals: child scopes created by another program's replicas, to be shared.
     device: shared by all replicas, like their parameters; see `Lowered`.
     """
 
@@ -55,7 +55,7 @@ class Replicas:
         self.locals = list(locals) or [scope.new_scope() for _ in range(1, count)]
         """The scopes of replicas after the first."""
         torch_threads = max(1, (num_threads or os.cpu_count() or 1) // count)
-        # No fewer than replicas: those that train on servers wait for each other.
+        # No fewer than the replicas, because those that train on servers wait for each other.
         self._team = StandingTeam(count, torch_threads=torch_threads)
         self._lowered: WeakKeyDictionary[Program, dict[Any, list[ReplicaGraph]]] = (
             WeakKeyDictionary()
@@ -86,9 +86,9 @@ class Replicas:
         for index, (values, lods) in enumerate(feeds):
             if sorted(values) != names or sorted(lods) != with_lod:
                 raise ProgramError(
-                    f"the feed of replica {index} has {sorted(values)}, with sequences "
-                    f"{sorted(lods)}; that of replica 0 has {names}, with sequences {with_lod}: "
-                    "feed all replicas the same variables"
+                    f"replica {index}'s feed has {sorted(values)}, with sequences {sorted(lods)}, "
+                    f"but replica 0's has {names}, with sequences {with_lod}; feed all replicas "
+                    "the same variables"
                 )
         key = (program.version, len(feeds), tuple(names), tuple(with_lod), tuple(fetches))
         known = self._lowered.setdefault(program, {})

@@ -1,4 +1,4 @@
-"""A program whose values are in a scope, as the engine's loop trains and saves it."""
+"""A program whose values are in a scope, in the form that the engine's loop trains and saves."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class ScopeTensors(ModelTensors):
 class ScopeModel:
     """A program that keeps and updates its own values, with the engine's model interface.
 
-    A step ends without a hand-over. Rows come from tables in the scope: local ones, or those on
-    servers for a program that only reads them.
+    A step ends without a hand-over. Rows come from tables in the scope, either local ones or, for a
+    program that only reads them, ones on servers.
     """
 
     device: torch.device | None = None
@@ -81,10 +81,10 @@ class ScopeModel:
         self.name = "program"
         self.role = RoleInfo(kind="local")
         self.threads = 1
-        """Threads of the next pass."""
+        """Number of threads in the next pass."""
         self._leaves = False
         self.workload: ProgramWorkload | None = None
-        """What the current pass runs."""
+        """The workload that the current pass runs."""
         self._pull: Pull = pull_from([])
         self.store: Store = LocalStore()
         """The store of the tables, set by `keep_tables`."""
@@ -95,7 +95,7 @@ class ScopeModel:
         self.tables: dict[str, TableSpec] = {}
         """Tables that checkpoints hold, by name."""
         self.model = nn.Module()
-        """A module without parameters: they are in the scope."""
+        """A module without parameters, since they are in the scope."""
         self.tensors: ModelTensors = ScopeTensors(self.model, {}, self._kept)
         """The part of the scope that checkpoints save."""
 
@@ -106,7 +106,7 @@ class ScopeModel:
     def begin_pass(self, workload: ProgramWorkload, threads: int, *, leaves: bool) -> None:
         """Prepare for threads that are about to run the program.
 
-        leaves: the role must be notified when a thread has no more data.
+        leaves: whether the role must be notified when a thread has no more data.
         """
         self.workload = workload
         self.threads = threads
@@ -114,23 +114,23 @@ class ScopeModel:
         self._pull = self._source()
 
     def start(self) -> None:
-        """Do nothing: the values are present."""
+        """Do nothing, since the values are present."""
 
     def finish(self) -> None:
         """Replace the mode after a failure."""
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
 
     def close(self) -> None:
-        """Do nothing: the values stay where they are."""
+        """Do nothing, since the values stay where they are."""
 
     def flush(self) -> None:
-        """Do nothing: updates are applied at once."""
+        """Do nothing, since updates are applied at once."""
 
     def settle(self) -> None:
         """Do nothing, like `flush`."""
 
     def rejoin(self) -> None:
-        """Do nothing: no thread waits for another."""
+        """Do nothing, since no thread waits for another."""
 
     @property
     def reads_servers(self) -> bool:
@@ -160,7 +160,7 @@ class ScopeModel:
         place: Place | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
-        """Enter a step: the program runs inside and updates its values itself."""
+        """Enter a step, inside which the program runs and updates its values itself."""
         del replica, ahead, origin
         trains = _trains(batch)
         if pulled is None:
@@ -169,13 +169,13 @@ class ScopeModel:
         return _UnsentStep(self.mode, rows, {}, place=place)
 
     def prefetch(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Pull the rows of a later batch; None for a program that changes them."""
+        """Pull the rows of a later batch; return None for a program that changes them."""
         if _trains(batch):
             return None
         return pull_rows(lookups.lookups(batch), self._pull, train=False)
 
     def plan_ahead(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Return None: steps do not return rows."""
+        """Return None, since steps do not return rows."""
         del batch, lookups
         return None
 
@@ -183,7 +183,7 @@ class ScopeModel:
     def evaluating(
         self, replica: nn.Module | None = None, *, batch: Any = None, lookups: Any = None
     ) -> Iterator[nn.Module]:
-        """Run forward only: rows are read, none are created."""
+        """Run only the forward pass, which reads rows but creates none."""
         del replica
         pulled = pull_rows(lookups.lookups(batch), self._pull, train=False)
         with StepRows(self._pull, train=False, pulled=pulled):
@@ -211,9 +211,9 @@ class ScopeModel:
     schedule_steps = 0
 
     def keep_tables(self, *, track_dirty: bool) -> None:
-        """Move all tables of the scope into one store, so that one snapshot holds them all.
+        """Move all tables in the scope into one store, so that one snapshot holds them all.
 
-        Tables that already share a store, as after an earlier call, stay there.
+        Tables that already share a store, for example after an earlier call, stay there.
         """
         values = [value for value in self._table_values() if isinstance(value, LocalRows)]
         stores = {id(value.store): value.store for value in values}
@@ -223,7 +223,7 @@ class ScopeModel:
             for value in values:
                 value.move_to(together, track_dirty=track_dirty)
         self.board = self.store = store
-        self.finish()  # the mode has the store
+        self.finish()  # the mode owns the store
         names = {value.name for value in values}
         self.tables = {
             name: spec
@@ -243,15 +243,15 @@ class ScopeModel:
         load_model(self, LoadRequest(directory, only, storage_options))
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of all generators the program draws from."""
+        """Return the state of all generators that the program draws from."""
         return program_random_state(self.workload)
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `random_state` returned."""
+        """Restore a state returned by `random_state`."""
         set_program_random_state(self.workload, state)
 
     def collect(self) -> None:
-        """Do nothing: all values are here."""
+        """Do nothing, since all values are here."""
 
     def notes_to_save(self) -> dict[str, Any]:
         return {}
@@ -280,19 +280,19 @@ class _UnsentStep(Step):
 
 
 def program_random_state(workload: ProgramWorkload | None) -> dict[str, Any]:
-    """Return the state of the process's generators and those of operators with a seed."""
+    """Return the state of the process's generators and of operators with a seed."""
     return {**random_state(), "operators": [] if workload is None else workload.random_state()}
 
 
 def set_program_random_state(workload: ProgramWorkload | None, state: Mapping[str, Any]) -> None:
-    """Restore what `program_random_state` returned."""
+    """Restore a state returned by `program_random_state`."""
     set_random_state(state)
     if workload is not None:
         workload.set_random_state(state.get("operators", ()))
 
 
 def kept_tensors(scope: Scope, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors that a scope holds for these variables, without tables."""
+    """Return the tensors that a scope holds for these variables, excluding tables."""
     found = {}
     for name in names:
         held = scope.find_var(name)
@@ -308,7 +308,7 @@ def make_missing(
     directory: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
 ) -> None:
-    """Create the variables of a checkpoint that only get a value during a run.
+    """Create a checkpoint's variables that only get a value during a run.
 
     A process that has only run the start-up program does not have them.
     """
@@ -322,7 +322,7 @@ def make_missing(
 
 
 def _tracks(store: Store, track_dirty: bool) -> bool:
-    """Return whether the tables of a store track changed rows, if they should."""
+    """Return whether a store's tables track changed rows, if they should."""
     specs = [spec for spec in store.specs.values() if isinstance(spec, TableSpec)]
     return not track_dirty or all(spec.track_dirty for spec in specs)
 

@@ -1,3 +1,3 @@
-"""Brings data into programs: Datasets that read files, loaders and feeders of Python data."""
+"""Bring data into programs: Datasets that read files, and loaders and feeders for Python data."""
 
 __all__ = ()

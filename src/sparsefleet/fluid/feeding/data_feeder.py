@@ -1,4 +1,4 @@
-"""Converts batches of samples into feeds."""
+"""Convert batches of samples into feeds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class DataFeeder:
         places = self._places(num_places)
         if len(batches) != len(places):
             raise ValueError(
-                f"feed_parallel: {len(batches)} batches for {len(places)} places, expected one each"
+                f"feed_parallel: got {len(batches)} batches for {len(places)} places, expected one "
+                "per place"
             )
         for samples, place in zip(batches, places, strict=True):
             yield self._feed_to(samples, place)
@@ -72,8 +73,8 @@ class DataFeeder:
     ) -> ResumableReader:
         """Return a reader of dicts; with `multi_devices`, of lists with one dict per place.
 
-        num_places: None: the number of GPUs, or CPU_NUM if there are none.
-        drop_last: drop a last group with fewer batches than places; otherwise it is an error.
+        num_places: None means the number of GPUs, or CPU_NUM if there are none.
+        drop_last: drop a last group with fewer batches than places; otherwise that is an error.
         """
         if not multi_devices:
             return map_readers(self.feed, reader)
@@ -103,15 +104,15 @@ class DataFeeder:
 
 
 def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
-    """Return the variables, given as objects or by name in `program`; raise TypeError for
-    others."""
+    """Return the variables, given as objects or by name in `program`; raise TypeError otherwise."""
     found = []
     for item in feed_list:
         if isinstance(item, str) and program is not None:
             item = program.global_block().var(item)
         if not isinstance(item, Variable):
             raise TypeError(
-                f"feed_list must have variables, or names of variables of a program; got {item!r}"
+                "feed_list must contain variables, or names of variables in a program, got "
+                f"{item!r}"
             )
         found.append(item)
     return found

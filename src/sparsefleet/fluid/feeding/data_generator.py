@@ -1,4 +1,4 @@
-"""Turns raw lines into MultiSlot text: the program behind a pipe command.
+"""Turn raw lines into MultiSlot text, as the program behind a pipe command.
 
 Loaded without torch, since each file gets its own child process.
 """
@@ -19,7 +19,7 @@ Sample = Iterable[tuple[str, list[Any]]]
 class DataGenerator:
     """Reads lines, converts them to samples and writes one per line. Subclasses define how.
 
-    A sample is a sequence of (slot name, values), with all slots and always in the same order.
+    A sample is a sequence of (slot name, values) with all slots, always in the same order.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class DataGenerator:
     def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample | None]]:
         """Return a function that yields the samples of a line, or None to skip; override it.
 
-        line: with its newline; None from `run_from_memory`.
+        line: the line with its newline; None when called by `run_from_memory`.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must override generate_sample(line): return a function that "
@@ -43,15 +43,15 @@ class DataGenerator:
         )
 
     def generate_batch(self, samples: list[Sample]) -> Callable[[], Iterable[Sample]]:
-        """Return a function that yields what to write for a group of samples; may be overridden."""
+        """Return a function that yields the samples to write for a group; may be overridden."""
         return lambda: iter(samples)
 
     def run_from_stdin(self) -> None:
-        """Convert the lines of standard input and write the result to standard output."""
+        """Convert the lines from standard input and write the result to standard output."""
         self._write(sample for line in sys.stdin for sample in self.generate_sample(line)())
 
     def run_from_memory(self) -> None:
-        """Write the samples of `generate_sample(None)` to standard output."""
+        """Write the samples from `generate_sample(None)` to standard output."""
         self._write(iter(self.generate_sample(None)()))
 
     def _write(self, samples: Iterator[Sample | None]) -> None:
@@ -73,13 +73,13 @@ class DataGenerator:
 
     def _gen_str(self, line: Sample) -> str:
         raise NotImplementedError(
-            f"{type(self).__name__} does not define how a sample is written: derive from "
+            f"{type(self).__name__} does not define how a sample is written; derive it from "
             "MultiSlotDataGenerator or MultiSlotStringDataGenerator"
         )
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """Writes string values as they are: fastest, and only checked by the reader.
+    """Writes string values unchanged, which is fastest; only the reader checks them.
 
     >>> MultiSlotStringDataGenerator()._gen_str([("ads", ["17", "18"]), ("click", ["1"])])
     '2 17 18 1 1\\n'
@@ -111,7 +111,7 @@ class MultiSlotDataGenerator(DataGenerator):
         known = self._proto_info
         if known is not None and len(known) != len(pairs):
             raise ValueError(
-                f"a sample has {len(pairs)} slots, but the first one had {len(known)}: every "
+                f"a sample has {len(pairs)} slots, but the first one had {len(known)}; every "
                 "sample needs all slots"
             )
         info = []
@@ -121,8 +121,8 @@ class MultiSlotDataGenerator(DataGenerator):
             if known is not None:
                 if known[place][0] != name:
                     raise ValueError(
-                        f"slot {place + 1} of a sample is '{name}', in the first one it was "
-                        f"'{known[place][0]}': keep the order"
+                        f"slot {place + 1} of a sample is '{name}', but it was '{known[place][0]}' "
+                        "in the first one; keep the same order"
                     )
                 kind = "float" if known[place][1] == "float" else kind
             info.append((name, kind))
@@ -145,13 +145,13 @@ def _pairs_of(sample: Any) -> list[tuple[Any, Any]]:
 
 
 def _checked_values(name: Any, values: Any) -> tuple[str, list[str]]:
-    """Return the kind of the slot and its values as text."""
+    """Return the kind of slot, and its values as text."""
     if not isinstance(name, str):
-        raise ValueError(f"the name of a slot must be a str, got {name!r:.100}")
+        raise ValueError(f"a slot name must be a str, got {name!r:.100}")
     if not isinstance(values, list):
         raise ValueError(f"slot '{name}': values must be a list, got {type(values).__name__}")
     if not values:
-        raise ValueError(f"slot '{name}': no values; a slot must not be empty; pad it")
+        raise ValueError(f"slot '{name}' has no values, expected at least one; pad it")
     kind = "uint64"
     written = []
     for value in values:

@@ -37,9 +37,9 @@ __all__ = [
 
 
 class FileDataset(Protocol):
-    """The part of a Dataset that its loader uses. Iterating it is one pass.
+    """The part of a Dataset that its loader uses. Each iteration is one pass.
 
-    A feed is name -> array [B, *shape], or (values [N, 1], offsets int64[B + 1]).
+    A feed maps a name to an array [B, *shape], or to (values [N, 1], offsets int64[B + 1]).
     """
 
     @property
@@ -62,7 +62,7 @@ class FileDataset(Protocol):
 
 
 class DatasetLoader:
-    """Feeds of a Dataset, each a dict name -> LoDTensor; with several places, a list of them.
+    """A Dataset's feeds, each a dict of name -> LoDTensor or, with several places, a list of dicts.
 
     The dataset reads ahead with one thread per place.
 
@@ -75,15 +75,15 @@ class DatasetLoader:
         self._places = places_of(places)
         if len(dataset.filelist) < len(self._places):
             raise AssertionError(
-                f"the dataset has {len(dataset.filelist)} files for {len(self._places)} places: "
-                "expected at least one each"
+                f"the dataset has {len(dataset.filelist)} files for {len(self._places)} places, "
+                "expected at least one per place"
             )
         dataset.set_thread(len(self._places))
         self._dataset = dataset
         self._drop_last = drop_last
 
     def __call__(self) -> DatasetLoader:
-        """Return itself: Fluid programs write `for batch in loader()`."""
+        """Return itself, since Fluid programs write `for batch in loader()`."""
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -134,18 +134,19 @@ def _tensors_of(batch: Mapping[str, Any], place: Place) -> dict[str, LoDTensor]:
     return tensors
 
 
-_READ_AHEAD = 2  # batches, in addition to those of worker processes
+_READ_AHEAD = 2  # batches, in addition to the worker processes' own
 
 
 class DataLoader(Loader):
-    """Batches of a dataset with `__getitem__` and `__len__`; also creates the other loaders.
+    """Loads batches from a dataset with `__getitem__` and `__len__`; also creates the other
+    loaders.
 
     feed_list: the variables that a sample's fields are for; needed unless `return_list`.
     batch_sampler: yields lists of sample numbers; replaces batch_size, shuffle and drop_last.
     collate_fn: converts a list of samples to a list of arrays, one per variable.
     num_workers: processes that fetch samples, run by torch's loader.
     use_buffer_reader: keep one more batch ready, already on the GPU if there is one.
-    timeout: seconds that a worker process may take for a batch; 0: ten minutes.
+    timeout: seconds that a worker process may take for a batch; 0 means ten minutes.
 
     >>> from sparsefleet import fluid
     >>> squares = DataLoader([(n, n * n) for n in range(5)], return_list=True, batch_size=2)
@@ -167,12 +168,12 @@ class DataLoader(Loader):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         use_buffer_reader: bool = True,
-        use_shared_memory: bool = True,  # noqa: ARG002  workers of torch always do
+        use_shared_memory: bool = True,  # noqa: ARG002  torch's workers always do
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
     ) -> None:
         if not feed_list and not return_list:
-            raise ConfigError("DataLoader needs feed_list to name tensors, or return_list=True")
+            raise ConfigError("DataLoader needs feed_list to name its tensors, or return_list=True")
         variables = feed_variables(feed_list) if feed_list else None
         super().__init__(
             None if return_list or variables is None else [v.name for v in variables],
@@ -197,16 +198,16 @@ class DataLoader(Loader):
         self._set_reader(SampledBatches(dataset, self._sampling, collate, workers), list)
 
     def __len__(self) -> int:
-        """Return the number of batches of a pass; with several places, of groups of batches."""
+        """Return the number of batches in a pass or, with several places, of groups of batches."""
         whole, rest = divmod(len(self._sampling), len(self._places))
         return whole + (rest > 0 and not self._drop_last)
 
     def __call__(self) -> DataLoader:
-        """Return itself: Fluid programs write `for batch in loader()`."""
+        """Return itself, since Fluid programs write `for batch in loader()`."""
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass; a running one ends."""
+        """Start a pass; this ends a running one."""
         return map(self._shaped, self._begin(self._places))
 
     @staticmethod
@@ -246,7 +247,7 @@ class DataLoader(Loader):
     def from_dataset(
         dataset: FileDataset, places: Place | Sequence[Place], drop_last: bool = True
     ) -> DatasetLoader:
-        """Return a loader over a Dataset of `fluid.DatasetFactory`; see `DatasetLoader`."""
+        """Return a loader over a `fluid.DatasetFactory` Dataset; see `DatasetLoader`."""
         return DatasetLoader(dataset, places, drop_last)
 
 
@@ -271,7 +272,7 @@ class BatchSampling:
     """Chooses the samples of each batch.
 
     batch_sampler: yields lists of indices, the same in each pass that may be resumed; None draws
-    them.
+    indices at random.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ __all__ = ["DatasetFactory", "FileInstantDataset", "InMemoryDataset", "QueueData
 class QueueDataset(DatasetBase):
     """Streams its files once per pass, without shuffling or dropping records.
 
-    There is at most one thread per file. A batch has records of one thread, so up to one batch per
+    There is at most one thread per file. A batch holds one thread's records, so up to one batch per
     thread may be short. With one thread, batches come in the order of the files.
 
     >>> import pathlib, tempfile
@@ -53,9 +53,9 @@ class QueueDataset(DatasetBase):
         return self._reader
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers of an earlier run, whatever their number.
+        """Resume from the states of all workers in an earlier run, whatever their number.
 
-        Only what they have read of this worker's files matters; other files belong to other
+        Only what they have read from this worker's files matters; other files belong to other
         workers.
         """
         mine = set(self.source().files)
@@ -65,7 +65,7 @@ class QueueDataset(DatasetBase):
         self.load_state_dict(merged)
 
     def local_shuffle(self) -> NoReturn:
-        """Raise an error: streamed data is not in memory."""
+        """Raise an error, because streamed data is not in memory."""
         self._refuse("local_shuffle")
 
     def global_shuffle(self, fleet: Workers | None = None) -> NoReturn:
@@ -75,7 +75,7 @@ class QueueDataset(DatasetBase):
 
     def _refuse(self, call: str) -> NoReturn:
         raise NotImplementedError(
-            f"{type(self).__name__} streams its files and has no {call}: use InMemoryDataset"
+            f"{type(self).__name__} streams its files and has no {call}; use InMemoryDataset"
         )
 
     def _batches(self, arrange: Callable[[], Arrangement]) -> StreamedBatches:
@@ -88,7 +88,7 @@ class QueueDataset(DatasetBase):
 
 
 class FileInstantDataset(QueueDataset):
-    """A QueueDataset of binary files; see `sparsefleet.data.MultiSlotBinary`."""
+    """A QueueDataset over binary files; see `sparsefleet.data.MultiSlotBinary`."""
 
     feed_name = "MultiSlotFileInstantDataFeed"
 
@@ -111,6 +111,6 @@ class DatasetFactory:
             if kind.__name__ == datafeed_class:
                 return kind()
         raise ConfigError(
-            f"there is no Dataset called {datafeed_class!r}; expected one of "
-            f"{', '.join(kind.__name__ for kind in kinds)}"
+            f"datafeed_class must be one of {', '.join(kind.__name__ for kind in kinds)}, got "
+            f"{datafeed_class!r}"
         )

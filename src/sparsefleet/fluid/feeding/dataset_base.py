@@ -1,4 +1,4 @@
-"""Base class of all Datasets: variables, files, commands, threads."""
+"""Base class for all Datasets, with their variables, files, commands and threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _SLOT_DTYPES = {"float32": "float", "int64": "uint64"}
 def slot_of(variable: Any) -> Slot:
     """Return the slot of a Variable, or of any object with name, shape, dtype and lod_level.
 
-    lod_level 0 is a dense slot with the variable's shape after the batch; others are sparse.
+    lod_level 0 is a dense slot with the variable's shape after the batch dimension; others are
+    sparse.
 
     >>> from sparsefleet import fluid
     >>> slot_of(fluid.data("dense", [None, 13], "float32"))
@@ -51,15 +52,16 @@ def slot_of(variable: Any) -> Slot:
         raise ConfigError(f"set_use_var takes variables, got {variable!r}: {error}") from error
     if dtype is None:
         raise ConfigError(
-            f"variable '{name}': files hold float32 and int64, got {variable.dtype!r}: declare it "
-            "as one of these, and cast it in the network"
+            f"variable '{name}': dtype must be float32 or int64, as in files, got "
+            f"{variable.dtype!r}; declare it as one of these, and cast it in the network"
         )
     if lod_level > 0:
         return Slot(name, dtype)  # type: ignore[arg-type]
     if not shape or shape[0] not in (-1, None) or any(size in (-1, None) for size in shape[1:]):
         raise ConfigError(
-            f"variable '{name}': a dense slot has a shape that begins with -1, for the batch, and "
-            f"is otherwise known; got {list(shape)}. If the number of values varies: lod_level=1"
+            f"variable '{name}': the shape of a dense slot must begin with -1, for the batch, and "
+            f"be known otherwise, got {list(shape)}; if the number of values varies, use "
+            "lod_level=1"
         )
     return Slot(name, dtype, shape[1:])  # type: ignore[arg-type]
 
@@ -92,7 +94,7 @@ class DataFeedDesc:
     pv_batch_size: int | None = None
 
     def text(self, slots: Sequence[Slot]) -> str:
-        """Return the whole text; `slots` are in the order of the files."""
+        """Return the full text; `slots` are in file order."""
         lines = [f"name: {_quoted(self.name)}", f"batch_size: {self.batch_size}"]
         if slots:
             lines += ["multi_slot_desc {", *(line for slot in slots for line in _slot(slot)), "}"]
@@ -139,7 +141,7 @@ class HadoopFiles:
     download_cmd: str = ""
 
     def command(self, path: str) -> Sequence[str] | str | None:
-        """Return the command that prints the decompressed file; None for other paths."""
+        """Return the command that prints the decompressed file, or None for other paths."""
         if not path.startswith(_PREFIXES):
             return None
         if self.download_cmd:
@@ -175,14 +177,14 @@ class DatasetBase(ABC):
     # -- configuration ------------------------------------------------------------------------
 
     def set_use_var(self, var_list: Iterable[Any]) -> None:
-        """Declare the slots of a line, in file order; further calls add more."""
+        """Declare the slots of a line, in file order; subsequent calls add more."""
         self._slots += [slot_of(variable) for variable in var_list]
         self._changed()
 
     def set_pipe_command(self, pipe_command: str) -> None:
         """Set a shell command that reads each file on stdin and prints MultiSlot lines.
 
-        By default "cat", for which no process is started.
+        The default is "cat", for which no process is started.
         """
         if not isinstance(pipe_command, str) or not pipe_command.strip():
             raise ConfigError(f"pipe_command must be a shell command, got {pipe_command!r}")
@@ -200,19 +202,22 @@ class DatasetBase(ABC):
         self._changed()
 
     def set_filelist(self, filelist: Sequence[str]) -> None:
-        """Set the files of this worker: local, fsspec, hdfs: or afs: paths.
+        """Set this worker's files, as local, fsspec, hdfs: or afs: paths.
 
-        With an empty list, as when there are more workers than files, a pass is empty.
+        If the list is empty, for example because there are more workers than files, a pass is
+        empty.
         """
         if isinstance(filelist, (str, os.PathLike)):
-            raise ConfigError(f"filelist must be a list of paths, got {filelist!r}: put it in one")
+            raise ConfigError(
+                f"filelist must be a list of paths, got {filelist!r}; put it in a list"
+            )
         self._files = WorkerFiles(os.fspath(path) for path in filelist)
         if not self._files:
-            _log.warning("the list of files is empty: this worker has no records to read")
+            _log.warning("the list of files is empty, so this worker has no records to read")
         self._changed()
 
     def set_hdfs_config(self, fs_name: str, fs_ugi: str) -> None:
-        """Configure hdfs: and afs: files, which are read through `hadoop fs`."""
+        """Configure hdfs: and afs: files, which are read with `hadoop fs`."""
         self._hadoop = replace(self._hadoop, fs_name=fs_name, fs_ugi=fs_ugi)
         self._changed()
 
@@ -224,14 +229,12 @@ class DatasetBase(ABC):
     def set_max_bad_lines(
         self, max_bad_lines: int, quarantine: str | os.PathLike[str] | None = None
     ) -> None:
-        """Set how many malformed lines a pass may skip, and a file to log them; see
-        ReaderConfig.
-        """
+        """Set how many malformed lines a pass may skip and where to log them; see ReaderConfig."""
         self._bad_lines = ReaderConfig(max_bad_lines=max_bad_lines, quarantine=quarantine)
         self._changed()
 
     def set_rank_offset(self, rank_offset: str) -> None:
-        """Store it for `desc()`: only Fluid's ad-ranking reader uses it."""
+        """Store the value for `desc()`; only Fluid's ad-ranking reader uses it."""
         self._desc.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
@@ -239,14 +242,16 @@ class DatasetBase(ABC):
         self._desc.pv_batch_size = pv_batch_size
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
-        """Allow `slots_shuffle`. All records are candidates, whatever the size."""
+        """Allow `slots_shuffle`. All records are candidates, whatever `record_candidate_size`
+        is.
+        """
         del record_candidate_size
         self._may_shuffle_slots = bool(fea_eval)
 
     def slots_shuffle(self, slots: Iterable[str]) -> None:
         """Shuffle the values of slots among the records in memory."""
         raise ConfigError(
-            f"{type(self).__name__} has no records in memory, so it cannot shuffle {list(slots)}: "
+            f"{type(self).__name__} has no records in memory, so it cannot shuffle {list(slots)}; "
             "use InMemoryDataset"
         )
 
@@ -272,13 +277,13 @@ class DatasetBase(ABC):
     # -- batches ------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Iterate over one pass as feeds; see `feeds`."""
+        """Iterate over the feeds of one pass; see `feeds`."""
         return iter(self.feeds())
 
     def feeds(self) -> DatasetBatches:
-        """Return passes over feeds, as an Executor takes them.
+        """Return passes over feeds, in the form that an Executor takes.
 
-        A feed is name -> array [B, *shape], or (values [N, 1], offsets int64[B + 1]).
+        A feed maps a name to an array [B, *shape], or to (values [N, 1], offsets int64[B + 1]).
         """
 
         def arrange() -> Arrangement:
@@ -295,7 +300,7 @@ class DatasetBase(ABC):
         layout: Literal["dict", "tuple"] = "dict",
         include_last_offset: bool = False,
     ) -> DatasetBatches:
-        """Return batches for a Trainer: (inputs, label), or only inputs without a label.
+        """Return batches for a Trainer: (inputs, label), or only inputs if there is no label.
 
         layout, include_last_offset: see ReaderConfig.
         """
@@ -310,7 +315,7 @@ class DatasetBase(ABC):
 
     @abstractmethod
     def source(self) -> Reader | MemoryData:
-        """Return the current source of batches; raises if there is none yet."""
+        """Return the current source of batches; raise an error if there is none yet."""
 
     def stats(self) -> ReaderStats:
         """Return the counts of files, lines, bytes, records, bad lines and waits so far."""
@@ -334,7 +339,7 @@ class DatasetBase(ABC):
         return DatasetBatches(self, arrange)
 
     def _text_slots(self) -> list[Slot]:
-        """Return the text slots at the start of a line."""
+        """Return the text slots at the start of each line."""
         return []
 
     def _all_slots(self) -> tuple[Slot, ...]:
@@ -353,9 +358,9 @@ class DatasetBase(ABC):
 
     def _make_reader(self, threads: int) -> Reader:
         if not self._slots:
-            raise ConfigError("no variables are declared: call set_use_var first")
+            raise ConfigError("no variables are declared; call set_use_var first")
         if self._files is None:
-            raise ConfigError("there is no list of files: call set_filelist first")
+            raise ConfigError("there is no list of files; call set_filelist first")
         command = self._desc.pipe_command
         config = replace(
             self._bad_lines,

@@ -1,6 +1,6 @@
-"""Passes over a Dataset: as Fluid feeds, or as batches for a Trainer.
+"""Passes over a Dataset, as Fluid feeds or as batches for a Trainer.
 
-Letters: B records of a batch, N values of a slot in it.
+Letters: B records in a batch, N values of a slot in it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ __all__ = ["DatasetBatches", "FeedArrangement", "StreamedBatches"]
 
 
 class FeedArrangement(Arrangement):
-    """Arranges feeds: dense slots [B, *shape], sparse ones (values [N, 1], offsets int64[B +
-    1]).
-    """
+    """Arranges feeds: dense slots [B, *shape], sparse (values [N, 1], offsets int64[B + 1])."""
 
     def arrange(self, taken: list[TakenColumn], num_records: int) -> dict[str, Any]:
         columns: dict[str, Any] = super().arrange(taken, num_records)
@@ -31,7 +29,7 @@ class HasSource(Protocol):
     """The part of a Dataset that batches use."""
 
     def source(self) -> Reader | MemoryData:
-        """Return the current source of batches; raises if there is none yet."""
+        """Return the current source of batches; raise an error if there is none yet."""
 
 
 class HasFiles(HasSource, Protocol):
@@ -43,7 +41,7 @@ class HasFiles(HasSource, Protocol):
 
 
 class DatasetBatches:
-    """The batches of a Dataset, for passes of the engine; each iteration is one pass.
+    """A Dataset's batches, for the engine's passes; each iteration is one pass.
 
     arrange: returns the arrangement of columns in a batch; called when a pass starts.
     """
@@ -56,7 +54,9 @@ class DatasetBatches:
         return self._dataset.source().begin(self._arrange())
 
     def __len__(self) -> int:
-        """Return the number of batches in a pass; TypeError unless the records are in memory."""
+        """Return the number of batches in a pass; raise TypeError unless the records are in
+        memory.
+        """
         source = self._dataset.source()
         if isinstance(source, Reader):
             raise TypeError("the number of batches in a file is unknown before it is read")
@@ -80,7 +80,7 @@ class DatasetBatches:
 
 
 class StreamedBatches(DatasetBatches):
-    """Batches of files, which can be redistributed over another number of workers."""
+    """Batches from files, which can be redistributed over a different number of workers."""
 
     def __init__(self, dataset: HasFiles, arrange: Callable[[], Arrangement]) -> None:
         super().__init__(dataset, arrange)
@@ -102,7 +102,7 @@ class StreamedBatches(DatasetBatches):
         return self._files.source().record_files
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers of an earlier run; see the dataset's method."""
+        """Resume from the states of all workers in an earlier run; see the dataset's method."""
         self._files.load_state_dicts(states)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> StreamedBatches | None:
@@ -112,7 +112,7 @@ class StreamedBatches(DatasetBatches):
 
 
 class _OtherFiles:
-    """Files in place of those of a Dataset."""
+    """Files to read instead of a Dataset's own."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

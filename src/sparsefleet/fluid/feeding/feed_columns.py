@@ -1,4 +1,4 @@
-"""Converts Python values and arrays into the feed of a variable."""
+"""Convert Python values and arrays into the feed of a variable."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["column_of_samples", "columns_of_batch"]
 
 
 def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
-    """Return the values of one variable in all samples of a batch.
+    """Return one variable's values in all samples of a batch.
 
-    lod_level 0: stacked, cast, and reshaped if the ranks differ. lod_level k: each is a nested list
-    of depth k; lengths become the LoD. Ids up to 2^64 - 1 become int64 with the same bits, as in
-    readers; values that do not fit an integer type are rejected.
+    With lod_level 0, they are stacked, cast, and reshaped if the ranks differ. With lod_level k,
+    each is a nested list of depth k whose lengths become the LoD. Ids up to 2^64 - 1 become int64
+    with the same bits, as in readers; values that do not fit an integer type are rejected.
 
     >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
     >>> column = column_of_samples(ads, [[17, 18], [99]])
@@ -35,8 +35,8 @@ def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
             lengths.append([len(part) for part in rows])
         except TypeError as error:
             raise TypeError(
-                f"variable '{variable.name}' has lod_level {variable.lod_level}: each sample "
-                f"must be a nested list of that depth, found at depth {level}: {error}"
+                f"variable '{variable.name}' has lod_level {variable.lod_level}, so each sample "
+                f"must be a nested list of that depth; at depth {level}: {error}"
             ) from error
         rows = _joined(rows)
     array = _reshaped(variable, _stacked(variable, rows))
@@ -101,7 +101,7 @@ def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[
 def _integers(
     variable: Variable, rows: Sequence[Any] | NDArray[Any], found: NDArray[Any]
 ) -> NDArray[Any]:
-    """Convert rows to integers. found: `rows` as NumPy reads them, floats if ints span 2^63."""
+    """Convert rows to integers. `found` is `rows` as NumPy reads it, floats if ints span 2^63."""
     if found.dtype == variable.dtype or found.dtype.kind in "SU":
         return found.astype(variable.dtype, copy=False)
     if _are_long_ids(variable, found):
@@ -138,18 +138,19 @@ def _is_uneven(rows: Sequence[Any] | NDArray[Any]) -> bool:
 
 def _uneven(error: BaseException) -> str:
     return (
-        f"values of uneven length do not form an array ({error}): pass LoD tensors "
+        f"values of uneven length do not form an array ({error}); pass LoD tensors "
         "(fluid.create_lod_tensor), or use a variable with lod_level > 0"
     )
 
 
 def _reshaped(variable: Variable, array: NDArray[Any]) -> NDArray[Any]:
-    """Reshape as declared, if the rank differs and the shape is known well enough."""
+    """Reshape the array as declared if the rank differs and enough of the shape is known."""
     if array.ndim == len(variable.shape) or variable.shape.count(-1) > 1:
         return array
     try:
         return array.reshape(variable.shape)
     except ValueError as error:
         raise ValueError(
-            f"fed to '{variable.name}': shape {array.shape} cannot be converted to {variable.shape}"
+            f"fed to '{variable.name}': got shape {array.shape}, which cannot be converted to "
+            f"{variable.shape}"
         ) from error

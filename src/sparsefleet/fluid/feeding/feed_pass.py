@@ -39,7 +39,7 @@ class FeedPass(Iterator[list[Columns]]):
     convert: converts a batch to columns, in the thread that runs the generator.
     drop_last: drop a last group with fewer batches than places.
 
-    Its threads stop at the end, on `close()`, or when it is garbage-collected. An error of the
+    Its threads stop at the end, on `close()`, or when it is garbage-collected. An error in the
     generator is raised after the batches before it, and again on each later request.
     """
 
@@ -101,18 +101,18 @@ class FeedPass(Iterator[list[Columns]]):
         )
 
     def close(self) -> None:
-        """Stop the threads; no more batches follow. Thread-safe."""
+        """Stop the threads and return no more batches. Thread-safe."""
         self._end()
 
 
 def as_enforced(error: BaseException) -> BaseException:
-    """Return an error of a generator as one that is also Fluid's EnforceNotMet."""
+    """Return a generator's error as one that is also Fluid's EnforceNotMet."""
     kind = type(error)
     if isinstance(error, (EnforceNotMet, SparseFleetError)) or not isinstance(error, Exception):
         return error
     try:
         made: BaseException = type(kind.__name__, (EnforceNotMet, kind), {})(*error.args)
-    except TypeError:  # its class takes other arguments, or cannot be combined
+    except TypeError:  # its class takes different arguments or cannot be combined
         return error
     return made
 
@@ -125,7 +125,7 @@ def _groups(
             if len(group) < num_places and drop_last:
                 return
             yield [convert(batch) for batch, _ in group], group[-1][1]
-    finally:  # do not keep its threads and processes alive for as long as the error is referenced
+    finally:  # so that its threads and processes do not live as long as the error
         close_iterator(walk)
 
 
@@ -139,7 +139,7 @@ def _placed(
 
 
 def _close(stages: list[Background[Any]], counts: ReaderCounts, tally: ReaderTally) -> None:
-    """Close the stages, starting with the generator: a later one may be waiting for it."""
+    """Close the stages, starting with the generator, since a later one may be waiting for it."""
     for stage in stages:
         stage.close()
     tally.end(counts, stages[-1].queue)
@@ -151,20 +151,20 @@ class Copying:
 
     columns: list[LoDTensor]
     copied: Any = None
-    """The GPU stream's event after the copy; None if it is already complete."""
+    """The GPU stream's event after the copy; None if the copy is already complete."""
 
     def finish(self) -> list[LoDTensor]:
-        """Return the batch for later GPU work of the calling thread. Does not wait."""
+        """Return the batch for later GPU work in the calling thread. Does not wait."""
         if self.copied is not None:
             stream = cuda.current_stream(self.columns[0].tensor.device)
             stream.wait_event(self.copied)
             for column in self.columns:
-                column.tensor.record_stream(stream)  # its memory is not reused before
+                column.tensor.record_stream(stream)  # so that its memory is not reused earlier
         return self.columns
 
 
 class DeviceCopies:
-    """Copies batches to a place: to a GPU on a separate stream, in parallel with computation."""
+    """Copies batches to a place; for a GPU, on a separate stream, in parallel with computation."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""Loaders of batches from a Python generator."""
+"""Load batches from a Python generator."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class GeneratorLoader(Loader):
     feed_list: the variables that a batch fills.
     capacity: the number of batches to buffer.
     use_double_buffer: keep one more batch ready, already on the GPU if there is one.
-    iterable: `for batch in loader` yields batches; otherwise use `start` and `reset`, and an
+    iterable: yield batches in `for batch in loader`; otherwise use `start` and `reset`, and an
     Executor calls `take_feed` for each run.
     return_list: yield lists in the order of feed_list instead of dicts by name; only when iterable.
     drop_last: with several places, drop a last group of fewer batches than places.
     wait_s: seconds to wait for a batch before raising DataError.
 
-    A batch is a dict name -> LoDTensor; with several places, a list of them. The generator is read
-    in order. Set it with one of the `set_*_generator` methods.
+    A batch is a dict of name -> LoDTensor or, with several places, a list of dicts. The generator
+    is read in order. Set it with one of the `set_*_generator` methods.
 
-    In imperative mode a batch is a list of variables, and feed_list may be omitted.
+    In imperative mode, a batch is a list of variables, and feed_list may be omitted.
 
     >>> from sparsefleet import fluid
     >>> ads = fluid.data("ads", [None, 1], "int64")
@@ -68,7 +68,7 @@ class GeneratorLoader(Loader):
             raise ConfigError("a loader needs feed_list, the variables that its batches feed")
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise ConfigError(
-                f"capacity must be an int >= 1, got {capacity!r}: the number of batches to buffer"
+                f"capacity, the number of batches to buffer, must be an int >= 1, got {capacity!r}"
             )
         self._variables = feed_variables(feed_list or ())
         names = [variable.name for variable in self._variables]
@@ -135,12 +135,12 @@ class GeneratorLoader(Loader):
         return self._set(reader, partial(columns_of_batch, self._variables), places)
 
     def __call__(self) -> GeneratorLoader:
-        """Return itself: Fluid programs write `for batch in loader()`."""
+        """Return itself, since Fluid programs write `for batch in loader()`."""
         self._check_iterable(True, "iterated")
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass; a running one ends."""
+        """Start a pass; this ends a running one."""
         self._check_iterable(True, "iterated")
         batches = map(self._shaped, self._begin(self._places))
         return map(_eager_variables, batches) if self._is_eager else batches
@@ -149,29 +149,29 @@ class GeneratorLoader(Loader):
         """Start reading."""
         self._check_iterable(False, "started")
         if self._started is not None:
-            raise RuntimeError("the loader is already started: call reset() first")
+            raise RuntimeError("the loader is already started; call reset() first")
         self._started = self._begin([CPUPlace()])
 
     @property
     def queue(self) -> Any:
-        """Return the batches of a started loader that are ready; None before `start`."""
+        """Return the number of batches that a started loader has ready, or None before `start`."""
         return None if self._started is None else self._started.queue
 
     def take_feed(self) -> dict[str, LoDTensor]:
         """Return the next batch of a started loader, for one replica. Thread-safe.
 
-        An Executor calls it once per run and replica. Raises EOFException at the end of the data,
-        and what the generator raised.
+        An Executor calls this once per run and replica. Raises EOFException at the end of the data,
+        and any error from the generator.
         """
         self._check_iterable(False, "taken from")
         started = self._started
         if started is None:
-            raise RuntimeError("the loader has not been started: call start() before a run")
+            raise RuntimeError("the loader has not been started; call start() before a run")
         try:
             (columns,) = next(started)
         except StopIteration:
             raise EOFException(
-                "the loader has no more batches: call reset() and start() for another pass"
+                "the loader has no more batches; call reset() and start() for another pass"
             ) from None
         return dict(zip(self._names or (), columns, strict=True))
 
@@ -204,7 +204,7 @@ class GeneratorLoader(Loader):
 
 
 def _arrays(values: Iterable[Any]) -> list[LoDTensor]:
-    """Return the batch of each variable, with the dtypes that NumPy infers."""
+    """Return each variable's batch, with the dtypes that NumPy infers."""
     columns = []
     for value in values:
         columns.append(value if isinstance(value, LoDTensor) else LoDTensor())
@@ -263,6 +263,6 @@ class PyReader(GeneratorLoader):
         """Set a reader of batches; see `set_batch_generator`."""
         self.set_batch_generator(reader, places)
 
-    # The names of fluid.layers.py_reader.
+    # The names that fluid.layers.py_reader uses.
     decorate_paddle_reader = decorate_sample_list_generator
     decorate_tensor_provider = decorate_batch_generator

@@ -17,7 +17,8 @@ _INS_ID = "ins_id"
 
 
 class InMemoryDataset(DatasetBase):
-    """Loads its files and shuffles the records, locally or over all workers; any number of passes.
+    """Loads its files and shuffles the records, locally or over all workers, for any number of
+    passes.
 
     Zeros in sparse slots are dropped; a record left empty gets one 0. With several threads, or
     queues, batches come from that many contiguous blocks in turn, and each block may end with a
@@ -48,15 +49,17 @@ class InMemoryDataset(DatasetBase):
             )
 
     def set_queue_num(self, queue_num: int) -> None:
-        """Set the number of blocks that batches come from; default and maximum: one per thread."""
+        """Set the number of blocks that batches come from; the default and maximum is one per
+        thread.
+        """
         self._queue_num = queue_num
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
-        """Expect lines to start with `1 id`, a text by which records can be merged."""
+        """Expect lines to start with `1 id`, a text that records can be merged by."""
         self._texts[_INS_ID] = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Expect `1 content` next, another text."""
+        """Expect `1 content`, another text, next."""
         self._texts["content"] = bool(parse_content)
 
     @property
@@ -69,17 +72,17 @@ class InMemoryDataset(DatasetBase):
 
     @property
     def dataset(self) -> InMemoryDataset:
-        """Return itself: programs call methods of Fluid's native object through it."""
+        """Return itself, since programs call methods of Fluid's native object through it."""
         return self
 
     def merge_by_lineid(self) -> None:
-        """Merge records in memory with equal ids, as set by `set_merge_by_lineid`."""
+        """Merge records in memory that have equal ids, as set by `set_merge_by_lineid`."""
         if self._merge_size is None:
-            raise ConfigError("merge_by_lineid: call set_merge_by_lineid first")
+            raise ConfigError("merge_by_lineid needs a setting; call set_merge_by_lineid first")
         self._loaded_data().merge_by_text(_INS_ID, self._merge_size)
 
     def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
-        """Accept a setting of pslib's local tables; here a batch pulls the rows it needs."""
+        """Accept a setting for pslib's local tables; here, a batch pulls the rows it needs."""
         del generate_uni_feasigns, shard_num
 
     def generate_local_tables_unlock(
@@ -90,17 +93,17 @@ class InMemoryDataset(DatasetBase):
         consume_thread_num: int,
         shard_num: int,
     ) -> None:
-        """Do nothing: here a batch pulls the rows it needs, and no local table is created."""
+        """Do nothing, since a batch pulls the rows it needs here and no local table is created."""
         del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
-        """Expect `1 logkey` next, another text."""
+        """Expect `1 logkey`, another text, next."""
         self._texts["logkey"] = bool(parse_logkey)
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
         """Make `global_shuffle` merge records with equal ids; implies set_parse_ins_id.
 
-        Groups of any other size are dropped, with a warning; see `MemoryData.merge_by_text`.
+        Groups of any other size are dropped with a warning; see `MemoryData.merge_by_text`.
         """
         self._merge_size = merge_size
         self.set_parse_ins_id(True)
@@ -127,7 +130,7 @@ class InMemoryDataset(DatasetBase):
         self._preload = Preload(lambda: self._load(threads))
 
     def wait_preload_done(self) -> None:
-        """Return when everything is in memory; raise any error of the load."""
+        """Return when everything is in memory; raise any error from loading."""
         preload, self._preload = self._preload, None
         if preload is None:
             raise ConfigError("call preload_into_memory() before wait_preload_done()")
@@ -140,7 +143,7 @@ class InMemoryDataset(DatasetBase):
         self._shuffled = False
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle the records of this worker, if any."""
+        """Shuffle this worker's records, if any."""
         self._check_not_loading()
         if self._data is not None:
             self._data.local_shuffle(seed)
@@ -151,8 +154,9 @@ class InMemoryDataset(DatasetBase):
     ) -> None:
         """Redistribute the records over all workers and shuffle them there.
 
-        All workers must call it. Without a fleet this process is the only worker. `thread_num` has
-        no effect: one thread sends while another receives. See `MemoryData.global_shuffle`.
+        Must be called by all workers. Without a fleet, this process is the only worker.
+        `thread_num` has no effect, since one thread sends while another receives. See
+        `MemoryData.global_shuffle`.
         """
         del thread_num
         data = self._loaded_data()
@@ -174,18 +178,22 @@ class InMemoryDataset(DatasetBase):
     def slots_shuffle(self, slots: Iterable[str]) -> None:
         """Shuffle the values of these slots among records; an empty list undoes it."""
         if not self._may_shuffle_slots:
-            raise ConfigError("slots_shuffle is for evaluation: call set_fea_eval(n, True) first")
+            raise ConfigError("slots_shuffle is for evaluation; call set_fea_eval(n, True) first")
         self._loaded_data().shuffle_slots(list(slots))
 
     # -- sizes --------------------------------------------------------------------------------
 
     def get_memory_data_size(self, fleet: Workers | None = None) -> int:
-        """Return the number of records loaded; with a fleet, by all workers, which all call it."""
+        """Return the number of records loaded; with a fleet, by all workers, all of which must
+        call it.
+        """
         self._check_not_loading()
         return _sum_over(fleet, self._loaded)
 
     def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
-        """Return the number of records after a shuffle, 0 before; with a fleet, of all workers."""
+        """Return the number of records after a shuffle, or 0 before; with a fleet, of all
+        workers.
+        """
         self._check_not_loading()
         held = self._data.num_records if self._data is not None and self._shuffled else 0
         return _sum_over(fleet, held)
@@ -204,15 +212,15 @@ class InMemoryDataset(DatasetBase):
     def _loaded_data(self) -> MemoryData:
         self._check_not_loading()
         if self._data is None:
-            raise ConfigError("there are no records in memory: call load_into_memory() first")
+            raise ConfigError("there are no records in memory; call load_into_memory() first")
         return self._data
 
     def _check_not_loading(self) -> None:
         if self._preload is not None:
-            raise ConfigError("records are being loaded: call wait_preload_done() first")
+            raise ConfigError("records are being loaded; call wait_preload_done() first")
 
     def _load(self, threads: int) -> MemoryData:
-        self._num_queues()  # report a wrong number before everything is read
+        self._num_queues()  # so that a wrong number is reported before everything is read
         return MemoryData(self._make_reader(max(1, threads)), drop_zeros=True)
 
     def _num_queues(self) -> int:
@@ -236,7 +244,7 @@ class InMemoryDataset(DatasetBase):
         return self._all_slots() if self._data is None else self._data.columns
 
     def _changed(self) -> None:
-        """Keep what is loaded: changed files and slots apply to the next load."""
+        """Keep the loaded records; changed files and slots apply to the next load."""
 
 
 def _sum_over(fleet: Workers | None, mine: int) -> int:

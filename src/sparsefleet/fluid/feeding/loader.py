@@ -1,4 +1,4 @@
-"""Base class of all loaders: resumable passes over a reader, prepared in the background."""
+"""Base class for all loaders: resumable passes over a reader, prepared in the background."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ class DataLoaderBase:
 
 
 class Loader:
-    """Batches of a reader, each a dict name -> LoDTensor; with several places, a list of them.
+    """Batches from a reader, each a dict of name -> LoDTensor or, with several places, a list of
+    dicts.
 
-    names: of the variables that a batch fills; None returns lists instead of dicts.
+    names: names of the variables that a batch fills; None returns lists instead of dicts.
     threads: threads or processes that run the reader.
     """
 
@@ -83,14 +84,15 @@ class Loader:
     def stats(self) -> ReaderStats:
         """Return the samples, batches and bytes of all passes so far, and the waiting times.
 
-        Samples are `records`; nothing here has lines.
+        Samples are counted as `records`; there are no lines here.
         """
         return self._tally.total(self._threads)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass: batches handed out, not those prepared.
+        """Return the position of the last started pass, counting batches handed out, not prepared.
 
-        At its end, this is the start of the next one. It holds lists, dicts, strings and numbers.
+        At the end of a pass, this is the start of the next one. The result holds only lists, dicts,
+        strings and numbers.
         """
         return self._checked_reader().state_dict()
 
@@ -101,7 +103,9 @@ class Loader:
         return self._checked_reader().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass after the batch where `state` was taken; later ones are complete."""
+        """Resume the next pass after the batch where `state` was taken; later passes are
+        complete.
+        """
         self._checked_reader().load_state_dict(state)
         self._close()
 
@@ -111,7 +115,7 @@ class Loader:
         self._convert = convert
 
     def _begin(self, places: list[Place]) -> FeedPass:
-        """Start a new pass; a running one ends."""
+        """Start a new pass; this ends a running one."""
         reader = self._checked_reader()
         self._close()
         progress, walk = reader.begin()
@@ -146,5 +150,5 @@ class Loader:
 
     def _checked_reader(self) -> ResumableReader:
         if self._reader is None:
-            raise AssertionError("the loader has no data: set a generator first")
+            raise AssertionError("the loader has no data; set a generator first")
         return self._reader

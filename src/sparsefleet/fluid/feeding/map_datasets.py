@@ -1,4 +1,4 @@
-"""Datasets of numbered samples, and how their samples form batches."""
+"""Datasets of numbered samples, and the samplers that form batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dataset:
 
 
 class BatchSampler:
-    """The sample numbers of each batch of a dataset, or of the samples with these indices.
+    """Yields the sample numbers of each batch, from a dataset or from these indices.
 
     >>> list(BatchSampler(indices=[4, 5, 6], batch_size=2))
     [[4, 5], [6]]
@@ -50,7 +50,7 @@ class BatchSampler:
         drop_last: bool = False,
     ) -> None:
         if (dataset is None) == (indices is None):
-            raise ConfigError("BatchSampler takes either a dataset or indices, and not both")
+            raise ConfigError("BatchSampler takes either a dataset or indices, not both")
         self._indices = None if indices is None else list(indices)
         self._sampling = BatchSampling(
             len(dataset) if self._indices is None else len(self._indices),
@@ -71,7 +71,7 @@ class BatchSampler:
 
 
 def default_collate_fn(batch: Sequence[Any]) -> list[Any]:
-    """Return the fields of samples, each stacked into one array.
+    """Return the samples' fields, each stacked into one array.
 
     >>> default_collate_fn([(1, [2.0]), (3, [4.0])])[1].tolist()
     [[2.0], [4.0]]

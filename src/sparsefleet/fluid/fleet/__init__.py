@@ -1,4 +1,4 @@
-"""Fluid's role makers, strategies and their configs, and the base class of its fleets."""
+"""Fluid's role makers, strategies and their configs, and the base class for its fleets."""
 
 from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.fleet.fluid_fleet import Fleet

@@ -1,4 +1,6 @@
-"""Numbered checkpoints below a path: parameters in one file, and the training status."""
+"""Numbered checkpoints below a path, each with the parameters in one file and the training
+status.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ __all__ = ["CheckPoints", "TrainStatus"]
 
 
 class TrainStatus:
-    """The last finished epoch; -1 before the first.
+    """The last finished epoch; -1 before the first one finishes.
 
     >>> TrainStatus(3).next()
     4
@@ -24,7 +26,7 @@ class TrainStatus:
         self._epoch_no = epoch_no
 
     def next(self) -> int:
-        """Return the epoch to resume with."""
+        """Return the epoch to resume from."""
         return self._epoch_no + 1
 
     def __eq__(self, other: object) -> bool:
@@ -45,7 +47,7 @@ _STATUS = "fleet_train_status"
 
 
 class CheckPoints:
-    """The checkpoints below `path` of a file system; None is the local one.
+    """The checkpoints below `path` in a file system; None means the local one.
 
     >>> CheckPoints("/no/such/folder").last()
     -1
@@ -61,7 +63,7 @@ class CheckPoints:
         return sorted(int(end) for prefix, _, end in names if prefix == _PREFIX and end.isdigit())
 
     def last(self) -> int:
-        """Return the highest number; -1 if there is none."""
+        """Return the highest number, or -1 if there is none."""
         return max(self.numbers(), default=-1)
 
     def add(self, status: TrainStatus, save: Callable[[str], None], cache: str) -> int:
@@ -101,7 +103,7 @@ class CheckPoints:
         return status
 
     def keep(self, count: int) -> None:
-        """Remove all but the last `count` checkpoints; at least one stays."""
+        """Remove all but the last `count` checkpoints; at least one is kept."""
         for number in self.numbers()[: -max(count, 1)]:
             self._fs.delete(self._path(number))
 

@@ -1,4 +1,4 @@
-"""The fleet object of collective jobs."""
+"""The fleet object for collective jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class Collective(Fleet):
-    """One rank of a collective job. With one process it trains as without a fleet.
+    """One rank of a collective job. With one process, it trains as it would without a fleet.
 
-    `main_program` and `startup_program` are what this rank runs after `minimize`;
+    `main_program` and `startup_program` are the programs that this rank runs after `minimize`;
     `_origin_program` is a copy that trains alone.
     """
 
@@ -60,15 +60,15 @@ class Collective(Fleet):
 
     @property
     def ranks(self) -> Ranks:
-        """Return the ranks of the job, which connect when a program is first run."""
+        """Return the job's ranks, which connect when a program is first run."""
         if self._ranks is None:
-            raise RuntimeError("fleet is not initialized: call fleet.init(role) first")
+            raise RuntimeError("fleet is not initialized; call fleet.init(role) first")
         return self._ranks
 
     def distributed_optimizer(
         self, optimizer: Any, strategy: DistributedStrategy | None = None
     ) -> CollectiveOptimizer:
-        """Return an optimizer whose `minimize` sets what this rank runs."""
+        """Return an optimizer whose `minimize` sets the programs that this rank runs."""
         return CollectiveOptimizer(optimizer, strategy, self)
 
     # -- calls that only servers and their workers need -----------------------------------------
@@ -96,24 +96,24 @@ class Collective(Fleet):
         self._warn_of("stop_worker")
 
     def _warn_of(self, call: str) -> None:
-        _log.warning("you should not call '%s' in collective mode: it does nothing", call)
+        _log.warning("you should not call '%s' in collective mode; it does nothing", call)
 
-    # -- together -------------------------------------------------------------------------------
+    # -- collectives ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring all ranks to the same values, for instance before saving; all must call it.
+        """Bring all ranks to the same values, such as before saving; must be called by all ranks.
 
-        Local SGD averages the parameters; a rank that had less data than others gets theirs.
+        Local SGD averages the parameters; a rank that had less data than others gets their values.
         """
         self.ranks.part()
 
     def barrier_worker(self) -> None:
-        """Return when every rank has called it."""
+        """Return when every rank has called this method."""
         self.settle()
         self.ranks.world.barrier("fleet.barrier_worker")
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """Return the values of all ranks, by rank. All must call it."""
+        """Return the values of all ranks, by rank. Must be called by all ranks."""
         self.settle()
         return self.ranks.world.all_gather_bytes(data)
 
@@ -162,9 +162,10 @@ class Collective(Fleet):
         local_cache_path: str = ".cache",
         remain_all_checkpoint: bool = True,
     ) -> None:
-        """Save a checkpoint below `path`, atomically; one rank calls it.
+        """Save a checkpoint below `path`, atomically; should be called by one rank.
 
-        fs: the file system; None is the local one. remain_all_checkpoint: False keeps the last.
+        fs: the file system; None means the local one. remain_all_checkpoint: if False, keep only
+        the last.
         """
         program = self._checked(
             "save_check_point", executor, main_program, self._transpiled_program
@@ -188,7 +189,7 @@ class Collective(Fleet):
         local_cache_path: str = ".cache",
         ignore_empty: bool = True,
     ) -> TrainStatus | None:
-        """Load the last checkpoint into the scope, on each rank; None if there is none."""
+        """Load the last checkpoint into the scope on each rank; return None if there is none."""
         program = self._checked(
             "load_check_point", executor, main_program, self._transpiled_program
         )
@@ -220,4 +221,4 @@ class Collective(Fleet):
 
 
 fleet = Collective()
-"""The fleet object of this process for collective training."""
+"""This process's fleet object for collective training."""

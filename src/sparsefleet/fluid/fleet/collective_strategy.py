@@ -1,4 +1,4 @@
-"""The strategy of a collective job, and the rules between its options."""
+"""The strategy for a collective job, and the rules between its options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(kw_only=True, repr=False)
 class DistributedStrategy(BuildStrategy):
-    """A BuildStrategy with the options for several ranks.
+    """A BuildStrategy with additional options for several ranks.
 
     docs/fluid_collective.md describes each field.
 
@@ -39,40 +39,42 @@ class DistributedStrategy(BuildStrategy):
     """
 
     mode: str = "nccl2"
-    """nccl2: `fleet.main_program` is a CompiledProgram; collective: a Program with operators."""
+    """"nccl2" makes `fleet.main_program` a CompiledProgram; "collective", a Program with
+    operators.
+    """
 
     collective_mode: str | None = None
-    """One of "grad_allreduce", "local_sgd", in mode "collective"."""
+    """In mode "collective", one of "grad_allreduce", "local_sgd"."""
 
     use_local_sgd: bool = False
-    """Ranks train alone and average their parameters periodically."""
+    """Whether ranks train alone and average their parameters periodically."""
 
     local_sgd_is_warm_steps: int = 0
-    """How many initial steps average gradients instead of parameters."""
+    """Number of initial steps that average gradients instead of parameters."""
 
     local_sgd_steps: int = 1
     """Steps between two averagings, counted in runs of `fleet.main_program`."""
 
     local_sgd_adaptive: bool = False
-    """Shrink the interval as the loss falls; local_sgd_steps is the first interval."""
+    """Whether to shrink the interval as the loss falls; local_sgd_steps is the first interval."""
 
     forward_recompute: bool = False
-    """Keep only recompute_checkpoints of the forward pass, and recompute the rest."""
+    """Whether to keep only recompute_checkpoints from the forward pass and recompute the rest."""
 
     recompute_checkpoints: list[Any] = field(default_factory=list)
-    """Variables, in program order."""
+    """The variables to keep, in program order."""
 
     use_amp: bool = False
-    """Use half precision where it is safe, with dynamic loss scaling."""
+    """Whether to use half precision where it is safe, with dynamic loss scaling."""
 
     amp_loss_scaling: float = 2.0**15
     """The initial loss scale."""
 
     timeout_s: float | None = None
-    """Timeout of every wait for other ranks; None: 300."""
+    """Timeout in seconds for every wait for other ranks; None means 300."""
 
     use_dist_fc: bool = False
-    """Not supported: a layer distributed over the ranks."""
+    """A layer distributed over the ranks; not supported."""
 
     dist_fc_config: Any = None
     exec_strategy: ExecutionStrategy = field(default_factory=ExecutionStrategy)
@@ -101,7 +103,7 @@ def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
     if strategy.use_dist_fc:
         if strategy.dist_fc_config is None:
             raise AssertionError("DistributedStrategy.dist_fc_config should be set")
-        raise ConfigError("use_dist_fc: a layer spread over ranks is not supported here")
+        raise ConfigError("use_dist_fc, a layer spread over ranks, is not supported here")
     if strategy.use_local_sgd:
         strategy.mode, strategy.collective_mode = "collective", "local_sgd"
     if strategy.mode not in ("nccl2", "collective"):
@@ -129,8 +131,8 @@ def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
     if strategy.forward_recompute:
         if not checkpoints:
             raise ValueError(
-                "DistributedStrategy.recompute_checkpoints is empty: forward_recompute needs the "
-                "variables to keep"
+                "DistributedStrategy.recompute_checkpoints is empty, but forward_recompute needs "
+                "the variables to keep"
             )
         _refuse(optimizer, "forward_recompute", "RecomputeOptimizer", "OptimizerWithMixedPrecision")
         optimizer = RecomputeOptimizer(optimizer)
@@ -144,7 +146,7 @@ def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
 
 
 def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
-    """Correct options that make no sense for these ranks, with a warning."""
+    """Correct options that make no sense for these ranks and log a warning."""
     execution = strategy.exec_strategy
     if strategy.timeout_s is not None:
         ranks.timeout_s = strategy.timeout_s
@@ -173,7 +175,7 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
 
 
 def build_strategy(strategy: DistributedStrategy) -> BuildStrategy:
-    """Return the part that a CompiledProgram takes."""
+    """Return the part of the strategy that a CompiledProgram takes."""
     made = BuildStrategy()
     made.update({name: getattr(strategy, name) for name in BuildStrategy.field_names()})
     return made
@@ -194,7 +196,7 @@ def rank_strategy(strategy: DistributedStrategy, ranks: Ranks) -> CollectiveStra
 
 
 def _chain(optimizer: Any) -> list[Any]:
-    """Yield an optimizer and those it wraps."""
+    """Yield an optimizer and the optimizers it wraps."""
     found = []
     while optimizer is not None:
         found.append(optimizer)

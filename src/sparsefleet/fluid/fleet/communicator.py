@@ -1,4 +1,4 @@
-"""The API of Fluid's gradient-sending thread, as far as programs use it."""
+"""The API of Fluid's gradient-sending thread, to the extent that programs use it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _RETRY_S = 1.0
 
 
 class Communicator:
-    """Starts and stops the exchange of a worker's program with its servers.
+    """Starts and stops the exchange between a worker's program and its servers.
 
-    The program of a transpiler or fleet communicates from its first run on, so there is nothing to
+    A program from a transpiler or fleet communicates from its first run on, so there is nothing to
     start; `stop` waits until everything sent has arrived.
     """
 
@@ -43,21 +43,21 @@ class Communicator:
         self._is_running = True
 
     def stop(self) -> None:
-        """Wait for what was sent."""
+        """Wait until everything that was sent has arrived."""
         role = self._program._distributed
         if self._is_running and role is not None:
             role.close()
         self._is_running = False
 
     def is_running(self) -> bool:
-        """Return whether it was started and not stopped since."""
+        """Return whether it has been started and not stopped since."""
         return self._is_running
 
 
 def wait_server_ready(endpoints: Sequence[str]) -> None:
     """Wait until each of these servers accepts connections."""
     if not isinstance(endpoints, (list, tuple)):
-        raise AssertionError(f"endpoints must be a list of host:port, got {endpoints!r}")
+        raise AssertionError(f"endpoints must be a list of 'host:port', got {endpoints!r}")
     waiting = [parse_endpoint(one) for one in endpoints]
     while waiting:
         waiting = [one for one in waiting if not _accepts(one.host, one.port)]

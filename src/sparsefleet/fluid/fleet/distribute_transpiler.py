@@ -1,4 +1,4 @@
-"""Turns a program of one process into the programs of servers, workers or ranks."""
+"""Convert a single-process program into programs for servers, workers or ranks."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ __all__ = [
 
 Part = TypeVar("Part")
 
-# Programs per worker so far: all processes of a job build the same ones in the same order.
+# Programs per worker so far; all processes in a job build the same ones in the same order.
 _numbers: Counter[tuple[str, int]] = Counter()
 
 
 class DistributedMode(IntEnum):
-    """How servers apply gradients, with Fluid's numbers."""
+    """How servers apply gradients, with Fluid's numeric values."""
 
     SYNC = 0
     ASYNC = 1
@@ -61,7 +61,7 @@ class DistributedMode(IntEnum):
 
 
 class DistributeTranspiler:
-    """Turns a minimized program into the programs of a parameter-server job.
+    """Converts a minimized program into the programs of a parameter-server job.
 
     >>> from sparsefleet import fluid
     >>> main, startup = fluid.Program(), fluid.Program()
@@ -97,12 +97,12 @@ class DistributeTranspiler:
         startup_program: Program | None = None,
         current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
-        """Change both programs, in place, into those of worker `trainer_id`.
+        """Convert both programs, in place, into the programs of worker `trainer_id`.
 
         pservers: every server as "host:port", comma-separated. trainers: the number of workers;
             without servers, every rank as "host:port".
-        sync_mode: all workers step together; otherwise each steps independently, or as the config
-            says.
+        sync_mode: whether all workers step together; otherwise each steps independently, or as the
+            config says.
         """
         self._program = program or default_main_program()
         self._current_endpoint = current_endpoint
@@ -111,7 +111,7 @@ class DistributeTranspiler:
             self._transpile_for_ranks(trainer_id, trainers, startup)
             return
         if isinstance(trainers, bool) or not isinstance(trainers, int):
-            raise ConfigError(f"trainers must be the number of workers, an int, got {trainers!r}")
+            raise ConfigError(f"trainers must be an int, the number of workers, got {trainers!r}")
         endpoints = tuple(text.strip() for text in pservers.split(",") if text.strip())
         startup = startup_program or default_startup_program()
         role = RoleInfo(
@@ -147,7 +147,7 @@ class DistributeTranspiler:
         return self._transpiled(self._program)
 
     def get_pserver_program(self, endpoint: str) -> Program:
-        """Return the program of the server at `endpoint`, which serves until the job ends."""
+        """Return the program for the server at `endpoint`, which serves until the job ends."""
         return self._server(endpoint).main_program()
 
     def get_pserver_programs(self, endpoint: str) -> tuple[Program, Program]:
@@ -160,7 +160,7 @@ class DistributeTranspiler:
         pserver_program: Program | None = None,
         startup_program: Program | None = None,
     ) -> Program:
-        """Return the start-up program of the server at `endpoint`."""
+        """Return the start-up program for the server at `endpoint`."""
         del pserver_program, startup_program
         return self._server(endpoint).startup_program()
 
@@ -172,14 +172,14 @@ class DistributeTranspiler:
             return GeoConfig(push_interval_steps=config.geo_sgd_need_push_nums)
         if config.runtime_split_send_recv and not config.half_async:
             return "async"
-        return "half_async"  # a worker sends, and fetches, with each step
+        return "half_async"  # a worker sends and fetches in each step
 
     def _transpile_for_ranks(
         self, trainer_id: int, trainers: int | str | list[str], startup: Program
     ) -> None:
-        """Prepare for ranks. mode "nccl2": ranks connect in the start-up program, and a
-        CompiledProgram whose strategy has num_trainers trains with them; "collective": the
-        program itself does.
+        """Prepare the programs for ranks. With mode "nccl2", ranks connect in the start-up program
+        and a CompiledProgram whose strategy has num_trainers trains with them; with "collective",
+        the program itself does.
         """
         program, config = self._transpiled(self._program), self.config
         if config.collective_mode == "single_process_multi_thread":
@@ -217,14 +217,14 @@ class DistributeTranspiler:
 
     def _transpiled(self, part: Part | None) -> Part:
         if part is None:
-            raise ConfigError("there is no program yet: call transpile() first")
+            raise ConfigError("there is no program yet; call transpile() first")
         return part
 
 
 class Collective:
-    """Base class of both transpilers.
+    """Base class for both transpilers.
 
-    nrings: process groups that all-reduces use in turn.
+    nrings: number of process groups that all-reduces use in turn.
     """
 
     mode = ""
@@ -241,7 +241,7 @@ class Collective:
         current_endpoint: str,
         wait_port: bool = True,
     ) -> None:
-        """Change both programs, in place. Ranks wait for each other regardless of `wait_port`."""
+        """Convert both programs, in place. Ranks wait for each other regardless of `wait_port`."""
         del wait_port
         known = endpoints.split(",") if isinstance(endpoints, str) else list(endpoints)
         if not 0 <= rank < len(known):
@@ -262,7 +262,7 @@ class Collective:
 
 
 class GradAllReduce(Collective):
-    """All ranks update with the mean of their gradients in every step.
+    """Makes all ranks update with the mean of their gradients in every step.
 
     >>> GradAllReduce(2).mode
     'grad_allreduce'
@@ -275,7 +275,7 @@ class GradAllReduce(Collective):
 
 
 class LocalSGD(Collective):
-    """Each run of the program takes a step alone and then averages the parameters of all ranks.
+    """Makes each run of the program take a step alone and then average all ranks' parameters.
 
     A script that runs it every k steps, and an earlier copy in between, averages every k steps.
 
@@ -293,7 +293,7 @@ class LocalSGD(Collective):
 
 
 class SingleProcessMultiThread(GradAllReduce):
-    """Fluid's threads of one process; here there is one thread, so nothing changes."""
+    """Fluid's threads of one process; here there is only one thread, so nothing changes."""
 
     mode = "single_process_multi_thread"
 
@@ -305,7 +305,7 @@ class SingleProcessMultiThread(GradAllReduce):
 
 
 class GeoSgdTranspiler(DistributeTranspiler):
-    """Workers train alone and exchange changes after every few steps (GEO-SGD)."""
+    """Makes workers train alone and exchange changes every few steps (GEO-SGD)."""
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
         super().__init__(config)
@@ -332,9 +332,9 @@ class GeoSgdTranspiler(DistributeTranspiler):
 def slice_variable(
     var_list: Sequence[Variable], slice_count: int, min_block_size: int
 ) -> list[str]:
-    """Split variables into blocks of whole rows as Fluid does: names "x:number:elements".
+    """Split variables into blocks of whole rows, as Fluid does, named "x:number:elements".
 
-    slice_count: servers. min_block_size: elements of the smallest block.
+    slice_count: number of servers. min_block_size: elements in the smallest block.
 
     >>> slice_variable([Variable("x", [10, 3])], 2, 6)
     ['x:0:15', 'x:1:15']
@@ -360,12 +360,12 @@ def memory_optimize(
     level: int = 0,
     skip_grads: bool = True,
 ) -> None:
-    """Changes nothing, as in Fluid since 1.6: torch frees a tensor that is no longer referenced."""
+    """Change nothing, as in Fluid since 1.6, because torch frees unreferenced tensors."""
     del input_program, skip_opt_set, print_log, level, skip_grads
     warnings.warn("memory_optimize is deprecated and changes nothing", stacklevel=2)
 
 
 def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
-    """Changes nothing, as in Fluid since 1.6."""
+    """Change nothing, as in Fluid since 1.6."""
     del input_program, skip_opt_set
     warnings.warn("release_memory is deprecated and changes nothing", stacklevel=2)

@@ -1,7 +1,7 @@
 """Fluid's settings for running a program in one process.
 
-Names and defaults are those of Fluid 1.8.5. Many only affect its graph executor and are kept so
-that scripts can set them; those that have an effect here are documented.
+Names and defaults are from Fluid 1.8.5. Many only affect its graph executor and are kept so that
+scripts can set them; those that have an effect here are documented.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class ExecutionStrategy(Settings):
     """
 
     num_threads: int = 0
-    """Training threads; 0 leaves it to the executor."""
+    """Number of training threads; 0 leaves it to the executor."""
 
     num_iteration_per_drop_scope: int = 100
-    """Runs of a data-parallel program after which freed memory is returned to the system.
-    Larger: fewer allocations, more memory.
+    """Number of runs of a data-parallel program after which freed memory is returned to the system.
+    A larger value means fewer allocations and more memory.
     """
 
     num_iteration_per_run: int = 1
     use_thread_barrier: bool = False
-    """The threads of a worker wait for each other after each batch (sync, half-async)."""
+    """Whether a worker's threads wait for each other after each batch (sync, half-async)."""
 
     use_experimental_executor: bool = True
     use_cuda: bool = True
@@ -48,7 +48,7 @@ class BuildStrategy(Settings):
     """
 
     class ReduceStrategy(Enum):
-        """Where the gradients of several places are combined."""
+        """Where gradients from several places are combined."""
 
         AllReduce = 0
         Reduce = 1
@@ -61,21 +61,21 @@ class BuildStrategy(Settings):
         Customized = 2
 
     reduce_strategy: ReduceStrategy = ReduceStrategy.AllReduce
-    """Reduce: the threads of a worker share one copy of the parameters."""
+    """"Reduce" makes a worker's threads share one copy of the parameters."""
 
     gradient_scale_strategy: GradientScaleStrategy = GradientScaleStrategy.CoeffNumDevice
     """The gradient of the loss itself: 1/places, 1, or fed by the script."""
 
     fuse_all_reduce_ops: bool = True
     fuse_elewise_add_act_ops: bool = False
-    """Fuse a sum with the activation that follows it, with torch.compile."""
+    """Whether to fuse a sum with the activation that follows it, with torch.compile."""
 
     fuse_bn_act_ops: bool = False
-    """Fuse batch norm with the activation that follows it, with torch.compile."""
+    """Whether to fuse batch norm with the activation that follows it, with torch.compile."""
 
     fuse_relu_depthwise_conv: bool = False
     enable_auto_fusion: bool = False
-    """Enable both of these."""
+    """Whether to enable both kinds of fusion."""
 
     fuse_all_optimizer_ops: bool = False
     fuse_broadcast_ops: bool = True
@@ -94,6 +94,6 @@ class BuildStrategy(Settings):
     hierarchical_allreduce_inter_nranks: int = 0
     is_distribution: bool = False
     async_mode: bool = False
-    """The threads of a worker take batches independently."""
+    """Whether a worker's threads take batches independently."""
 
     debug_graphviz_path: str = ""

@@ -1,4 +1,4 @@
-"""Optimizers that fleets return: their base class, and that of collective jobs."""
+"""The optimizers that fleets return: their base class, and the one for collective jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ Pairs = list[tuple[Any, Variable]]
 
 
 class FleetOptimizer(ABC):
-    """Wraps an optimizer; `minimize` also turns the program into what this process of the job
-    runs.
-    """
+    """Wraps an optimizer; `minimize` also converts the program into the one this process runs."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -63,10 +61,10 @@ class FleetOptimizer(ABC):
     ) -> tuple[list[Operator], Pairs]:
         """Call the optimizer's `minimize`, then `_distribute` the program."""
         if not isinstance(loss, Variable):
-            raise TypeError(f"loss must be one Variable, got {type(loss).__name__}")
+            raise TypeError(f"loss must be a Variable, got {type(loss).__name__}")
         if startup_program is not None and not isinstance(startup_program, Program):
             raise TypeError(
-                f"startup_program must be one Program, got {type(startup_program).__name__}"
+                f"startup_program must be a Program, got {type(startup_program).__name__}"
             )
         ops, pairs = self._optimizer.minimize(loss, startup_program, parameter_list, no_grad_set)
         self._distribute(loss, startup_program or default_startup_program())
@@ -74,13 +72,13 @@ class FleetOptimizer(ABC):
 
     @abstractmethod
     def _distribute(self, loss: Variable, startup: Program) -> None:
-        """Turn the training program of the loss into what this process runs."""
+        """Convert the training program of the loss into the one that this process runs."""
 
 
 class CollectiveOptimizer(FleetOptimizer):
-    """An optimizer whose `minimize` sets what this rank runs.
+    """An optimizer whose `minimize` sets the programs that this rank runs.
 
-    fleet: None uses the fleet of this process.
+    fleet: None uses this process's fleet.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class CollectiveOptimizer(FleetOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the training of the loss, then turn the program into `fleet.main_program`."""
+        """Add the training of the loss, then convert the program into `fleet.main_program`."""
         check_conflicts(self._strategy, self._optimizer)
         self._optimizer = wrapped_optimizer(self._strategy, self._optimizer)
         if self._strategy.use_local_sgd and isinstance(loss, Variable):
@@ -120,7 +118,7 @@ class CollectiveOptimizer(FleetOptimizer):
         return self._minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def _make_plain(self, loss: Variable, startup: Program) -> None:
-        """Turn tables into plain parameters: ranks average whole parameters, not rows."""
+        """Convert tables into plain parameters, since ranks average whole parameters, not rows."""
         assert loss.block is not None
         for parameter in loss.block.program.all_parameters():
             make_plain(loss.block.program, startup, parameter.name)

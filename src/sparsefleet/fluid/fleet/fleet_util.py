@@ -51,7 +51,7 @@ class FleetUtil:
         place: Any = None,
         param_type: str = "int64",
     ) -> None:
-        """Set a variable of the scope to zeros, such as the counts of an AUC."""
+        """Set a variable in the scope, such as the counts of an AUC, to zeros."""
         del place
         tensor = self._tensor(var_name, scope or global_scope())
         tensor.set(np.zeros(tensor.shape(), param_type))
@@ -62,7 +62,7 @@ class FleetUtil:
         stat_pos: str = "_generated_var_2",
         stat_neg: str = "_generated_var_3",
     ) -> float:
-        """Return the AUC over all workers. All must call it.
+        """Return the AUC over all workers. Must be called by all workers.
 
         stat_pos, stat_neg: names of the last two states that `layers.auc` returns.
         """

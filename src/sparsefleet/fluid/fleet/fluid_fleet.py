@@ -1,4 +1,4 @@
-"""Base class of Fluid's fleet objects."""
+"""The base class for Fluid's fleet objects."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Fleet(JobProcess):
         is_collective: bool = False,
         world: World | None = None,
     ) -> None:
-        """Get the role of this process from `role_maker`; None reads it from the environment.
+        """Get this process's role from `role_maker`; None reads it from the environment.
 
-        For is_collective and world see the base class.
+        See the base class for is_collective and world.
         """
         if role_maker is None and world is None:
             role_maker = PaddleCloudRoleMaker(is_collective=is_collective)
@@ -50,7 +50,7 @@ class Fleet(JobProcess):
         super().init(role_maker, is_collective=is_collective, world=world)
 
     def all_reduce_worker(self, input: Any, output: NDArray[Any]) -> None:
-        """Write the sum of `input` over all workers to `output`. All must call it."""
+        """Write the sum of `input` over all workers to `output`. Must be called by all workers."""
         mine = np.ascontiguousarray(input)
         parts = self.all_gather(mine.tobytes())
         output[...] = sum(np.frombuffer(part, mine.dtype).reshape(mine.shape) for part in parts)

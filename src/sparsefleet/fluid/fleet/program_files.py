@@ -1,4 +1,4 @@
-"""Tools of `fluid.incubate.fleet.utils`: program files, their checks, and a barrier on HDFS."""
+"""The tools in `fluid.incubate.fleet.utils`: program files, checks on them, and an HDFS barrier."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WAIT_S = 10.0
 
 
 def load_program(model_filename: str, is_text: bool = False) -> Program:
-    """Return the program in a file: one of ours, or a ProgramDesc of PaddlePaddle 1.x."""
+    """Return the program in a file, either one of ours or a PaddlePaddle 1.x ProgramDesc."""
     del is_text  # our files are text
     return Program.from_document(read_program(model_filename).document)
 
@@ -54,7 +54,7 @@ def load_program(model_filename: str, is_text: bool = False) -> Program:
 def save_program(
     program: Program, model_filename: str = "__model__", is_text: bool = False
 ) -> None:
-    """Write a program to a file; is_text: in human-readable form, which cannot be loaded."""
+    """Write a program to a file. With is_text, the file is human-readable and cannot be loaded."""
     data = str(program).encode() if is_text else program.serialize_to_string()
     with open(model_filename, "wb") as file:
         file.write(data)
@@ -63,7 +63,7 @@ def save_program(
 def save_var(
     np_array: Any, var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str
 ) -> None:
-    """Write an array to a file of its own, as the variable `var_name`."""
+    """Write an array to its own file, as the variable `var_name`."""
     folder, name = os.path.split(save_path)
     program = Program()
     variable = program.global_block().create_var(var_name, shape_list, dtype, persistable=True)
@@ -74,13 +74,13 @@ def save_var(
 
 
 def load_var(var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str) -> list[Any]:
-    """Return the array of a variable that was saved in a file of its own, in a list."""
+    """Return a list with the array of a variable that was saved in its own file."""
     del shape_list
     return [VariableFile(Path(save_path)).read(var_name).astype(dtype_name(dtype), copy=False)]
 
 
 def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
-    """Write the other form of a program beside it; return the name of the new file."""
+    """Write the other form of a program next to it; return the name of the new file."""
     program = load_program(os.path.join(prog_dir, prog_fn), is_text)
     made = f"{prog_fn}.bin" if is_text else f"{prog_fn}.pbtxt"
     save_program(program, os.path.join(prog_dir, made), not is_text)
@@ -88,7 +88,7 @@ def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
 
 
 def check_pruned_program_vars(train_prog: Program, pruned_prog: Program) -> bool:
-    """Return whether the persistent variables of a pruned program match those of the whole one."""
+    """Return whether a pruned program's persistent variables match the whole program's."""
     fits = True
     for variable in filter(is_persistable, pruned_prog.list_vars()):
         whole = train_prog.global_block().vars.get(variable.name)
@@ -96,14 +96,17 @@ def check_pruned_program_vars(train_prog: Program, pruned_prog: Program) -> bool
             _log.error("variable '%s' is not in the training program", variable.name)
         elif (whole.shape, whole.dtype) != (variable.shape, variable.dtype):
             _log.error(
-                "variable '%s': %s, in the training program %s", variable.name, variable, whole
+                "variable '%s' is %s, but %s in the training program",
+                variable.name,
+                variable,
+                whole,
             )
             fits = False
     return fits
 
 
 def graphviz(block: Any, output_dir: str = "", filename: str = "debug") -> None:
-    """Draw a block as a .dot file, and as a .pdf if the command `dot` exists."""
+    """Draw a block to a .dot file, and to a .pdf if the command `dot` exists."""
     path = os.path.join(output_dir, f"{filename}.dot")
     draw_block_graphviz(block, path=path)
     try:
@@ -114,7 +117,7 @@ def graphviz(block: Any, output_dir: str = "", filename: str = "debug") -> None:
 
 
 def parse_program(program: Program, output_dir: str) -> None:
-    """List operators and variables in the files ops.log, vars_all.log, vars_persistable.log."""
+    """List operators and variables in the files ops.log, vars_all.log and vars_persistable.log."""
     everything = list(program.list_vars())
     kept = [one for one in everything if is_persistable(one)]
     lists: dict[str, tuple[str, list[Any]]] = {
@@ -151,7 +154,7 @@ def check_saved_vars_try_dump(
     batch_size: int = 1,
     save_filename: str | None = None,
 ) -> list[Any]:
-    """Load a saved model and run it once; return what it fetches.
+    """Load a saved model and run it once; return the fetched values.
 
     feed_config: feeded_vars_names, feeded_vars_dims, feeded_vars_types and feeded_vars_filelist
     (files of numbers; random numbers by default). fetch_config: fetch_vars_names, which may be
@@ -209,8 +212,9 @@ def _random(variable: Variable, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return how often each operator occurs, and each pair `a->b` of neighbors; most frequent
-    first."""
+    """Return how many times each operator and each pair of neighbors `a->b` occurs, most frequent
+    first.
+    """
     if not isinstance(program, Program):
         raise TypeError(f"program must be a fluid.Program, got {type(program).__name__}")
     parameters = {one.name for one in program.all_parameters()}
@@ -227,10 +231,11 @@ def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tup
 
 
 def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
-    """Wait until all workers have left a file of this epoch in a folder of HDFS.
+    """Wait until all workers have left a file for this epoch in an HDFS folder.
 
-    HADOOP_HOME, FS_NAME and FS_UGI name the client and the file system. Without hadoop it returns
-    at once, as the listing is empty: prefer `fleet.barrier_worker`, which needs no files.
+    HADOOP_HOME, FS_NAME and FS_UGI name the client and the file system. Without hadoop, this
+    returns at once because the listing is empty; prefer `fleet.barrier_worker`, which needs no
+    files.
     """
     configs = {"fs.default.name": os.getenv("FS_NAME"), "hadoop.job.ugi": os.getenv("FS_UGI")}
     own = f"ready.{epoch}.{fleet.worker_index()}.done"

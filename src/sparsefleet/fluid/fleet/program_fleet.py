@@ -1,4 +1,4 @@
-"""The fleet object of programs on parameter servers, with Fluid's calls."""
+"""The fleet object for programs on parameter servers, with Fluid's calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class Mode:
-    """The kinds of fleets, with Fluid's numbers."""
+    """The kinds of fleets, with Fluid's numeric values."""
 
     TRANSPILER = 1
     PSLIB = 2
@@ -50,7 +50,7 @@ class Mode:
 class ProgramFleet(Fleet):
     """One process of a job that trains a program.
 
-    `main_program` and `startup_program` are what this process runs after `minimize`.
+    `main_program` and `startup_program` are the programs that this process runs after `minimize`.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class ProgramFleet(Fleet):
         self.startup_program: Program | None = None
         self._origin_program: Program | None = None
         self._strategy: DistributedStrategy | None = None
-        self._training: ProgramTraining | None = None  # the training of the latest program
+        self._training: ProgramTraining | None = None  # the training state of the latest program
         self._trainings: list[ProgramTraining] = []
         self._server: ProgramServer | None = None
         self._is_ready = False  # since init_worker
@@ -71,24 +71,27 @@ class ProgramFleet(Fleet):
         optimizer: Optimizer,
         strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     ) -> ProgramOptimizer:
-        """Return an optimizer whose `minimize` adds the program to this job; strategy None is
+        """Return an optimizer whose `minimize` adds the program to this job; strategy=None means
         sync.
         """
         if not hasattr(optimizer, "apply_gradients"):  # wrappers do not derive from Optimizer
             raise ConfigError(
-                f"optimizer must be one of fluid.optimizer, got {type(optimizer).__name__}"
+                f"optimizer must be one from fluid.optimizer, got {type(optimizer).__name__}"
             )
         if not self.is_initialized:
-            raise ConfigError("fleet is not initialized: call fleet.init(role) first")
+            raise ConfigError("fleet is not initialized; call fleet.init(role) first")
         return ProgramOptimizer(self, optimizer, strategy_from(strategy))
 
     def distribute_program(
         self, program: Program, startup: Program, strategy: DistributedStrategy
     ) -> None:
-        """Turn a minimized program into what this process runs."""
+        """Convert a minimized program into the one that this process runs."""
         role = self.role
         if not any(op.role == "optimize" for op in program.global_block().ops):
-            _log.warning("the program updates no parameter, so servers have nothing to do")
+            _log.warning(
+                "the program updates no parameter, so servers have nothing to do; call minimize "
+                "on a loss with parameters"
+            )
             self.main_program, self.startup_program = program, startup
             self._origin_program = program
             return
@@ -115,14 +118,14 @@ class ProgramFleet(Fleet):
 
     @property
     def model(self) -> DistributedModel:
-        """Return the model this worker trains, once it has started."""
+        """Return the model that this worker trains, once training has started."""
         return self._minimized(self._training).model
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Prepare this server; with `model_dir`, the job starts from what is saved there.
+        """Prepare this server; with `model_dir`, the job starts from the values saved there.
 
-        It must be a folder of `save_persistables`. Each server reads its own rows from the folders
-        of tables; the first server reads everything else, including tables that are files.
+        It must be a folder written by `save_persistables`. Each server reads its own rows from the
+        folders of tables; the first server reads everything else, including tables that are files.
         """
         self._require_server("init_server")
         server = self._minimized(self._server)
@@ -139,11 +142,11 @@ class ProgramFleet(Fleet):
     def init_worker(self) -> None:
         """Connect to the servers, waiting for them to start; further calls only warn.
 
-        With `wait_port=False` in the program's configuration it does not wait: the first run
+        With `wait_port=False` in the program's configuration, it does not wait, and the first run
         connects.
         """
         if self.role.is_server:
-            raise RuntimeError("init_worker() was called in a server: call run_server() there")
+            raise RuntimeError("init_worker() was called in a server; call run_server() there")
         self._minimized(self._training)
         waiting = [training for training in self._trainings if not training.is_started]
         if not waiting:
@@ -161,7 +164,7 @@ class ProgramFleet(Fleet):
     def stop_worker(self) -> None:
         """Wait until all updates are applied, notify the other workers, and disconnect.
 
-        This covers all programs of this fleet. After `Executor.close` it does nothing.
+        This covers all programs in this fleet. After `Executor.close`, it does nothing.
         """
         begun = [training for training in self._trainings if training.has_begun]
         if not begun and not self._is_ready:
@@ -183,14 +186,15 @@ class ProgramFleet(Fleet):
     ) -> None:
         """Save the servers' state, in every mode, including everything this worker has sent.
 
-        Worker 0 writes a file for each variable, the servers a folder for each table; other workers
-        may call it and write nothing. table_layout="file": worker 0 also writes the tables as
-        files. `init_server(dirname)` starts from it; `fluid.io.load_persistables` reads it.
+        Worker 0 writes a file for each variable, and the servers write a folder for each table;
+        other workers may call this but write nothing. With table_layout="file", worker 0 also
+        writes the tables as files. `init_server(dirname)` starts from the result, and
+        `fluid.io.load_persistables` reads it.
         """
         program = self._checked(executor, main_program) or self._minimized(self.main_program)
         if program._distributed is None:
             raise ConfigError(
-                "main_program does not belong to a parameter-server job: use fluid.io"
+                "main_program does not belong to a parameter-server job; use fluid.io"
             )
         save_persistables(executor, dirname, program, table_layout=table_layout)
 
@@ -205,7 +209,7 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> list[str]:
-        """Save what predictions need; see `save_persistables` for who writes."""
+        """Save the files that predictions need; see `save_persistables` for who writes them."""
         program = self._checked(executor, main_program) or self._minimized(self._origin_program)
         return save_inference_model(
             dirname,
@@ -227,8 +231,8 @@ class ProgramFleet(Fleet):
     def _minimized(self, part: Part | None) -> Part:
         if part is None:
             raise ConfigError(
-                "fleet has no program yet: call "
-                "fleet.distributed_optimizer(optimizer, strategy).minimize(loss) first"
+                "fleet has no program yet; call fleet.distributed_optimizer(optimizer, "
+                "strategy).minimize(loss) first"
             )
         return part
 
@@ -251,7 +255,9 @@ class ProgramOptimizer(FleetOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the training of the loss and turn the program into what this process runs."""
+        """Add the training of the loss and convert the program into the one that this process
+        runs.
+        """
         del scopes
         return self._minimize(loss, startup_program, parameter_list, no_grad_set)
 
@@ -261,4 +267,4 @@ class ProgramOptimizer(FleetOptimizer):
 
 
 fleet = ProgramFleet()
-"""The fleet object of this process for programs on parameter servers."""
+"""This process's fleet object for programs on parameter servers."""

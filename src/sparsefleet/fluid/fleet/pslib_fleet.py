@@ -1,4 +1,4 @@
-"""The fleet of Fluid's older parameter server: other calls, the same engine."""
+"""The fleet for Fluid's older parameter server, with other calls but the same engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["FLEET_GLOBAL_DICT", "PslibFleet", "PslibOptimizer", "fleet", "fleet_
 class PslibFleet(ProgramFleet):
     """Trains asynchronously, whatever pslib's settings say.
 
-    Tables are identified by the names of their parameters, not by numbers.
+    Tables are identified by their parameters' names, not by numbers.
     """
 
     def distributed_optimizer(
@@ -36,7 +36,7 @@ class PslibFleet(ProgramFleet):
         | DistributeTranspilerConfig
         | None = None,
     ) -> PslibOptimizer:
-        """Return an optimizer whose `minimize` takes several losses; a dict of settings means
+        """Return an optimizer whose `minimize` takes several losses; a dict of settings implies
         async.
         """
         if strategy is None or isinstance(strategy, Mapping):
@@ -68,14 +68,16 @@ class PslibFleet(ProgramFleet):
         self.save_persistables(Executor(), model_dir, **settings)
 
     def load_model(self, model_dir: str | os.PathLike[str], **settings: Any) -> None:
-        """Load what `save_model` saved, on the first worker; all workers must call it."""
+        """Load files saved by `save_model`, on the first worker; must be called by all workers."""
         del settings
         if self.is_first_worker():
             load_persistables(Executor(), model_dir, self._minimized(self.main_program))
         self.barrier_worker()
 
     def shrink_sparse_table(self) -> None:
-        """Remove the rows selected by the tables' eviction rules; programs declare none."""
+        """Remove the rows selected by the tables' eviction rules, of which programs declare
+        none.
+        """
         model = self.model
         for table in model.tables:
             model.store.shrink(table)
@@ -83,7 +85,7 @@ class PslibFleet(ProgramFleet):
     def shrink_dense_table(
         self, decay: float, emb_dim: int = 11, scope: Any = None, table_id: int | None = None
     ) -> None:
-        """Decay the sums of data_norm layers: multiply each by `decay`."""
+        """Decay data_norm layers' sums by multiplying each by `decay`."""
         del emb_dim, table_id
         for name in self._sums():
             found = (scope or global_scope()).find_var(name)
@@ -108,9 +110,9 @@ class PslibOptimizer(ProgramOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> list[Any]:
-        """Add the training of each loss to its program; return operators and pairs of all.
+        """Add the training of each loss to its program; return all operators and pairs.
 
-        scopes: one per loss, for the length check only: a run uses the scope it is given.
+        scopes: one per loss, only for the length check, since a run uses the scope it is given.
         """
         several = [losses] if isinstance(losses, Variable) else list(losses)
         startups = startup_programs
@@ -119,7 +121,7 @@ class PslibOptimizer(ProgramOptimizer):
         for what, given in (("scopes", scopes), ("startup_programs", startups)):
             if given is not None and len(given) != len(several):
                 raise ValueError(
-                    f"{what} must have an entry per loss: got {len(given)} for {len(several)} "
+                    f"{what} must have one entry per loss, got {len(given)} for {len(several)} "
                     "losses"
                 )
         operators, pairs = [], []
@@ -140,14 +142,14 @@ FLEET_GLOBAL_DICT: dict[str, Any] = {
     "click_name": "",
     "scale_sparse_grad": None,
 }
-"""The tables that `fleet_embedding` declared, by the names of their parameters."""
+"""The tables declared by `fleet_embedding`, by their parameters' names."""
 
 
 class fleet_embedding:  # noqa: N801  (Fluid's name)
-    """Declares that the embeddings in the `with` block are pslib tables of click models.
+    """Declares that the embeddings in the `with` block are pslib tables for click models.
 
-    click_name: the variable of clicks. Tables keep no counts of shows and clicks here, so it is
-    only recorded.
+    click_name: the variable that holds clicks. Tables keep no counts of shows and clicks here, so
+    it is only recorded.
     """
 
     def __init__(self, click_name: str | None, scale_sparse_grad: bool = True) -> None:
@@ -177,7 +179,7 @@ def _prepare_params(
     del input, padding_idx
     name = getattr(param_attr, "name", None)
     if name is None:
-        raise ValueError("param_attr must be a ParamAttr with a name: the name of the table")
+        raise ValueError("param_attr must be a ParamAttr whose name is the table's name")
     if not isinstance(size, (list, tuple)):
         raise ValueError(f"size must be a list or tuple, got {size!r}")
     if not is_sparse or not is_distributed or dtype != "float32":
@@ -211,4 +213,4 @@ def _fleet_embedding_v2(
 
 
 fleet = PslibFleet()
-"""The fleet object of this process under the name `pslib`."""
+"""This process's fleet object, under the name `pslib`."""

@@ -1,4 +1,4 @@
-"""Fluid's role makers, which determine the role of this process."""
+"""Fluid's role makers, which determine this process's role."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
 
 
 class Role(IntEnum):
-    """The two kinds of process, with Fluid's numbers."""
+    """The two kinds of processes, with Fluid's numeric values."""
 
     WORKER = 1
     SERVER = 2
 
 
 class RoleMakerBase(ABC):
-    """Determines the role of this process, on first use."""
+    """Determines this process's role on first use."""
 
     def __init__(self) -> None:
         self._info: RoleInfo | None = None
@@ -123,7 +123,7 @@ class UserDefinedRoleMaker(RoleMakerBase):
         _check_int("current_id", current_id, low=0)
         if role == Role.SERVER and current_id >= len(servers):
             raise ConfigError(
-                f"current_id of a server must be less than {len(servers)}, the number of "
+                f"a server's current_id must be less than {len(servers)}, the number of "
                 f"server_endpoints, got {current_id}"
             )
         _check_int("worker_num", worker_num, low=1)
@@ -140,7 +140,7 @@ class UserDefinedRoleMaker(RoleMakerBase):
 
 
 class UserDefinedCollectiveRoleMaker(RoleMakerBase):
-    """A worker of a collective job, given by the script."""
+    """A worker in a collective job, given by the script."""
 
     def __init__(self, current_id: int = 0, worker_endpoints: list[str] | None = None) -> None:
         super().__init__()
@@ -168,8 +168,8 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
 class GeneralRoleMaker(RoleMakerBase):
     """Reads the role from Paddle's variables, including the workers' endpoints.
 
-    Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers:
-    its options are accepted; unknown names are rejected.
+    Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers.
+    Its options are accepted; unknown names are rejected.
     """
 
     OPTIONS = (
@@ -188,7 +188,7 @@ class GeneralRoleMaker(RoleMakerBase):
             if name not in self.OPTIONS:
                 raise unknown_field(type(self).__name__, name, self.OPTIONS)
         self.job_id = os.environ.get("SYS_JOB_ID", "")
-        """Name of the job, where the scheduler gives one."""
+        """Name of the job, if the scheduler provides one."""
 
     def _find(self) -> RoleInfo:
         return read_general_role(os.environ)
@@ -201,9 +201,9 @@ def _checked_endpoints(name: str, endpoints: Sequence[str] | None) -> tuple[str,
         raise ConfigError(f"{name} must have at least one 'host:port', got []")
     for endpoint in endpoints:
         if not isinstance(endpoint, str):
-            raise TypeError(f"{name} must hold strings only, got {endpoint!r}")
+            raise TypeError(f"{name} must contain only strings, got {endpoint!r}")
     if len(set(endpoints)) != len(endpoints):
-        raise ConfigError(f"{name} must not hold an endpoint twice, got {endpoints}")
+        raise ConfigError(f"{name} must not contain an endpoint twice, got {endpoints}")
     return tuple(endpoints)
 
 

@@ -1,4 +1,4 @@
-"""Fluid's run-time settings of workers and servers, each overridden by a FLAGS_ variable."""
+"""Fluid's run-time settings for workers and servers, each of which a FLAGS_ variable overrides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ModeName = Literal["sync", "half_async", "async", "geo"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 
-# None: the number of training threads, CPU_NUM.
+# None means the number of training threads, CPU_NUM.
 _DEFAULTS: dict[str, str | None] = {
     "communicator_max_merge_var_num": None,
     "communicator_send_queue_size": None,
@@ -59,14 +59,14 @@ _LOWEST = {
 
 
 def cpu_num() -> int:
-    """Return CPU_NUM, the training threads of a worker; 1 if not set."""
+    """Return CPU_NUM, a worker's number of training threads, or 1 if it is not set."""
     return Variable("CPU_NUM", os.environ.get("CPU_NUM", "").strip() or "1").integer(low=1)
 
 
 class TrainerRuntimeConfig:
     """How a worker merges, sends and fetches; settings are strings in `runtime_configs`.
 
-    Initialized from CPU_NUM and FLAGS_<key>. `print(config)` shows those the mode uses.
+    Initialized from CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the mode uses.
 
     >>> TrainerRuntimeConfig().runtime_configs["communicator_thread_pool_size"]
     '5'
@@ -74,7 +74,7 @@ class TrainerRuntimeConfig:
 
     def __init__(self) -> None:
         self.mode: ModeName | None = None
-        """Set by the strategy that holds this config; None: all settings apply."""
+        """Set by the strategy that holds this config; with None, all settings apply."""
         self.num_threads = str(cpu_num())
         self.runtime_configs: dict[str, str] = {}
         for key, default in _DEFAULTS.items():
@@ -84,7 +84,7 @@ class TrainerRuntimeConfig:
             self.runtime_configs[key] = found or default or self.num_threads
 
     def update(self, knobs: Mapping[str, object]) -> None:
-        """Set values by name: all, or none if one is rejected. Values may be numbers."""
+        """Set values by name, either all or, if one is rejected, none. Values may be numbers."""
         for key, value in knobs.items():
             if key not in _DEFAULTS:
                 raise unknown_field("TrainerRuntimeConfig.runtime_configs", key, _DEFAULTS)
@@ -94,7 +94,7 @@ class TrainerRuntimeConfig:
     def get_communicator_flags(self) -> dict[str, str]:
         """Return the settings that the mode uses, checked.
 
-        In sync and half_async, all threads of a worker are merged into one send: any other number
+        In sync and half_async, all of a worker's threads are merged into one send; any other number
         is corrected with a warning.
         """
         keys = _DEFAULTS if self.mode is None else _KEYS_OF_MODE[self.mode]
@@ -112,7 +112,7 @@ class TrainerRuntimeConfig:
             found = _as_text(self.runtime_configs[key])
             if found != self.num_threads:
                 _log.warning(
-                    "%s mode: %s must be CPU_NUM, %s, got %s: %s is used",
+                    "%s mode: %s must be CPU_NUM, %s, got %s; using %s",
                     self.mode,
                     key,
                     self.num_threads,
@@ -131,7 +131,7 @@ class TrainerRuntimeConfig:
 
 
 class ServerRuntimeConfig(Settings):
-    """The thread counts of a server, by Fluid's names, with or without the underscore.
+    """A server's thread counts under Fluid's names, with or without the underscore.
 
     >>> ServerRuntimeConfig().rpc_get_thread_num
     12
@@ -175,7 +175,7 @@ def _check_knob(shown_name: str, key: str, text: str) -> None:
 
 
 def _as_text(value: object) -> str:
-    """Return a setting as a string: True and False are Fluid's "1" and "0"."""
+    """Return a setting as a string, with True and False as Fluid's "1" and "0"."""
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 

@@ -1,6 +1,6 @@
 """Objects with a fixed set of settable fields, like Fluid's configs.
 
-An unknown name raises an error that suggests the nearest one, instead of being stored and ignored.
+Setting an unknown name raises an error that suggests the nearest one, instead of being ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Settings", "UnknownFieldError", "unknown_field"]
 
 
 class UnknownFieldError(ConfigError, AttributeError):
-    """No such field; the message suggests the nearest one."""
+    """Raised for an unknown field; the message suggests the nearest one."""
 
 
 def unknown_field(owner: str, name: str, known: Iterable[str]) -> UnknownFieldError:
@@ -31,11 +31,11 @@ def unknown_field(owner: str, name: str, known: Iterable[str]) -> UnknownFieldEr
 
 
 class Settings:
-    """Base of a config whose fields are class annotations or properties with a setter."""
+    """Base class for configs whose fields are class annotations or properties with a setter."""
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """Return the settable fields, in the order of definition."""
+        """Return the settable fields, in order of definition."""
         names: dict[str, None] = {}
         for kind in reversed(cls.__mro__):
             for name in inspect.get_annotations(kind):
@@ -49,7 +49,7 @@ class Settings:
         return {name: getattr(self, name) for name in self.field_names()}
 
     def update(self, fields: Mapping[str, object]) -> None:
-        """Set fields by name: all, or none if one is rejected."""
+        """Set fields by name, either all or, if one is rejected, none."""
         for name in fields:
             if name not in self.field_names():
                 raise unknown_field(type(self).__name__, name, self.field_names())

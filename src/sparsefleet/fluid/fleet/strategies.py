@@ -1,4 +1,4 @@
-"""Fluid's strategies: a mode and the five configs that detail it."""
+"""Fluid's strategies, each a mode with five configs for its details."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DistributedStrategy:
     """A mode and its configs.
 
     `get_X()` returns the live config, to be changed in place. `set_X()` takes a whole config or a
-    dict of fields. Values that define the mode cannot be changed by either: they are restored.
+    dict of fields. Neither can change the values that define the mode, which are restored.
     """
 
     mode_name: ClassVar[ModeName]
@@ -76,7 +76,7 @@ class DistributedStrategy:
         self._trainer_runtime_config.mode = self.mode_name
 
     def _imposed_program_values(self) -> dict[str, object]:
-        # In this order: each of the two may be True only while the other is False.
+        # In this order, because each of the two may be True only while the other is False.
         return {"sync_mode": False, "runtime_split_send_recv": True, **self._program_values}
 
     def get_program_config(self) -> DistributeTranspilerConfig:
@@ -125,7 +125,7 @@ class DistributedStrategy:
         self.impose()
 
     def get_debug_opt(self) -> dict[str, object] | None:
-        """Return what `train_from_dataset` writes for each instance; None: nothing."""
+        """Return what `train_from_dataset` writes for each instance, or None for nothing."""
         return None if self._debug_opt is None else dict(self._debug_opt)
 
     def set_debug_opt(self, opt_info: Mapping[str, object]) -> None:
@@ -153,7 +153,7 @@ class SyncStrategy(DistributedStrategy):
 
 
 class HalfAsyncStrategy(DistributedStrategy):
-    """The threads of a worker step together; workers do not wait for each other."""
+    """A worker's threads step together; workers do not wait for each other."""
 
     mode_name = "half_async"
     _program_values: ClassVar[dict[str, object]] = {
@@ -226,10 +226,10 @@ DistributedStrategyFactory = StrategyFactory
 def strategy_from(
     given: DistributedStrategy | DistributeTranspilerConfig | None,
 ) -> DistributedStrategy:
-    """Return the strategy for what a script passes, as Fluid 1.8.5 interprets it.
+    """Return the strategy for a script's argument, as Fluid 1.8.5 interprets it.
 
-    None is sync. A bare config is sync if `sync_mode`; half-async if gradients are not split at run
-    time; otherwise its flags decide. Raises TypeError for anything else.
+    None means sync. A bare config means sync if it has `sync_mode`, and half-async if gradients are
+    not split at run time; otherwise its flags decide. Raises TypeError for anything else.
     """
     if given is None:
         return SyncStrategy()
@@ -273,14 +273,14 @@ def _wrong_type(wanted: type, found: object) -> TypeError:
     return TypeError(f"config must be a {wanted.__name__} or a dict, got {type(found).__name__}")
 
 
-_NAP_S = 0.01  # Fluid's sender sleeps this long for each of its send_wait_times
+_NAP_S = 0.01  # how long Fluid's sender sleeps for each of its send_wait_times
 
 
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
     """Return the mode with the settings of the strategy's trainer runtime config.
 
-    Whether async adds or averages merged gradients depends on the optimizer, the intent of
-    communicator_is_sgd_optimizer; only "0" changes that.
+    Whether async adds or averages merged gradients depends on the optimizer, which is what
+    communicator_is_sgd_optimizer is for; only "0" changes that.
     """
     flags = strategy.get_trainer_runtime_config().get_communicator_flags()
     if strategy.mode_name == "geo":
@@ -298,5 +298,5 @@ def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
 
 
 def threads_of_strategy(strategy: DistributedStrategy) -> int:
-    """Return the training threads of a worker."""
+    """Return the number of training threads in a worker."""
     return int(strategy.get_execute_strategy().num_threads)

@@ -33,9 +33,11 @@ def distributed_optimizer(
     model: nn.Module,
     schedule: ScheduleLike | None = None,
 ) -> DistributedOptimizer:
-    """Bind a torch model like `Fleet.distribute`, with one of Fluid's strategies; None is sync."""
+    """Bind a torch model like `Fleet.distribute`, with one of Fluid's strategies; None means
+    sync.
+    """
     if not fleet.is_initialized:
-        raise ConfigError("fleet is not initialized: call fleet.init() first")
+        raise ConfigError("fleet is not initialized; call fleet.init() first")
     strategy = strategy_from(strategy)
     distributed = fleet.distribute(
         model,
@@ -66,7 +68,7 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the groups of the torch optimizer; a `sparsefleet.optim` object has none."""
+        """Return the torch optimizer's groups; a `sparsefleet.optim` object has none."""
         if isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer.param_groups
         return []
@@ -76,7 +78,7 @@ class DistributedOptimizer:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             found = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise ConfigError(
-                f"loss must be a tensor with one element, got {found}: reduce it with .mean()"
+                f"loss must be a tensor with one element, got {found}; reduce it with .mean()"
             )
         torch.autograd.backward(loss)
 

@@ -14,7 +14,7 @@ __all__ = ["DistributeTranspilerConfig", "HashName", "PSDispatcher", "RoundRobin
 
 
 class PSDispatcher(ABC):
-    """Distributes pieces, by name, over server endpoints."""
+    """Distributes pieces over server endpoints by name."""
 
     def __init__(self, pserver_endpoints: Sequence[str]) -> None:
         self._endpoints = list(pserver_endpoints)
@@ -26,16 +26,16 @@ class PSDispatcher(ABC):
         return list(self._endpoints)
 
     def reset(self) -> None:
-        """Restart at the first server."""
+        """Start again from the first server."""
         self._step = 0
 
     @abstractmethod
     def dispatch(self, varlist: Iterable[object]) -> list[str]:
-        """Return the endpoint of each piece; a piece is its name, or has a `name`."""
+        """Return the endpoint of each piece; a piece is a name, or an object with a `name`."""
 
 
 class RoundRobin(PSDispatcher):
-    """Distributes in turn, continuing where the last call ended.
+    """Distributes pieces in turn, continuing where the last call ended.
 
     >>> dealer = RoundRobin(["a:1", "b:1"])
     >>> dealer.dispatch(["w0", "w1", "w2"]), dealer.dispatch(["w3"])
@@ -51,14 +51,14 @@ class RoundRobin(PSDispatcher):
 
 
 class HashName(PSDispatcher):
-    """Distributes by a hash of the name that is the same in every process (Fluid's was not)."""
+    """Distributes by a hash of the name that is the same in every process, unlike Fluid's."""
 
     def dispatch(self, varlist: Iterable[object]) -> list[str]:
         names = (str(getattr(piece, "name", piece)) for piece in varlist)
         return [self._endpoints[zlib.crc32(name.encode()) % len(self._endpoints)] for name in names]
 
 
-_MIN_BLOCK_SIZE = 8192  # Fluid asserts it
+_MIN_BLOCK_SIZE = 8192  # Fluid asserts this
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -66,23 +66,23 @@ class _PlainFields(Settings):
     """The fields that accept any value of their type."""
 
     slice_var_up: bool = True
-    """Split large parameters over the servers."""
+    """Whether to split large parameters over the servers."""
 
     enable_dc_asgd: bool = False
-    """async: correct gradients for changes since the worker's last fetch."""
+    """For async, whether to correct gradients for changes since the worker's last fetch."""
 
     mode: str = "pserver"
     """One of "pserver", "nccl2", "collective"."""
 
     print_log: bool = False
     wait_port: bool = True
-    """Workers wait until every server accepts connections."""
+    """Whether workers wait until every server accepts connections."""
 
     half_async: bool = False
     completely_not_async: bool = False
     geo_sgd_mode: bool = False
     geo_sgd_need_push_nums: int = 100
-    """GEO: batches between exchanges."""
+    """For GEO, the number of batches between exchanges."""
 
     collective_mode: str | None = None
     """One of "grad_allreduce", "local_sgd"."""
@@ -111,7 +111,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def min_block_size(self) -> int:
-        """Return the smallest piece of a parameter, in elements."""
+        """Return the size of the smallest piece of a parameter, in elements."""
         return self._min_block_size
 
     @min_block_size.setter
@@ -125,7 +125,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def split_method(self) -> type[PSDispatcher] | None:
-        """Return how pieces are distributed; None is RoundRobin."""
+        """Return how pieces are distributed; None means RoundRobin."""
         return self._split_method
 
     @split_method.setter
@@ -140,7 +140,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def sync_mode(self) -> bool:
-        """True: Fluid's older synchronous mode. A sync strategy has it False."""
+        """True selects Fluid's older synchronous mode; False for a sync strategy."""
         return self._sync_mode
 
     @sync_mode.setter
@@ -150,7 +150,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def runtime_split_send_recv(self) -> bool:
-        """Split gradients while training rather than in the program."""
+        """Whether to split gradients while training rather than in the program."""
         return self._runtime_split_send_recv
 
     @runtime_split_send_recv.setter
@@ -163,6 +163,6 @@ class DistributeTranspilerConfig(_PlainFields):
             raise ConfigError(f"DistributeTranspilerConfig.{field} must be True or False, got None")
         if value and other_value:
             raise ConfigError(
-                f"DistributeTranspilerConfig.{field} cannot be True while {other} is True: "
-                f"set {other} = False first"
+                f"DistributeTranspilerConfig.{field} cannot be True while {other} is True; set "
+                f"{other} = False first"
             )

@@ -1,4 +1,4 @@
-"""Blocks: a list of operators and the variables they use."""
+"""Blocks, which are lists of operators and the variables they use."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class Block:
     # -- variables ----------------------------------------------------------------------------
 
     def var(self, name: str) -> Variable:
-        """Return a variable of this block by name; raise ValueError if there is none."""
+        """Return one of this block's variables by name; raise ValueError if there is none."""
         return self._known_in(self.vars, name)
 
     def visible_var(self, name: str) -> Variable:
-        """Return a variable of this or an enclosing block; raise ValueError if there is none."""
+        """Return a variable in this or an enclosing block; raise ValueError if there is none."""
         return self._known_in(self.visible_vars(), name)
 
     _var_recursive = visible_var
 
     def visible_vars(self) -> ChainMap[str, Variable]:
-        """Yield the variables of this and the enclosing blocks, inner ones first."""
+        """Yield the variables in this and the enclosing blocks, inner ones first."""
         levels, block = [self.vars], self.parent
         while block is not None:
             levels.append(block.vars)
@@ -69,7 +69,9 @@ class Block:
         return [found for found in self.vars.values() if isinstance(found, Parameter)]
 
     def learned_parameters(self) -> list[Parameter]:
-        """Return the parameters without those that the forward pass sets, such as running means."""
+        """Return the parameters, excluding those that the forward pass sets, such as running
+        means.
+        """
         kept = {name for op in self.ops if op.role == "forward" for name in op.output_arg_names}
         return [p for p in self.all_parameters() if p.trainable or p.name not in kept]
 
@@ -77,7 +79,7 @@ class Block:
         return iter(self.all_parameters())
 
     def add_var(self, variable: Variable) -> Variable:
-        """Add a variable; an existing one with that name that an operator uses must match it."""
+        """Add a variable; it must match an existing one of the same name that an operator uses."""
         old = self.vars.get(variable.name)
         if old is not None and old is not variable and self._is_used(old.name):
             if (old.shape, old.dtype, old.lod_level) != (
@@ -114,8 +116,8 @@ class Block:
         initializer: adds the operator that fills the variable to this block.
         capacity, belong_to_optimizer: accepted as in Fluid, without effect.
 
-        Shape, dtype and LoD level default to those of an existing variable of that name; without
-        one, the variable is a float32 of unknown shape.
+        Shape, dtype and LoD level default to those of an existing variable with that name; if there
+        is none, the variable is a float32 of unknown shape.
         """
         name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)
@@ -146,7 +148,7 @@ class Block:
         initializer: Any = None,
         **settings: Any,
     ) -> Parameter:
-        """Create a parameter, or return the existing one of that name and shape.
+        """Create a parameter, or return the existing one with that name and shape.
 
         initializer: adds the operator that fills a new parameter to this block.
         """
@@ -230,7 +232,7 @@ def _names(slots: Slots | None) -> dict[str, list[str]]:
 
 
 def _check_redeclared(old: Variable, shape: Sequence[int | None] | None, dtype: Any) -> None:
-    """Raise ProgramError if a variable is declared again with another shape or dtype."""
+    """Raise ProgramError if a variable is declared again with a different shape or dtype."""
     given = tuple(-1 if size is None else size for size in shape or ())
     wanted = old.dtype if dtype is None else dtype_name(dtype)
     for what, before, after in (("shape", old.shape, given), ("dtype", old.dtype, wanted)):
@@ -238,5 +240,6 @@ def _check_redeclared(old: Variable, shape: Sequence[int | None] | None, dtype: 
             raise ProgramError.at(
                 call_site(),
                 f"variable '{old.name}'",
-                f"exists with {what} {before}, but is now declared with {after}: use another name",
+                f"exists with {what} {before}, but is now declared with {after}; use a different "
+                "name",
             )

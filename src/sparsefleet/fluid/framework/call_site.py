@@ -1,4 +1,4 @@
-"""Finds the line of the user's program that called a layer."""
+"""Find the line of the user's program that called a layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefleet.errors import SparseFleetError
 __all__ = ["CallSite", "EnforceNotMet", "ProgramError", "call_site", "raised_inside", "site_prefix"]
 
 _PACKAGE = str(Path(__file__).parents[2])
-# contextlib closes blocks on behalf of the user's line; threads start in the others.
+# contextlib closes blocks on behalf of the user's line; threads start in the other modules.
 _SKIPPED = (
     _PACKAGE,
     contextlib.__file__,
@@ -36,7 +36,7 @@ class CallSite(NamedTuple):
 
 
 class EnforceNotMet(SparseFleetError):  # noqa: N818  Fluid's name
-    """A check of Fluid's native code that failed."""
+    """A failed check in Fluid's native code."""
 
 
 class ProgramError(EnforceNotMet, ValueError):
@@ -53,21 +53,21 @@ class ProgramError(EnforceNotMet, ValueError):
 
     @classmethod
     def no_value(cls, name: str, site: CallSite | None) -> ProgramError:
-        """Return the error for a persistent variable that the scope lacks and `site` needs."""
+        """Return the error for a persistent variable that `site` needs but the scope lacks."""
         return cls(
-            f"{site_prefix(site)}variable '{name}' has no value in the scope: run the "
-            "start-up program (exe.run(fluid.default_startup_program())) or load it first"
+            f"{site_prefix(site)}variable '{name}' has no value in the scope; run the start-up "
+            "program (exe.run(fluid.default_startup_program())) or load it first"
         )
 
 
 def site_prefix(site: CallSite | None = None) -> str:
-    """Return the prefix of messages: the given line, or the innermost one outside this package."""
+    """Return the prefix for messages: the given line, or the innermost one outside this package."""
     found = site or call_site()
     return f"{found}: " if found else ""
 
 
 def call_site() -> CallSite | None:
-    """Return the innermost line outside this package; None if all are inside."""
+    """Return the innermost line outside this package, or None if all are inside."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""The names of Fluid's native module that programs use."""
+"""The names from Fluid's native module that programs use."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ __all__ = [
 
 
 class EOFException(SparseFleetError):  # noqa: N818  Fluid's name
-    """Raised when a started loader has no more batches: call reset() and start() again."""
+    """Raised when a started loader has no more batches; call reset() and start() again."""
 
 
 class VarDesc:
-    """The element types, at the place where Fluid has them."""
+    """The element types, where Fluid has them."""
 
     class VarType:
         """Element types by Fluid's names, which all layers accept, and kinds of variables.
@@ -94,7 +94,7 @@ class VarDesc:
 
 
 class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
-    """Names of attributes that Fluid attaches to operators; here an operator has `role`."""
+    """Names of attributes that Fluid attaches to operators; here, an operator has `role`."""
 
     class OpRole:
         """The purpose of an operator."""
@@ -137,35 +137,35 @@ def grad_var_suffix() -> str:
 
 
 def globals() -> Any:
-    """Return the flags, to be read and assigned; see `fluid.set_flags`."""
+    """Return the flags, which can be read and assigned; see `fluid.set_flags`."""
     from sparsefleet.fluid.framework.flags import Flags
 
     return Flags()
 
 
 def is_compiled_with_brpc() -> bool:
-    """Return False: servers use their own protocol, not brpc."""
+    """Return False, since servers use their own protocol, not brpc."""
     return False
 
 
 def is_compiled_with_dist() -> bool:
-    """Return whether jobs of several processes are supported."""
+    """Return whether jobs with several processes are supported."""
     return True
 
 
 def is_float16_supported(place: Place) -> bool:
-    """Return whether the place computes float16 natively: a GPU does."""
+    """Return whether the place computes float16 natively, as a GPU does."""
     return not place.is_cpu
 
 
 def op_support_gpu(op_type: str) -> bool:
-    """Return whether an operator runs on a GPU: all do if torch sees one."""
+    """Return whether an operator runs on a GPU; all do if torch sees one."""
     del op_type
     return is_compiled_with_cuda()
 
 
 def is_compiled_with_mkldnn() -> bool:
-    """Return False: oneDNN is torch's, not Fluid's."""
+    """Return False, since oneDNN belongs to torch, not Fluid."""
     return False
 
 
@@ -178,12 +178,12 @@ def _cuda_synchronize(place: Place) -> None:
 
 
 def _set_eager_deletion_mode(threshold: float, fraction: float, fast: bool) -> None:
-    """Changes nothing: torch frees a tensor as soon as it is unreferenced."""
+    """Do nothing, since torch frees a tensor as soon as it is unreferenced."""
     del threshold, fraction, fast
 
 
 def _set_fuse_parameter_group_size(size: int) -> None:
-    """Sets the flag, see `fluid.set_flags`."""
+    """Set a flag; see `fluid.set_flags`."""
     globals()["FLAGS_fuse_parameter_groups_size"] = size
 
 
@@ -193,5 +193,5 @@ def _set_fuse_parameter_memory_size(size: float) -> None:
 
 
 def convert_np_dtype_to_dtype_(np_dtype: Any) -> str:
-    """Return the name of a type, as variables use it."""
+    """Return the name of a type, in the form that variables use."""
     return dtype_name(np_dtype)

@@ -37,7 +37,7 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """Return the program that initializes parameters; run it once."""
+    """Return the program that initializes parameters, to be run once."""
     return _current.startup
 
 
@@ -76,7 +76,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
-    """Group layers for drawings of the network; variable names do not change."""
+    """Group layers for drawings of the network; does not change variable names."""
     del prefix
     yield
 
@@ -102,17 +102,17 @@ def in_dygraph_mode() -> bool:
 
 
 def _current_expected_place() -> Place:
-    """Return where layers of imperative mode compute."""
+    """Return the place where imperative layers compute."""
     return CPUPlace()
 
 
 def _get_var(name: str, program: Program | None = None) -> Variable:
-    """Return a variable of a program, by default of the default main program."""
+    """Return a variable in a program, by default in the default main program."""
     return (program or default_main_program()).global_block().var(name)
 
 
 @contextmanager
 def _dygraph_place_guard(place: object) -> Iterator[None]:
-    """Run imperative layers in the block on that place; here all run on the CPU."""
+    """Run imperative layers in the block on that place; here, all run on the CPU."""
     del place
     yield

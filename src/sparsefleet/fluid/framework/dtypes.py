@@ -1,4 +1,4 @@
-"""Element types: one canonical name for each spelling."""
+"""Element types, with one canonical name for all spellings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DTYPES", "ElementType", "UnknownDtypeError", "dtype_name"]
 
 
 class ElementType(str):
-    """The name of a type; `int` gives its number in Fluid's files.
+    """The name of a type; `int()` returns its number in Fluid's files.
 
     >>> ElementType("int64") == "int64", int(ElementType("int64"))
     (True, 3)
@@ -33,13 +33,15 @@ _NUMBERS = {
 }
 
 DTYPES = tuple(ElementType(name) for name in sorted(_NUMBERS))
-"""What a variable can hold: Fluid's types."""
+"""The types that a variable can hold in Fluid."""
 
 _NAMES = {str(name): name for name in DTYPES}
 
 
 class UnknownDtypeError(TypeError, ValueError):
-    """An element type that Fluid does not have; it raises one or the other by layer."""
+    """An element type that Fluid does not have; Fluid raises one or the other, depending on the
+    layer.
+    """
 
 
 def dtype_name(dtype: Any) -> ElementType:

@@ -1,4 +1,4 @@
-"""FLAGS_ settings, which Fluid reads from the environment when it is imported."""
+"""FLAGS_ settings, which Fluid reads from the environment on import."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def set_flags(flags: Mapping[str, Any]) -> None:
 
     FLAGS_check_nan_inf makes later runs fail at the first operator whose result is not finite.
     FLAGS_fuse_parameter_memory_size and FLAGS_fuse_parameter_groups_size apply to collective
-    programs that first run later, and override the environment. Other flags concern Fluid's own
-    memory and kernels: they have no effect here, but can be read back.
+    programs that have not run yet, and override the environment. Other flags concern Fluid's own
+    memory and kernels; they have no effect here, but can be read back.
 
     >>> set_flags({"FLAGS_eager_delete_tensor_gb": 1.0})
     >>> get_flags("FLAGS_eager_delete_tensor_gb")
@@ -60,14 +60,14 @@ def set_flags(flags: Mapping[str, Any]) -> None:
         raise TypeError(f"set_flags takes a dict, got {flags!r}")
     for name, value in flags.items():
         if not str(name).startswith("FLAGS_"):
-            raise ValueError(f"the name of a flag must start with FLAGS_, got {name!r}")
+            raise ValueError(f"a flag name must start with FLAGS_, got {name!r}")
         if name in _PRIVATE:
-            raise ValueError(f"flag {name} cannot be set by set_flags, only in the environment")
+            raise ValueError(f"flag {name} cannot be set by set_flags; set it in the environment")
         _given[name] = value
 
 
 def given_flag(name: str) -> float | None:
-    """Return the number that `set_flags` set; None if it did not."""
+    """Return the number that was set with `set_flags`, or None if none was."""
     value = _given.get(name)
     try:
         return None if value is None else float(value)
@@ -96,7 +96,7 @@ def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:
 
 
 def checks_nan_inf() -> bool:
-    """Return whether results that are not finite are errors."""
+    """Return whether non-finite results are errors."""
     value = get_flags("FLAGS_check_nan_inf")["FLAGS_check_nan_inf"]
     return str(value).strip().lower() in ("1", "true", "yes", "on")
 

@@ -1,6 +1,6 @@
 """Saved programs as editable lists of blocks, variables and operators.
 
-Fluid's are protobuf, ours JSON; the names are Fluid's.
+Fluid's programs are protobuf, ours are JSON; the names are Fluid's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 class ProgramDesc:
-    """A program from `Program.serialize_to_string` or from a file `__model__`.
+    """A program from `Program.serialize_to_string` or from a `__model__` file.
 
     >>> from sparsefleet import fluid
     >>> program = fluid.Program()
@@ -34,7 +34,7 @@ class ProgramDesc:
     """
 
     def __init__(self) -> None:
-        self._around: Json | None = None  # the fields of a __model__ besides the program
+        self._around: Json | None = None  # the fields of a __model__ other than the program
         self._document: Json = {}
         self.blocks: list[BlockDesc] = []
 

@@ -1,4 +1,4 @@
-"""Initializers: they add operators to the start-up program."""
+"""Initializers, which add operators to the start-up program."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ __all__ = [
 
 @contextmanager
 def init_on_cpu() -> Iterator[None]:
-    """Do nothing: parameters are initialized on the CPU. A context of Fluid before 1.8."""
+    """Do nothing, since parameters are initialized on the CPU. A context from Fluid before 1.8."""
     yield
 
 
 def force_init_on_cpu() -> bool:
-    """Return whether the code is within `init_on_cpu`: always False."""
+    """Return whether the code is within `init_on_cpu`, which is always False."""
     return False
 
 
 class Initializer:
-    """Base class of all initializers."""
+    """Base class for all initializers."""
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
         """Return the type and attrs of the operator that initializes the variable."""
@@ -81,7 +81,7 @@ class ConstantInitializer(Initializer):
 class UniformInitializer(Initializer):
     """Draws from the uniform distribution over low..high.
 
-    diag_num: sets this many elements, diag_step apart, to diag_val.
+    diag_num: number of elements, diag_step apart, to set to diag_val.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class TruncatedNormalInitializer(NormalInitializer):
 
 
 class XavierInitializer(Initializer):
-    """Glorot and Bengio (2010): the wider the layer, the smaller the values.
+    """Implements Glorot and Bengio (2010): the wider the layer, the smaller the values.
 
     fan_in, fan_out: None uses the parameter's own.
     """
@@ -152,7 +152,7 @@ class XavierInitializer(Initializer):
 
 
 class MSRAInitializer(Initializer):
-    """He et al. (2015), for layers with relu."""
+    """Implements He et al. (2015), for layers with relu."""
 
     def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
         self.uniform, self.fan_in, self.seed = uniform, fan_in, seed
@@ -174,17 +174,17 @@ class NumpyArrayInitializer(Initializer):
         if self.value.size != math.prod(variable.shape):
             raise ValueError(
                 f"NumpyArrayInitializer: got an array of shape {self.value.shape} for parameter "
-                f"'{variable.name}' of shape {variable.shape}"
+                f"'{variable.name}', expected shape {variable.shape}"
             )
         return "assign_value", {"values": self.value.reshape(-1).tolist()}
 
 
 class BilinearInitializer(Initializer):
-    """Weights [C, 1, H, W] of a transposed convolution that upsamples images."""
+    """Sets the weights [C, 1, H, W] of a transposed convolution that upsamples images."""
 
     def fill(self, variable: Variable) -> tuple[str, dict[str, Any]]:
         if len(variable.shape) != 4 or variable.shape[2] != variable.shape[3]:
-            raise ValueError(f"Bilinear is for shapes [C, 1, H, H], got {variable.shape}")
+            raise ValueError(f"Bilinear needs a shape [C, 1, H, H], got {variable.shape}")
         size = variable.shape[3]
         factor = math.ceil(size / 2.0)
         center = (2 * factor - 1 - factor % 2) / (2.0 * factor)

@@ -1,4 +1,4 @@
-"""A stack of scopes, one stack per thread, under the names of Fluid's `default_scope_funcs`."""
+"""A stack of scopes per thread, under the names in Fluid's `default_scope_funcs`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _stack = _Stack()
 
 
 def get_cur_scope() -> Scope:
-    """Return the innermost scope of this thread."""
+    """Return this thread's innermost scope."""
     return _stack.scopes[-1]
 
 
@@ -43,12 +43,12 @@ def leave_local_scope() -> None:
 
 
 def var(name: str) -> ScopeVariable:
-    """Return the variable of the innermost scope, creating it if needed."""
+    """Return a variable in the innermost scope, creating it if needed."""
     return get_cur_scope().var(name)
 
 
 def find_var(name: str) -> ScopeVariable | None:
-    """Return the variable of the innermost scope or an enclosing one."""
+    """Return a variable in the innermost scope or an enclosing one."""
     return get_cur_scope().find_var(name)
 
 

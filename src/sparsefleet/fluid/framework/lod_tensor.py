@@ -1,4 +1,4 @@
-"""Tensors that record where their sequences start. Letters: N rows of all sequences."""
+"""Tensors that record where their sequences start. Letters: N rows in all sequences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LoDTensor:
         self._lod = offsets_of_lod(lod)
 
     def set(self, array: Any, place: Place | None = None, zero_copy: bool = False) -> None:
-        """Replace the values; the LoD stays.
+        """Replace the values; the LoD is kept.
 
         zero_copy: share the memory of a NumPy array or torch tensor, where the place allows it.
         """
@@ -61,14 +61,14 @@ class LoDTensor:
         self._tensor = placed.clone() if shares and not zero_copy else placed
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Use this tensor itself for the values, on its device; the LoD stays."""
+        """Use this tensor itself as the values, on its device; the LoD is kept."""
         self._tensor = tensor
 
     @property
     def tensor(self) -> torch.Tensor:
         """Return the values without a copy."""
         if self._tensor is None:
-            raise ConfigError("this LoDTensor is empty: fill it with set(array, place)")
+            raise ConfigError("this LoDTensor is empty; fill it with set(array, place)")
         return self._tensor
 
     def numpy(self) -> NDArray[Any]:
@@ -80,14 +80,16 @@ class LoDTensor:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"a LoDTensor of {array.dtype} as {dtype} needs a copy")
+                raise ValueError(
+                    f"a LoDTensor of {array.dtype} cannot be read as {dtype} without a copy"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Return the form that a torch module takes, as in the batches of a `data.Reader`.
+        """Return the form that a torch module takes, as in a `data.Reader`'s batches.
 
-        Without LoD: the tensor. With one level: (values, offsets int64[B]), for
+        Without LoD, this is the tensor. With one level, it is (values, offsets int64[B]), for
         `SparseEmbeddingBag`; values are [N] if a row has one value, otherwise [N, ...].
         """
         if not self._lod:
@@ -103,7 +105,7 @@ class LoDTensor:
         return values, torch.from_numpy(self._lod[0][:-1])
 
     def to_place(self, place: Place) -> LoDTensor:
-        """Return a copy at the place; itself if it is already there."""
+        """Return a copy at the place, or itself if it is already there."""
         placed = place_tensor(self.tensor, place)
         return self if placed is self._tensor else LoDTensor(placed, self._lod)
 
@@ -124,14 +126,16 @@ class LoDTensor:
         return as_lists(np.diff(level) for level in self._lod)
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[ArrayLike]) -> None:
-        """Set the LoD from lengths; raise ProgramError unless they fit each other and the rows."""
+        """Set the LoD from lengths; raise ProgramError unless they match each other and the
+        rows.
+        """
         lod = offsets_of_lengths(lengths)
         rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
         if lod and not is_valid(lod, rows or int(lod[-1][-1])):
             raise ProgramError(
                 f"lengths {as_lists(np.diff(level) for level in lod)} do not match a tensor of "
-                f"{rows} rows: each level must sum up to the length of the next, the last one to "
-                "the rows"
+                f"{rows} rows; each level must sum to the length of the next, and the last one to "
+                "the number of rows"
             )
         self._lod = lod
 
@@ -142,7 +146,7 @@ class LoDTensor:
 
     @property
     def num_samples(self) -> int:
-        """Return the number of sequences in the outermost level; without LoD, of rows."""
+        """Return the number of sequences in the outermost level or, without LoD, of rows."""
         if self._lod:
             return len(self._lod[0]) - 1
         return len(self) if self.shape() else 1
@@ -162,7 +166,7 @@ class LoDTensor:
         values = "empty" if self._tensor is None else repr(self._tensor)
         return f"LoDTensor({values}, lod={self.lod()})"
 
-    # Names of Fluid's native class that programs call.
+    # Names from Fluid's native class that programs call.
 
     def _get_dims(self) -> list[int]:
         return self.shape()
@@ -212,8 +216,8 @@ def create_lod_tensor(
 ) -> LoDTensor:
     """Create a tensor of sequences from its rows or from one list per sequence.
 
-    data: an array, its rows in order; a LoDTensor; or a list of lists, each a sequence of single
-        values, whose lengths must be those of the last level.
+    data: an array with the rows in order, a LoDTensor, or a list of lists, each a sequence of
+        single values, whose lengths must match the last level.
 
     >>> create_lod_tensor([[1, 2], [3]], [[2, 1]]).shape()
     [3, 1]
@@ -224,7 +228,7 @@ def create_lod_tensor(
         found = [len(sequence) for sequence in data]
         if not recursive_seq_lens or found != list(recursive_seq_lens[-1]):
             raise AssertionError(
-                f"data has sequences of {found} values, but recursive_seq_lens is "
+                f"data has sequences of {found} values, but recursive_seq_lens has "
                 f"{list(recursive_seq_lens)[-1:]}"
             )
         arrays = [np.asarray(sequence) for sequence in data if len(sequence)]  # [] has no dtype
@@ -248,7 +252,7 @@ def create_random_int_lodtensor(
     low: int,
     high: int,
 ) -> LoDTensor:
-    """Create random int64 values in low..high, inclusive, with rows of `base_shape`.
+    """Create random int64 values in low..high, inclusive, with rows of shape `base_shape`.
 
     >>> create_random_int_lodtensor([[2, 1]], [4], CPUPlace(), low=0, high=9).shape()
     [3, 4]
@@ -267,8 +271,8 @@ def _as_tensor(array: Any) -> torch.Tensor:
     found = np.asarray(array)
     if found.dtype == object:
         raise TypeError(
-            "values of uneven length do not form an array: build a LoDTensor with "
-            "fluid.create_lod_tensor or a variable of lod_level > 0"
+            "values of uneven length do not form an array; build a LoDTensor with "
+            "fluid.create_lod_tensor, or use a variable with lod_level > 0"
         )
     if not found.flags.writeable or any(stride < 0 for stride in found.strides):
         found = found.copy()
@@ -278,11 +282,11 @@ def _as_tensor(array: Any) -> torch.Tensor:
 register_tensor_type(LoDTensor, LoDTensor.model_input)
 
 Level = NDArray[np.int64]
-"""Offsets of one level: they start at 0 and never decrease."""
+"""Offsets of one level, which start at 0 and never decrease."""
 
 
 def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels given as offsets; raise ValueError if they are not valid offsets."""
+    """Return the levels, given as offsets; raise ValueError if they are not valid offsets."""
     levels = tuple(np.asarray(level, dtype=np.int64) for level in lod)
     for number, level in enumerate(levels):
         if level.ndim != 1 or not len(level) or level[0] != 0 or (np.diff(level) < 0).any():
@@ -294,7 +298,7 @@ def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
 
 
 def offsets_of_lengths(lengths: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels given as lengths.
+    """Return the levels, given as lengths.
 
     >>> as_lists(offsets_of_lengths([[2, 1], [2, 2, 3]]))
     [[0, 2, 3], [0, 2, 4, 7]]
@@ -304,7 +308,7 @@ def offsets_of_lengths(lengths: Iterable[ArrayLike]) -> tuple[Level, ...]:
 
 
 def is_valid(levels: Sequence[Level], num_rows: int) -> bool:
-    """Return whether each level covers the next one exactly, and the last one all rows.
+    """Return whether each level covers the next one exactly, and the last one covers all rows.
 
     >>> is_valid(offsets_of_lod([[0, 2, 3], [0, 2, 4, 7]]), 7)
     True

@@ -1,4 +1,4 @@
-"""Estimates the memory that the variables of a program take."""
+"""Estimate the memory that a program's variables take."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNITS = ("B", "KB", "MB")
 
 
 def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
-    """Return lower and upper bounds of the memory of all outputs, and the unit.
+    """Return lower and upper bounds on the memory of all outputs, and the unit.
 
-    batch_size: used for unknown sizes. As in Fluid the bounds are 5 % and 10 % above the size given
+    batch_size: used for unknown sizes. As in Fluid, the bounds are 5% and 10% above the size given
         by the shapes.
 
     >>> from sparsefleet import fluid

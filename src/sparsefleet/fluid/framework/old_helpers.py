@@ -1,4 +1,4 @@
-"""Small utilities that Fluid's modules offer besides layers."""
+"""Small utilities that Fluid's modules offer in addition to layers."""
 
 from __future__ import annotations
 
@@ -81,13 +81,14 @@ def autodoc(comment: str = "") -> Callable[[Function], Function]:
 
 
 def templatedoc(op_type: str | None = None) -> Callable[[Function], Function]:
-    """Keep the documentation of a layer, without the fields that Fluid fills in."""
+    """Keep a layer's documentation, without the fields that Fluid fills in."""
     del op_type
     return lambda function: function
 
 
 def generate_layer_fn(op_type: str) -> Function:
-    """Return a layer that adds the operator; inputs and attrs by keyword, inputs also positional.
+    """Return a layer that adds the operator; takes inputs and attrs by keyword, inputs also by
+    position.
 
     >>> generate_layer_fn("elementwise_add").__name__
     'elementwise_add'
@@ -98,7 +99,7 @@ def generate_layer_fn(op_type: str) -> Function:
     definition = find_op(op_type)
     if definition is None:
         raise ValueError(
-            f"operator '{op_type}': unknown, expected a type that sparsefleet supports"
+            f"operator '{op_type}' is unknown, expected a type that sparsefleet supports"
         )
 
     def add(*args: Any, **kwargs: Any) -> Any:
@@ -132,7 +133,7 @@ def generate_activation_fn(op_type: str) -> Function:
 
 
 def check_import_scipy(os_name: str) -> None:
-    """Do nothing: Fluid checks for missing libraries of SciPy on Windows."""
+    """Do nothing; Fluid checks for missing SciPy libraries on Windows."""
 
 
 def run_check() -> None:

@@ -1,4 +1,4 @@
-"""Operators: one step of a program, which names a function and its variables."""
+"""Operators, each a step of a program that names a function and its variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Role = Literal["forward", "backward", "optimize", "schedule"]
 
 
 class Operator:
-    """An operator of a block.
+    """An operator in a block.
 
     inputs, outputs: slot -> names of variables, in the slots that its type declares.
     attrs: numbers, strings, booleans, and lists of them.
@@ -78,7 +78,7 @@ class Operator:
         return list(self.outputs.get(name, []))
 
     def attr(self, name: str) -> Any:
-        """Return an attr; raise KeyError if there is none of that name."""
+        """Return an attr; raise KeyError if there is none with that name."""
         return self.attrs[name]
 
     def all_attrs(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Operator:
         return dict(self.attrs)
 
     def _set_attr(self, name: str, value: Any) -> None:
-        """Change an attr; the next run uses it."""
+        """Change an attr, starting with the next run."""
         self.attrs[name] = value
         if self.block is not None:
             self.block.program.changed()
@@ -96,7 +96,7 @@ class Operator:
 
     @property
     def has_sub_block(self) -> bool:
-        """Return whether it has a body: the block numbered by its attr `sub_block`."""
+        """Return whether it has a body, the block numbered by its attr `sub_block`."""
         return "sub_block" in self.attrs
 
     def copy(self) -> Operator:

@@ -1,4 +1,4 @@
-"""Attributes that a user gives a layer for its parameters."""
+"""The attributes that a user gives a layer for its parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExistingParamAttr", "ParamAttr", "WeightNormParamAttr", "to_param_at
 
 
 class ParamAttr:
-    """Name, initializer and training options of a parameter. Equal names share a parameter.
+    """The name, initializer and training options of a parameter. Equal names share a parameter.
 
     learning_rate: multiplies the optimizer's rate.
 
@@ -48,8 +48,8 @@ class ParamAttr:
 class WeightNormParamAttr(ParamAttr):
     """A parameter as a length times a direction, both trained: `<name>_g` and `<name>_v`.
 
-    dim: the axis along which lengths differ; None: one length for all. The others are those of
-        ParamAttr.
+    dim: the axis along which lengths differ; None means one length for all. The other arguments are
+        ParamAttr's.
     """
 
     def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:
@@ -58,7 +58,7 @@ class WeightNormParamAttr(ParamAttr):
 
 
 class ExistingParamAttr(ParamAttr):
-    """Makes a layer use a parameter that another object holds, in imperative mode."""
+    """Makes a layer use a parameter that a different object holds, in imperative mode."""
 
     def __init__(self, parameter: Any) -> None:
         super().__init__(name=parameter.name)
@@ -66,7 +66,7 @@ class ExistingParamAttr(ParamAttr):
 
 
 def to_param_attr(given: Any) -> ParamAttr | None:
-    """Convert a ParamAttr, name, initializer, regularizer or True; None for False."""
+    """Convert a ParamAttr, name, initializer, regularizer or True; return None for False."""
     if given is False:
         return None
     if given is None or given is True:

@@ -16,7 +16,7 @@ class Parameter(Variable):
 
     learning_rate: multiplies the optimizer's rate.
     is_table: its rows are in a table of the scope's store, created when their ids are first seen.
-    table_optimizer: what a push does to such a row, as the fields of a `sparsefleet.optim` class.
+    table_optimizer: what a push does to a row, as the fields of a `sparsefleet.optim` class.
 
     >>> Parameter("fc_0.w_0", [3, 2], "float32").persistable
     True
@@ -44,7 +44,7 @@ class Parameter(Variable):
         for unused in ("gradient_clip_attr", "error_clip", "is_distributed"):
             attrs.pop(unused, None)
         if attrs:
-            raise TypeError(f"parameter '{name}': unknown settings {', '.join(sorted(attrs))}")
+            raise TypeError(f"parameter '{name}' got unknown settings {', '.join(sorted(attrs))}")
         super().__init__(
             name, shape, dtype, lod_level, persistable=persistable, stop_gradient=stops
         )

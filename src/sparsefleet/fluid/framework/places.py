@@ -1,4 +1,4 @@
-"""Fluid's places, where tensors live. Without a GPU, its places mean the CPU's memory."""
+"""Fluid's places, where tensors live. Without a GPU, GPU places mean the CPU's memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _SELECTED_GPUS = "FLAGS_selected_gpus"
 
 
 class Place:
-    """Base class of all places."""
+    """Base class for all places."""
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether a CPU tensor is already there."""
+        """Return whether a CPU tensor is already at this place."""
         return False
 
-    # Names of Fluid's native class that programs call.
+    # Names from Fluid's native class that programs call.
 
     def _equals(self, other: Place) -> bool:
         return self == other
@@ -65,7 +65,7 @@ class CPUPlace(Place):
 
 @dataclass(frozen=True)
 class CUDAPlace(Place):
-    """The memory of a GPU. Without one it is the CPU's memory, with one warning.
+    """A GPU's memory. Without a GPU, it is the CPU's memory, with a single warning.
 
     Raises ConfigError instead if SPARSEFLEET_REQUIRE_CUDA is 1.
     """
@@ -99,7 +99,7 @@ def is_compiled_with_cuda() -> bool:
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Return one place per replica; by default CPU_NUM of them, or 1 if it is not set.
+    """Return one place per replica; by default, CPU_NUM of them, or 1 if it is not set.
 
     >>> len(cpu_places(2))
     2
@@ -113,7 +113,9 @@ def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return the given GPUs, by default FLAGS_selected_gpus or all; without GPUs, one place."""
+    """Return the given GPUs, by default FLAGS_selected_gpus or all; without GPUs, return one
+    place.
+    """
     if device_ids is None:
         import torch
 
@@ -146,7 +148,7 @@ def _warn_no_gpu() -> None:
 
 
 def places_of(places: Place | Iterable[Place]) -> list[Place]:
-    """Return one or several places as a list; raise TypeError for anything else."""
+    """Return one or more places as a list; raise TypeError for anything else."""
     found = [places] if isinstance(places, Place) else list(places)
     for place in found:
         if not isinstance(place, Place):
@@ -157,7 +159,7 @@ def places_of(places: Place | Iterable[Place]) -> list[Place]:
 
 
 def place_tensor(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """Return the tensor at `place`: itself if it is already there, otherwise a copy."""
+    """Return the tensor at `place`, copied unless it is already there."""
     if isinstance(place, CUDAPlace):
         return tensor.to(device_of(place), non_blocking=tensor.is_pinned())
     if isinstance(place, CUDAPinnedPlace) and is_compiled_with_cuda():

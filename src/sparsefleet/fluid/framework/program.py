@@ -1,4 +1,4 @@
-"""A network as a script describes it: operators over named variables."""
+"""A network as described by a script: operators on named variables."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Program:
         self.current_block_idx = 0
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
-        self._distributed: ProgramRole | None = None  # what it is in a job
-        self._exchange_settings: dict[str, object] = {}  # of a BuildStrategy, by a transpiler
+        self._distributed: ProgramRole | None = None  # its role in a job
+        self._exchange_settings: dict[str, object] = {}  # a BuildStrategy's, set by a transpiler
         self.fused_with_activation: frozenset[str] = frozenset()
-        """Types of operators that are fused with the activation that follows."""
+        """Types of operators that are fused with the activation that follows them."""
         self.version = 0
-        """Grows with each change, so that results derived from the program can be cached."""
+        """Increases with each change, so that results derived from the program can be cached."""
 
     @property
     def random_seed(self) -> int:
@@ -65,12 +65,12 @@ class Program:
         self._random_seed = seed
 
     def global_seed(self, seed: int = 0) -> None:
-        """Set the seed of this program and of all that are created later."""
+        """Set the seed of this program and of all programs created later."""
         self.random_seed = seed
         Program._seed_of_new = seed
 
     def changed(self) -> None:
-        """Record a change; call it after each one."""
+        """Record a change; must be called after each one."""
         self.version += 1
 
     def add_loader(self, loader: Any) -> None:
@@ -97,7 +97,7 @@ class Program:
 
     @contextmanager
     def new_block(self) -> Iterator[Block]:
-        """Create a block within the current one; layers in the `with` block add to it."""
+        """Create a block within the current one; layers in the `with` block are added to it."""
         made = Block(self, len(self.blocks), self.current_block_idx)
         self.blocks.append(made)
         old, self.current_block_idx = self.current_block_idx, made.idx
@@ -132,9 +132,7 @@ class Program:
 
     @contextmanager
     def role_guard(self, role: Role) -> Iterator[None]:
-        """Mark what is added in the block as part of the backward pass, the update or a
-        schedule.
-        """
+        """Mark operators added in the block as part of the backward pass, update or a schedule."""
         old, self.role = self.role, role
         try:
             yield
@@ -150,9 +148,7 @@ class Program:
     # -- copies -------------------------------------------------------------------------------
 
     def clone(self, for_test: bool = False) -> Program:
-        """Return a copy; for_test: without backward pass and update, with dropout and the
-        like off.
-        """
+        """Return a copy; with for_test, omit the backward pass, the update and dropout."""
         block = self.global_block()
         if not for_test:
             return self._copy_with(block.ops, list(block.vars.values()))
@@ -164,7 +160,9 @@ class Program:
         return made
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
-        """Return a copy with only what the targets need, starting from the fed variables."""
+        """Return a copy with only the operators that the targets need, starting from the fed
+        variables.
+        """
         names = [target if isinstance(target, str) else target.name for target in targets]
         wanted = set(names)
         kept: list[Operator] = []
@@ -176,7 +174,7 @@ class Program:
         for name in names:
             if name not in made and name not in feeds:
                 raise ProgramError.at(
-                    call_site(), f"target '{name}'", "no operator of the program computes it"
+                    call_site(), f"target '{name}'", "no operator in the program computes it"
                 )
         kept.reverse()
         variables = self._named_by(kept)
@@ -184,11 +182,11 @@ class Program:
         return self._copy_with(kept, variables)
 
     def _prune(self, targets: Any) -> Program:
-        """Call `prune` with targets only; Fluid's name for it."""
+        """Call `prune` with targets only, under Fluid's name."""
         return self._prune_with_input([], targets)
 
     def _prune_with_input(self, feeded_var_names: Any, targets: Any) -> Program:
-        """Call `prune`; Fluid's name for it."""
+        """Call `prune`, under Fluid's name."""
         items = targets if isinstance(targets, (list, tuple)) else [targets]
         feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else feeded_var_names
         if any(not isinstance(name, str) for name in feeds):
@@ -230,7 +228,7 @@ class Program:
         return made
 
     def _copy_inner_blocks(self, other: Program) -> None:
-        """Copy the other program's inner blocks under their numbers; unused ones are left empty."""
+        """Copy the other program's inner blocks under their numbers, leaving unused ones empty."""
         named = {op.attrs["sub_block"] for op in self.global_block().ops if op.has_sub_block}
         for old in other.blocks[1:]:
             made = Block(self, old.idx, old.parent_idx)
@@ -242,7 +240,7 @@ class Program:
                 named.update(op.attrs["sub_block"] for op in made.ops if op.has_sub_block)
 
     def site_of_use(self, name: str) -> CallSite | None:
-        """Return the user's line of the first operator that reads a variable."""
+        """Return the user's line for the first operator that reads a variable."""
         uses = (op.site for op in self.global_block().ops if name in op.input_arg_names)
         return next(uses, None)
 
@@ -274,7 +272,7 @@ class Program:
 
     @classmethod
     def from_json(cls, text: str) -> Program:
-        """Parse what `to_json` wrote; raise ProgramError for any other text."""
+        """Parse text written by `to_json`; raise ProgramError for any other text."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -291,7 +289,7 @@ class Program:
             )
         if document.get("format_version") != 1:
             raise ProgramError(
-                f"the program has format version {document.get('format_version')!r}, expected 1: a "
+                f"the program has format version {document.get('format_version')!r}, expected 1; a "
                 "newer sparsefleet wrote it"
             )
         made = cls()
@@ -304,7 +302,7 @@ class Program:
 
     @property
     def desc(self) -> Program:
-        """Return itself: here a program is its own description."""
+        """Return itself, since a program is its own description here."""
         return self
 
     def serialize_to_string(self) -> bytes:
@@ -313,7 +311,7 @@ class Program:
 
     @classmethod
     def parse_from_string(cls, binary_str: bytes | str) -> Program:
-        """Parse what `serialize_to_string` wrote, here or in PaddlePaddle 1.x."""
+        """Parse bytes written by `serialize_to_string`, here or in PaddlePaddle 1.x."""
         if isinstance(binary_str, str):
             return cls.from_json(binary_str)
         if binary_str.lstrip()[:1] == b"{":

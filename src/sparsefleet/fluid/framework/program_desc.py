@@ -1,7 +1,7 @@
-"""Reads programs that PaddlePaddle 1.x saved: `__model__` files and `serialize_to_string`.
+"""Read programs that PaddlePaddle 1.x saved as `__model__` files or with `serialize_to_string`.
 
-They are protobuf messages, ProgramDesc of Paddle's framework.proto. `program_of_desc` turns one
-into the document that `Program.to_json` writes.
+They are protobuf messages of type ProgramDesc from Paddle's framework.proto. `program_of_desc`
+turns one into the document that `Program.to_json` writes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MOST_DEPTH = 16
 
 _TENSOR, _FEED, _FETCH, _ARRAY = 7, 9, 10, 13
 _FOR_BACKWARD = ("XShape", "Mask", "Norm", "Argmax", "MaxIndex")
-"""Outputs that exist for Paddle's backward pass only."""
+"""Outputs that exist only for Paddle's backward pass."""
 _DTYPE_ATTRS = ("dtype", "in_dtype", "out_dtype", "index_dtype")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A program as a document, with the names that are fed and fetched."""
+    """A program as a document, with the names of fed and fetched variables."""
 
     document: Json
     feeds: list[str]
@@ -38,7 +38,7 @@ class SavedProgram:
 def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
     """Parse a ProgramDesc; raise ProgramError for other bytes or unknown operators.
 
-    Operators `feed` and `fetch` are removed; the names they stood for are returned.
+    The operators `feed` and `fetch` are removed, and the names they stood for are returned.
     """
     try:
         blocks = [_message(_BLOCK, block) for number, block in _fields(data) if number == 1]
@@ -53,8 +53,8 @@ def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
         }
     except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
         raise ProgramError(
-            f"{location}: not a program, neither one saved by sparsefleet (JSON) nor a ProgramDesc "
-            f"of PaddlePaddle 1.x: {error}"
+            f"{location}: not a program, neither one saved by sparsefleet (JSON) nor a "
+            f"PaddlePaddle 1.x ProgramDesc: {error}"
         ) from error
     return SavedProgram(document, feeds, fetches)
 
@@ -110,7 +110,9 @@ def _float(value: bytes) -> float:
 
 
 Schema = dict[int, tuple[str, Any, bool]]
-"""Field number -> name, how to read it (a function or a schema), and whether it repeats."""
+"""Maps a field number to its name, how to read it (a function or a schema), and whether it
+repeats.
+"""
 
 
 def _message(schema: Schema, data: bytes, depth: int = 0) -> Json:
@@ -186,7 +188,7 @@ _BLOCK: Schema = {
     3: ("vars", _VAR, True),
     4: ("ops", _OP, True),
 }
-# AttrType -> the field that holds the value, and its value if the field is absent.
+# Maps an AttrType to the field that holds the value, and the value if the field is absent.
 _ATTR_FIELDS: dict[int, tuple[str, Any]] = {
     0: ("i", 0),
     1: ("f", 0.0),
@@ -283,7 +285,8 @@ def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
     def change(op: Json) -> None:
         results = op["outputs"].get("Out", [])
         reads, conditions = op["inputs"].get(inputs, []), op["inputs"][condition]
-        # What the block writes is also read: it keeps its value if the block does not run.
+        # Variables that the block writes are also inputs, since they keep their values if it does
+        # not run.
         names = list(dict.fromkeys([*reads, *results]))
         op["inputs"] = {"X": names, "Condition": conditions}
         op["outputs"] = {"Out": results}
@@ -293,7 +296,9 @@ def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
 
 
 def _window(op: Json) -> None:
-    """Give paddings before and after each axis; Paddle may name a rule or one number per axis."""
+    """Expand paddings to before and after each axis; Paddle may give a rule or one number per
+    axis.
+    """
     attrs = op["attrs"]
     if attrs.get("padding_algorithm", "EXPLICIT") != "EXPLICIT":
         attrs["paddings"] = attrs["padding_algorithm"]
@@ -320,7 +325,7 @@ def _interpolation(method: str) -> Callable[[Json], None]:
 
 
 def _values(op: Json) -> None:
-    """Join the lists of values by type into one."""
+    """Join lists of values by type into one list."""
     names = ("fp32_values", "int32_values", "int64_values", "bool_values")
     op["attrs"]["values"] = next((v for name in names if (v := op["attrs"].get(name))), [])
 
@@ -376,4 +381,4 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "unsqueeze": _renamed("unsqueeze2"),
     "while": _with_body("X", "Condition"),
 }
-"""Operator type -> what differs from the operator of that type here."""
+"""Maps an operator type to the function that adapts it to the operator here."""

@@ -1,4 +1,4 @@
-"""Converts blocks to JSON and back."""
+"""Convert blocks to JSON and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs as readable text, and as drawings for Graphviz."""
+"""Show programs as readable text, and as drawings for Graphviz."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def variable_to_code(var: Variable) -> str:
-    """Return a variable in one line.
+    """Return a variable as one line of text.
 
     >>> variable_to_code(Variable("x", [None, 2]))
     'var x : lod_tensor.shape(-1, 2).astype(float32)'
@@ -39,7 +39,7 @@ def variable_to_code(var: Variable) -> str:
 
 
 def op_to_code(op: Operator, skip_op_callstack: bool = True) -> str:
-    """Return an operator in one line.
+    """Return an operator as one line of text.
 
     >>> op_to_code(Operator("relu", {"X": ["a"]}, {"Out": ["b"]}))
     "{Out=['b']} = relu(inputs={X=['a']})"
@@ -80,7 +80,7 @@ def pprint_program_codes(program_desc: Program) -> list[str]:
 
 
 def pprint_block_codes(block_desc: Block, show_backward: bool = False) -> str:
-    """Return the text of a block; show_backward: with the backward pass and updates."""
+    """Return the text of a block; show_backward includes the backward pass and updates."""
     ops = [op for op in block_desc.ops if show_backward or op.role == "forward"]
     return "\n".join(op_to_code(op) for op in ops)
 
@@ -107,13 +107,15 @@ def delete_ops(block: Block, ops: Collection[Operator]) -> None:
 
 
 def find_op_by_input_arg(block: Block, arg_name: str) -> int:
-    """Return the index of the first operator that reads a variable; -1 if none does."""
+    """Return the index of the first operator that reads a variable, or -1 if none does."""
     places = (place for place, op in enumerate(block.ops) if arg_name in op.input_arg_names)
     return next(places, -1)
 
 
 def find_op_by_output_arg(block: Block, arg_name: str, reverse: bool = False) -> int:
-    """Return the index of the first (or last) operator that writes a variable; -1 if none does."""
+    """Return the index of the first (or last) operator that writes a variable, or -1 if none
+    does.
+    """
     found: list[Any] = [
         place for place, op in enumerate(block.ops) if arg_name in op.output_arg_names
     ]

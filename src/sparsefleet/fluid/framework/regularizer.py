@@ -1,4 +1,4 @@
-"""Weight decay: terms added to gradients that keep parameters small."""
+"""Weight decay: terms that are added to gradients to keep parameters small."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Regularizer:
-    """Base class of both regularizers."""
+    """Base class for both regularizers."""
 
     field = ""
 
@@ -52,8 +52,8 @@ L2Decay = L2DecayRegularizer
 
 
 def regularizer_from_json(document: dict[str, Any]) -> Regularizer:
-    """Parse what `to_json` wrote."""
+    """Parse a document written by `to_json`."""
     for kind in (L1DecayRegularizer, L2DecayRegularizer):
         if list(document) == [kind.field]:
             return kind(document[kind.field])
-    raise ConfigError(f"not a regularizer: {document!r}")
+    raise ConfigError(f"expected a regularizer, got {document!r}")

@@ -1,4 +1,4 @@
-"""Values by name, kept between runs."""
+"""Values by name that are kept between runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_g
 
 
 class RankTable:
-    """Sequences by length, longest first."""
+    """Sequences in order of length, longest first."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
 
     def items(self) -> list[tuple[int, int]]:
-        """Return index and length of each sequence."""
+        """Return the index and length of each sequence."""
         return [(int(index), int(length)) for index, length in self._rows]
 
 
@@ -39,13 +39,13 @@ class ScopeVariable:
         return self._value
 
     def get_lod_tensor_array(self) -> LoDTensorArray:
-        """Return its array of tensors, to fill or to read; a new one if it holds none."""
+        """Return its array of tensors, to fill or read; create one if it holds none."""
         if not isinstance(self._value, LoDTensorArray):
             self._value = LoDTensorArray()
         return self._value
 
     def is_int(self) -> bool:
-        """Return whether it holds a number that `set_int` set."""
+        """Return whether it holds a number that was set with `set_int`."""
         return self._number is not None
 
     def set_int(self, value: int) -> None:
@@ -55,7 +55,7 @@ class ScopeVariable:
     def get_int(self) -> int:
         """Return the number; raise ValueError if it holds a tensor."""
         if self._number is None:
-            raise ValueError(f"variable '{self.name}' has no value: call set_int first")
+            raise ValueError(f"variable '{self.name}' has no value; call set_int first")
         return self._number
 
     def get_lod_rank_table(self) -> RankTable:
@@ -63,7 +63,7 @@ class ScopeVariable:
         return RankTable(self.get_tensor().numpy())
 
     def hold(self, value: Any) -> None:
-        """Store a result of a run, reusing the existing memory where it fits."""
+        """Store a result of a run, reusing the existing memory if it fits."""
         if isinstance(value, SparseParameter):
             self._value = value
             return
@@ -88,7 +88,9 @@ class ScopeVariable:
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
-        """Return the value that a run uses, for an array its tensors with LoD; None if unset."""
+        """Return the value that a run uses (for an array, its tensors with LoD), or None if
+        unset.
+        """
         held = self._value
         if isinstance(held, SparseParameter):
             return held
@@ -98,7 +100,7 @@ class ScopeVariable:
 
 
 class Scope:
-    """Variables by name; missing ones are looked up in the parent.
+    """Holds variables by name; missing ones are looked up in the parent.
 
     >>> scope = Scope()
     >>> scope.var("w").get_tensor().set([1.0, 2.0])
@@ -111,14 +113,14 @@ class Scope:
         self._variables: dict[str, ScopeVariable] = {}
         self._kids: list[Scope] = []
         self.prepared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """Programs whose kept variables are here, and the version of each."""
+        """Programs whose persistent variables are here, and the version of each."""
 
     def var(self, name: str) -> ScopeVariable:
         """Return the variable in this scope, creating it if needed."""
         return self._variables.setdefault(name, ScopeVariable(name))
 
     def find_var(self, name: str) -> ScopeVariable | None:
-        """Return the variable here or in a parent; None if there is none."""
+        """Return the variable here or in a parent, or None if there is none."""
         found = self._variables.get(name)
         if found is None and self._parent is not None:
             return self._parent.find_var(name)
@@ -145,7 +147,7 @@ class Scope:
 
 
 def bring_to_device(scope: Scope, names: Iterable[str], device: torch.device) -> None:
-    """Keep tensors of these names on the device from now on; tables stay where they are."""
+    """Keep tensors with these names on the device from now on; tables stay where they are."""
     for name in names:
         found = scope.find_var(name)
         held = None if found is None else found.get_tensor()

@@ -1,4 +1,4 @@
-"""Parameters whose rows are in a table: embeddings with is_sparse=True.
+"""Parameters whose rows are in a table, such as embeddings with is_sparse=True.
 
 Letters: U distinct keys, D row width.
 """
@@ -49,7 +49,7 @@ _CHUNK_ROWS = 65536
 
 
 class SparseParameter(ABC):
-    """The value that a scope holds for such a parameter; programs see a tensor of `shape`."""
+    """The value that a scope holds for a table parameter; programs see a tensor of `shape`."""
 
     def __init__(self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer) -> None:
         self.name = name
@@ -65,18 +65,18 @@ class SparseParameter(ABC):
     @property
     @abstractmethod
     def source(self) -> Pull:
-        """Return the source of rows; tables with an equal source share one call."""
+        """Return the source of rows; tables with the same source share one call."""
 
     @property
     @abstractmethod
     def takes_rows(self) -> bool:
-        """Return whether loading changes the rows here: with several workers, only the first one
+        """Return whether loading changes the rows here; with several workers, only the first one
         does.
         """
 
     @property
     def is_open(self) -> bool:
-        """Return whether rows can be read and written; not after training on servers has ended."""
+        """Return whether rows can be read and written, which ends when training on servers does."""
         return True
 
     @abstractmethod
@@ -84,7 +84,7 @@ class SparseParameter(ABC):
         """Apply the gradients of distinct keys with the optimizer, at this learning rate."""
 
     def pull(self, keys: Keys, *, train: bool) -> Floats:
-        """Return rows float32[U, D]; in training, rows of new keys are kept."""
+        """Return rows float32[U, D]; in training, the rows of new keys are kept."""
         return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
 
     def rows(self) -> Rows:
@@ -113,11 +113,11 @@ class SparseParameter(ABC):
         import_chunks(self.store, self.name, [whole_rows(values)])
 
     def numpy(self) -> NDArray[np.float32]:
-        """Return a copy of all rows of ids below the height; missing rows have initial values."""
+        """Return a copy of all rows with ids below the height; missing rows have initial values."""
         num_bytes = self.height * self.dim * 4
         if num_bytes > _MAX_WHOLE_BYTES:
             raise MemoryError(
-                f"parameter '{self.name}' as one array takes {num_bytes} bytes; read the "
+                f"parameter '{self.name}' would take {num_bytes} bytes as one array; read the "
                 "existing rows from its store"
             )
         values = np.empty((self.height, self.dim), np.float32)
@@ -147,7 +147,7 @@ class SparseParameter(ABC):
 
 
 class LocalRows(SparseParameter):
-    """A parameter with rows in a store of this process.
+    """A parameter with rows in a store in this process.
 
     >>> table = LocalRows("ads", (10, 2), Constant(0.5), None)
     >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
@@ -190,7 +190,7 @@ class LocalRows(SparseParameter):
     def _pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always its initial value: in Fluid every row has one
+        del unknown  # always its initial value, since in Fluid every row has one
         mine = keys[self.name]
         return {self.name: self._store.pull(self.name, mine, train=train, unknown="initial")}
 
@@ -201,7 +201,7 @@ class LocalRows(SparseParameter):
         self._store.push_many({self.name: gradient}, unique=True)
 
     def move_to(self, store: LocalStore, *, track_dirty: bool = False) -> None:
-        """Move the table, with its rows and their state, into another store of this process."""
+        """Move the table, with its rows and their state, into a different store in this process."""
         spec = self._store.specs[self.name]
         assert isinstance(spec, TableSpec)
         store.define(replace(spec, track_dirty=track_dirty))
@@ -212,19 +212,19 @@ class LocalRows(SparseParameter):
 
 
 def empty_table(parameter: Parameter) -> LocalRows:
-    """Return a table without rows; missing rows read as zeros."""
+    """Return a table without rows, whose missing rows read as zeros."""
     optimizer = optimizer_of(parameter.table_optimizer)
     return LocalRows(parameter.name, parameter.shape, Constant(0.0), optimizer)
 
 
 def pull_from(tables: Iterable[SparseParameter]) -> Pull:
-    """Return a function that pulls rows of these tables, with one call per source."""
+    """Return a function that pulls rows from these tables, with one call per source."""
     sources = {table.name: table.source for table in tables}
 
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always its initial value: in Fluid every row has one
+        del unknown  # always its initial value, since in Fluid every row has one
         calls: dict[Pull, dict[str, Keys]] = {}
         for name, part in keys.items():
             calls.setdefault(sources[name], {})[name] = part
@@ -237,14 +237,14 @@ def pull_from(tables: Iterable[SparseParameter]) -> Pull:
 
 
 def whole_rows(values: Floats) -> Rows:
-    """Return rows of ids 0, 1, ... without state: float32[N, D]."""
+    """Return the rows of ids 0, 1, ... without state: float32[N, D]."""
     keys = np.arange(len(values), dtype=np.uint64)
     width = (len(values), 0)
     return Rows(keys, values, np.empty(width, np.float32), np.empty(width, np.uint32))
 
 
 def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
-    """Return the row initializer for an operator that fills a parameter; None if unsupported."""
+    """Return the row initializer for an operator that fills a parameter, or None if unsupported."""
     if type == "fill_constant":
         return Constant(attrs["value"])
     if type == "uniform_random":
@@ -258,7 +258,7 @@ def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
 
 
 def optimizer_of(settings: Mapping[str, Any] | None) -> optim.Optimizer | None:
-    """Return the row optimizer of `Parameter.table_optimizer`."""
+    """Return the row optimizer for `Parameter.table_optimizer`."""
     if settings is None:
         return None
     fields = dict(settings)

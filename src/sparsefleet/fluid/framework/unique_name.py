@@ -1,4 +1,4 @@
-"""Names that are unique in a program, in Fluid's form: a key and a number."""
+"""Generate unique names within a program in Fluid's form, a key and a number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _names = UniqueNameGenerator()
 
 
 def generate(key: str) -> str:
-    """Return a name with `key` that is unused under the current guard.
+    """Return a name based on `key` that is unused under the current guard.
 
     >>> with guard():
     ...     generate("fc"), generate("fc"), generate("fc_0.w")
@@ -43,13 +43,14 @@ def switch(
     new_generator: UniqueNameGenerator | tuple[UniqueNameGenerator, None] | None = None,
     new_para_name_checker: Any = None,
 ) -> tuple[UniqueNameGenerator, None]:
-    """Restart the counts, or continue those an earlier call returned; return the old ones.
+    """Restart the counts, or continue those that an earlier call returned; return the old ones.
 
-    The second of each pair is Fluid's check of names in imperative mode, which is not made here.
+    The second item in each pair is for Fluid's check of names in imperative mode, which is not done
+    here.
     """
     global _names
     del new_para_name_checker
-    if isinstance(new_generator, tuple):  # what an earlier call returned, as a whole
+    if isinstance(new_generator, tuple):  # an earlier call's result as a whole
         new_generator = new_generator[0]
     old, _names = _names, new_generator or UniqueNameGenerator()
     return old, None

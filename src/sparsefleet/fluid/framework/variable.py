@@ -1,4 +1,4 @@
-"""Variables of a program, and checks of the values fed to them."""
+"""A program's variables, and checks on the values fed to them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def grad_var_name(var_name: str) -> str:
 
 
 def convert_np_dtype_to_dtype_(np_dtype: Any) -> str:
-    """Return the name of a type, as variables use it.
+    """Return the name of a type, in the form that variables use.
 
     >>> convert_np_dtype_to_dtype_("float32")
     'float32'
@@ -63,7 +63,7 @@ class Variable(VariableArithmetic):
 
     shape: -1 or None for sizes unknown before the run, such as the batch.
     dtype: a name, or a NumPy or torch type; stored as its name.
-    need_check_feed: compare fed values with shape and dtype.
+    need_check_feed: check fed values against shape and dtype.
     type: the kind of value; for an array, shape and dtype are those of its elements.
 
     >>> ads = Variable("ads", [None, 1], "int64", lod_level=1)
@@ -85,7 +85,7 @@ class Variable(VariableArithmetic):
         type: str = TENSOR,
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"the name of a variable must be a string, got {name!r}")
+            raise TypeError(f"a variable name must be a string, got {name!r}")
         if not isinstance(lod_level, int) or isinstance(lod_level, bool) or lod_level < 0:
             raise TypeError(f"variable '{name}': lod_level must be an int >= 0, got {lod_level!r}")
         self.name = name
@@ -108,7 +108,7 @@ class Variable(VariableArithmetic):
             block.program.changed()
 
     def _set_error_clip(self, error_clip: Any) -> None:
-        """Clip its gradient in the backward pass; see `fluid.clip.ErrorClipByValue`."""
+        """Clip this variable's gradient in the backward pass; see `fluid.clip.ErrorClipByValue`."""
         self.error_clip = error_clip
 
     @property
@@ -160,14 +160,14 @@ def data(
 
 
 def declare_input(variable: Variable) -> Variable:
-    """Add an input to the program that layers add to."""
+    """Add an input to the program that layers are added to."""
     from sparsefleet.fluid.framework.default_programs import default_main_program
 
     return default_main_program().global_block().add_var(variable)
 
 
 def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places: int = 1) -> None:
-    """Raise ValueError unless rank, known sizes and type match, if `need_check_feed`.
+    """If `need_check_feed`, raise ValueError unless rank, known sizes and type match.
 
     num_places: the number of places that share the rows.
     """
@@ -180,9 +180,9 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places:
     )
     if not fits:
         raise ValueError(
-            f"{site_prefix()}fed to '{variable.name}': shape {tuple(shape)}, expected "
-            f"{variable.shape}, where -1 is any size; declare it with "
-            "fluid.layers.data to skip this check"
+            f"{site_prefix()}fed to '{variable.name}': got shape {tuple(shape)}, expected "
+            f"{variable.shape}, where -1 is any size; declare it with fluid.layers.data to skip "
+            "this check"
         )
     if dtype_name(dtype) != variable.dtype:
         raise dtype_error(variable, dtype)
@@ -191,8 +191,8 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places:
 def dtype_error(variable: Variable, dtype: Any) -> ValueError:
     """Return the error for a feed whose type differs from the variable's."""
     return ValueError(
-        f"{site_prefix()}fed to '{variable.name}': dtype {dtype_name(dtype)}, expected "
-        f"{variable.dtype}: cast the array, or declare the variable with that dtype"
+        f"{site_prefix()}fed to '{variable.name}': got dtype {dtype_name(dtype)}, expected "
+        f"{variable.dtype}; cast the array, or declare the variable with that dtype"
     )
 
 

@@ -17,10 +17,10 @@ _Number = (int, float)
 
 
 class VariableArithmetic:
-    """Python operators that add to the program of a variable.
+    """Python operators that add to a variable's program.
 
-    Arithmetic with a number becomes one `scale`, as in Fluid. `==` is an operator too: compare
-    variables with `is`, or by their names.
+    Arithmetic with a number becomes one `scale`, as in Fluid. `==` is an operator too, so compare
+    variables with `is` or by name.
     """
 
     __hash__ = object.__hash__
@@ -90,11 +90,11 @@ class VariableArithmetic:
         return take_item(self, item)  # type: ignore[arg-type]
 
     def __iter__(self) -> NoReturn:
-        # Python would try x[0], x[1], ... for `for` and `in`, and add operators forever.
-        raise TypeError(f"{self!r} cannot be iterated: split it with fluid.layers.unstack")
+        # For `for` and `in`, Python would try x[0], x[1], ... and add operators forever.
+        raise TypeError(f"{self!r} cannot be iterated; split it with fluid.layers.unstack")
 
     def astype(self, dtype: Any) -> Variable:
-        """Return the values converted to another type."""
+        """Return the values converted to a different type."""
         from sparsefleet.fluid.framework.dtypes import dtype_name
 
         return self._unary("cast", {"out_dtype": dtype_name(dtype)})
@@ -107,7 +107,7 @@ class VariableArithmetic:
     def _number(self, other: Any) -> float:
         if self._is_whole() and other != int(other):
             raise ProgramError.at(
-                call_site(), "arithmetic", f"{self!r} holds integers, got {other}: cast it"
+                call_site(), "arithmetic", f"{self!r} holds integers, got {other}; cast it"
             )
         return float(other)
 
@@ -129,7 +129,7 @@ class VariableArithmetic:
 
     def _binary(self, type: str, other: Any) -> Variable:
         """Add a binary operator as 1.8.5 does: y takes x's type, and its unknown size aligns with
-        x's first.
+        x's first axis.
         """
         other = other if isinstance(other, VariableArithmetic) else self._filled(other)
         if other.dtype != self.dtype:  # type: ignore[attr-defined]
@@ -141,11 +141,13 @@ class VariableArithmetic:
         return out
 
     def _filled(self, number: Any) -> Variable:
-        """Return a number as a variable of this one's type, for operators that take two."""
+        """Return a number as a variable of this variable's type, for operators that take two
+        variables.
+        """
         if not isinstance(number, _Number):
             raise TypeError(
-                f"{call_site()}: arithmetic of {self!r} with {number!r}: expected a Variable or a "
-                "number; turn an array into a variable with fluid.layers.assign"
+                f"{call_site()}: {self!r} cannot be combined with {number!r}, expected a Variable "
+                "or a number; turn an array into a variable with fluid.layers.assign"
             )
         out = self._new()
         attrs = {"shape": [1], "dtype": out.dtype, "value": float(number)}
@@ -159,5 +161,5 @@ class VariableArithmetic:
     def _block(self) -> Block:
         block: Block | None = self.block  # type: ignore[attr-defined]
         if block is None:
-            raise TypeError(f"{self!r} is not part of a program: declare it with fluid.data")
+            raise TypeError(f"{self!r} is not part of a program; declare it with fluid.data")
         return block.program.current_block()

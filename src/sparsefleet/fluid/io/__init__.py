@@ -1,4 +1,4 @@
-"""Saves and loads variables and models; readers and loaders under their names in Fluid."""
+"""Save and load variables and models; also readers and loaders under their Fluid names."""
 
 from sparsefleet.fluid.unknown_names import known_names
 

@@ -1,4 +1,4 @@
-"""File systems for checkpoints, by Fluid's names: local folders or HDFS."""
+"""File systems for checkpoints, under Fluid's names: local folders or HDFS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FS(ABC):
 
     @abstractmethod
     def list_dirs(self, fs_path: str) -> list[str]:
-        """Return the names of the folders in a folder; none if it does not exist."""
+        """Return the names of the subfolders in a folder; none if it does not exist."""
 
     @abstractmethod
     def stat(self, fs_path: str) -> bool:
@@ -68,7 +68,7 @@ class LocalFS(FS):
         return [entry.name for entry in os.scandir(fs_path) if entry.is_dir()]
 
     def ls_dir(self, fs_path: str) -> list[str]:
-        """Return the names of all entries of a folder."""
+        """Return the names of all entries in a folder."""
         return os.listdir(fs_path)
 
     def stat(self, fs_path: str) -> bool:
@@ -100,7 +100,7 @@ class BDFS(FS):
     """HDFS, through the hadoop command in HADOOP_HOME or on the PATH.
 
     hdfs_name, hdfs_ugi: address, and "user,password".
-    time_out, sleep_inter: accepted for Fluid; a failed command is retried here.
+    time_out, sleep_inter: accepted as in Fluid; a failed command is retried here.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class BDFS(FS):
         return [os.path.basename(path) for path in self._client.ls(fs_path) if self.is_dir(path)]
 
     def ls_dir(self, fs_path: str) -> tuple[list[str], list[str]]:
-        """Return the names of the folders and of the files in a folder."""
+        """Return the names of the folders and the names of the files in a folder."""
         folders = self.list_dirs(fs_path)
         names = [os.path.basename(path) for path in self._client.ls(fs_path)]
         return folders, [name for name in names if name not in folders]

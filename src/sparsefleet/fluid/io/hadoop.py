@@ -1,4 +1,4 @@
-"""Files in HDFS, through the hadoop command."""
+"""Access files in HDFS through the hadoop command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefleet.errors import ConfigError
 __all__ = ["FleetHDFSClient", "HDFSClient", "HadoopClient", "multi_download", "multi_upload"]
 
 
-_TIMEOUT_S = 3600.0  # for one command; files are large
+_TIMEOUT_S = 3600.0  # for one command, since files are large
 
 _FIELDS_OF_LS = 8
 
@@ -61,7 +61,7 @@ class HadoopClient:
         return self.is_dir(hdfs_path) or self._succeeds(["-mkdir", "-p", hdfs_path], 3)
 
     def delete(self, hdfs_path: str) -> bool:
-        """Delete a file or a whole folder; also True if it does not exist."""
+        """Delete a file or a whole folder; also returns True if it does not exist."""
         if not self.is_exist(hdfs_path):
             return True
         words = ["-rm", "-r", hdfs_path] if self.is_dir(hdfs_path) else ["-rm", hdfs_path]
@@ -94,7 +94,7 @@ class HadoopClient:
         return self._succeeds(["-get", hdfs_path, local_path], retry_times)
 
     def _found_below(self, hdfs_path: str) -> list[tuple[str, str, bool]]:
-        """Return path, time and whether it is a folder, for everything below a path."""
+        """Return the path, the time and whether it is a folder, for everything below a path."""
         lines = self._lines(["-ls", "-R", hdfs_path])
         return [(line[-1], f"{line[5]} {line[6]}", line[0].startswith("d")) for line in lines]
 
@@ -120,7 +120,7 @@ class HadoopClient:
                     timeout=_TIMEOUT_S,
                     check=False,
                 )
-            except OSError as error:  # as a shell reports it; another try would not help
+            except OSError as error:  # the code that a shell reports; retrying would not help
                 _log.warning("%s fs %s: %s", self._words[0], " ".join(words), error)
                 return _COMMAND_NOT_FOUND, ""
             code, printed = done.returncode, done.stdout
@@ -128,7 +128,7 @@ class HadoopClient:
                 break
             if words[0] != "-test":
                 _log.warning(
-                    "hadoop fs %s: exit code %d in try %d of %d: %s",
+                    "hadoop fs %s: exit code %d in attempt %d of %d: %s",
                     " ".join(words),
                     code,
                     number + 1,
@@ -166,7 +166,7 @@ class HDFSClient(HadoopClient):
         return self._get(hdfs_path, local_path, overwrite, 5)
 
     def lsr(self, hdfs_path: str, only_file: bool = True, sort: bool = True) -> list[str]:
-        """Return everything below a folder; sort: latest last."""
+        """Return everything below a folder; with `sort`, the latest comes last."""
         found = [one for one in self._found_below(hdfs_path) if not (only_file and one[2])]
         if sort:
             found.sort(key=lambda one: one[1])
@@ -190,7 +190,7 @@ def multi_download(
     for place in places.values():
         client.make_local_dirs(os.path.dirname(place))
     if not in_parallel(lambda path: client.download(path, places[path]), files, multi_processes):
-        raise OSError(f"not all files of {hdfs_path} could be downloaded: see the warnings above")
+        raise OSError(f"not all files in {hdfs_path} could be downloaded; see the warnings above")
     return list(places.values())
 
 
@@ -203,7 +203,7 @@ def multi_upload(
     sync: bool = True,
 ) -> None:
     """Upload all files below a local folder to the same relative paths in HDFS."""
-    del sync  # it returns when all are uploaded
+    del sync  # the call returns when all are uploaded
     files = [os.path.join(top, name) for top, _, names in os.walk(local_path) for name in names]
 
     def upload(path: str) -> bool:
@@ -212,7 +212,7 @@ def multi_upload(
         return client.upload(target, path, overwrite)
 
     if not in_parallel(upload, files, multi_processes):
-        raise OSError(f"not all files of {local_path} could be uploaded: see the warnings above")
+        raise OSError(f"not all files in {local_path} could be uploaded; see the warnings above")
 
 
 class FleetHDFSClient(HadoopClient):
@@ -230,7 +230,7 @@ class FleetHDFSClient(HadoopClient):
 
     @staticmethod
     def split_files(files: list[str], trainer_id: int, trainers: int) -> list[str]:
-        """Return the files of one worker; see `fleet.split_files`."""
+        """Return one worker's files; see `fleet.split_files`."""
         return split_files(files, trainer_id, trainers)
 
     def download(
@@ -269,7 +269,7 @@ class FleetHDFSClient(HadoopClient):
         return in_parallel(put, files, multi_processes)
 
     def upload_dir(self, dest_dir: str, local_dir: str, overwrite: bool = False) -> bool:
-        """Upload a whole folder into another."""
+        """Upload a whole folder into another folder."""
         local = local_dir.rstrip("/")
         target = f"{dest_dir.rstrip('/')}/{os.path.basename(local)}"
         return self._put(local, target, overwrite, retry_times=5)

@@ -1,4 +1,4 @@
-"""Inference models: a program with its parameters, pruned to what predictions need."""
+"""Inference models, which are programs with their parameters, pruned to what predictions need."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def save_inference_model(
 ) -> list[str]:
     """Save the part of the program from the fed variables to the targets; return names to fetch.
 
-    Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. On servers worker 0
-    writes; other workers may call it and write nothing. For `table_layout` see `save_vars`.
+    Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. On servers, worker 0
+    writes; other workers may call this but write nothing. For `table_layout`, see `save_vars`.
 
-    export_for_deployment=False: save the whole program, with what it needs to train, in a file
-    `__model__.main_program` for `Program.parse_from_string`; then there may be no targets.
+    With export_for_deployment=False, save the whole program, with everything it needs to train, in
+    a file `__model__.main_program` for `Program.parse_from_string`; targets are then optional.
     """
     del executor
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
@@ -54,7 +54,7 @@ def save_inference_model(
         raise ValueError(f"feeded_var_names must be names, got {feeded_var_names!r}")
     is_short = export_for_deployment and not targets
     if is_short or not all(isinstance(target, Variable) for target in targets):
-        raise ValueError(f"target_vars must be variables, at least one; got {target_vars!r}")
+        raise ValueError(f"target_vars must be one or more variables, got {target_vars!r}")
     program = plain_program(main_program) or default_main_program()
     if any(op.type == "auc" for op in program.global_block().ops):
         warnings.warn(
@@ -91,14 +91,14 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: Sequence[str] | None = None,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Load an inference model: the program, names to feed, variables to fetch.
+    """Load an inference model; return the program, the names to feed and the variables to fetch.
 
-    PaddlePaddle 1.x may have saved it.
+    The model may have been saved by PaddlePaddle 1.x.
     """
     del pserver_endpoints
     path = Path(dirname) / (model_filename or _MODEL)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file, but the program should be saved there")
+        raise ValueError(f"{path}: no such file, expected the saved program")
     saved = read_program(path)
     program = Program.from_document(saved.document)
     executor.make_tables(program)
@@ -108,7 +108,7 @@ def load_inference_model(
 
 
 def read_program(path: str | os.PathLike[str]) -> SavedProgram:
-    """Return the program in a `__model__` file, ours or one of PaddlePaddle 1.x."""
+    """Return the program in a `__model__` file, ours or PaddlePaddle 1.x's."""
     data = Path(path).read_bytes()
     if data.lstrip()[:1] != b"{":
         return program_of_desc(data, str(path))

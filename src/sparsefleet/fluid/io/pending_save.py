@@ -1,4 +1,4 @@
-"""A pending save: everything is written before the first file gets its final name."""
+"""A pending save, in which everything is written before the first file gets its final name."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["PendingSave", "drafts_in", "path_in"]
 _DRAFT = ".saving-"
 _MAX_SYNCING = 8
 _FILES_PER_THREAD = 10
-_UNCHANGED = "the previous save is unchanged: free some space or save elsewhere"
-_HALF_DONE = "some variables there are new and others old, each of them complete: save again"
+_UNCHANGED = "the previous save is unchanged; free some space or save elsewhere"
+_HALF_DONE = "some variables there are new and others old, each of them complete; save again"
 
 
 class PendingSave:
     """Files and table folders that are written into a folder together.
 
     New files wait in a hidden folder inside it, tables in pending checkpoints in their own folders.
-    `commit` moves them to their names, without using more space; leaving the `with` block without
-    it removes them and leaves the folder unchanged. If the process dies during `commit`, some
-    variables are new and others old, each of them complete; the next save removes what is left in
-    the hidden folder.
+    `commit` moves them to their final names, without using more space; leaving the `with` block
+    without committing removes them and leaves the folder unchanged. If the process dies during
+    `commit`, some variables are new and others old, each of them complete; the next save removes
+    anything left in the hidden folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class PendingSave:
             self._draft, self._lock = _locked_draft(folder)
 
     def write_file(self, name: str, variables: Sequence[ArrayToWrite | RowsToWrite]) -> None:
-        """Write variables into one file of that name."""
+        """Write variables into one file with that name."""
         self._write(name, lambda file: write_variables(file, variables))
 
     def write_text(self, name: str, text: str) -> None:
@@ -60,7 +60,7 @@ class PendingSave:
         self._write(name, lambda file: file.write(text.encode()))
 
     def folder_of_table(self, name: str) -> Path:
-        """Return the folder to save a table's rows in; for `add_tables`."""
+        """Return the folder to save a table's rows in, for `add_tables`."""
         path = path_in(self._folder, name)
         if not path.is_file():
             return path
@@ -90,7 +90,7 @@ class PendingSave:
         self.abort()
 
     def abort(self) -> None:
-        """Remove what was not committed; idempotent."""
+        """Remove everything that was not committed; idempotent."""
         for tables in self._tables:
             tables.abort()
         self._tables = []
@@ -125,7 +125,7 @@ class PendingSave:
             return
         with ThreadPoolExecutor(num_threads) as pool:
             for _ in pool.map(sync, self._files):
-                pass  # raises what a thread has raised
+                pass  # raises any thread's error
 
     def _write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         path = path_in(self._folder, name)
@@ -137,7 +137,7 @@ class PendingSave:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """Return the path of that name; raise ValueError if it is outside the folder."""
+    """Return the path for that name; raise ValueError if it is outside the folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"'{name}' points outside the folder {folder}")
@@ -178,7 +178,7 @@ def drafts_in(folder: Path) -> list[Path]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes that died while saving left behind."""
+    """Remove files left behind by processes that died while saving."""
     for draft in drafts_in(folder):
         with contextlib.suppress(OSError):  # its save is running, or there are no locks here
             lock = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
@@ -190,20 +190,20 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _require_no_other_folder(path: Path) -> None:
-    """Raise unless a file may take this name: replacing a file, or a table folder."""
+    """Raise unless a file may take this name, replacing a file or a table folder."""
     if not path.is_dir():
         return
     files = [file.path for file in LocalFolder(str(path)).files()]
     others = [file for file in files if file != MANIFEST and token_of(file) is None]
     if MANIFEST not in files or others:
         raise ConfigError(
-            f"{path} is a folder with other contents ({', '.join(others[:1]) or 'no table'}), "
-            "but a file of that name is to be saved: remove the folder, or save elsewhere"
+            f"{path} is a folder with other contents ({', '.join(others[:1]) or 'no table'}), but "
+            "a file with that name must be saved; remove the folder, or save elsewhere"
         )
 
 
 def _put(draft: Path, path: Path, trash: Path) -> None:
-    """Move a file to its final name; a folder there goes to the trash first."""
+    """Move a file to its final name; a folder already there goes to the trash first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         path.rename(trash / f"replaced-{draft.name}")

@@ -1,4 +1,4 @@
-"""Saves a program and its variables as files with a common prefix."""
+"""Save a program and its variables as files with a common prefix."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def save(program: Program, model_path: str) -> None:
     and .pdmodel.
 
     On servers, tables are in the folder <model_path>.pdparams.tables; worker 0 writes, and other
-    workers may call it and write nothing.
+    workers may call this but write nothing.
     """
     program = plain_program(program)
     folder, name = _split(model_path)
@@ -69,11 +69,11 @@ def load(
     executor: Executor | None = None,
     var_list: Sequence[Variable] | None = None,
 ) -> None:
-    """Load what `save` wrote, or what `save_vars` and related functions saved there.
+    """Load files written by `save`, or by `save_vars` and related functions.
 
     model_path: the prefix given to `save`, or one of the files that it wrote.
 
-    var_list: the variables in such a file; by default all persistent ones of the program.
+    var_list: the variables in a `save_vars` file; by default, all the program's persistent ones.
     """
     del executor
     program = plain_program(program)
@@ -98,15 +98,15 @@ def get_parameter_value(para: Variable, executor: Any) -> Any:
     """Return the value of a parameter as an array."""
     del executor
     if not is_parameter(para):
-        raise AssertionError(f"para must be a parameter of a program, got {para!r}")
+        raise AssertionError(f"para must be a program's parameter, got {para!r}")
     held = global_scope().find_var(para.name)
     if held is None or held.value() is None:
-        raise RuntimeError(f"parameter '{para.name}' has no value: run the start-up program first")
+        raise RuntimeError(f"parameter '{para.name}' has no value; run the start-up program first")
     return np.array(held.get_tensor())
 
 
 def get_parameter_value_by_name(name: str, executor: Any, program: Program | None = None) -> Any:
-    """Return the value of the parameter of that name as an array."""
+    """Return the value of the parameter with that name as an array."""
     found = (program or default_main_program()).global_block().var(name)
     return get_parameter_value(found, executor)
 
@@ -124,7 +124,7 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
 def load_program_state(
     model_path: str, var_list: Sequence[Variable] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return name -> array for what `save` or `save_vars` saved.
+    """Return name -> array for everything that `save` or `save_vars` saved.
 
     The rows of a table are the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
     `//optimizer`, the kind of optimizer that the state belongs to.
@@ -158,11 +158,13 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
             notes = {note: str(mine.pop(note))} if note in mine else {}
             put_arrays(variable, mine, notes)
     if parts:
-        warnings.warn(f"not set, as the program has none of them: {sorted(parts)}", stacklevel=2)
+        warnings.warn(
+            f"not set, because the program does not have them: {sorted(parts)}", stacklevel=2
+        )
 
 
 def _find_saved(model_path: str) -> tuple[list[Path], list[Path]]:
-    """Return the files of variables and the folders of tables."""
+    """Return the variables' files and the tables' folders."""
     path = Path(model_path)
     start = Path(_prefix(model_path))
     together = [start.with_name(start.name + ending) for ending in (_PARAMETERS, _OTHERS)]
@@ -206,6 +208,7 @@ def _split(model_path: str) -> tuple[Path, str]:
     folder, name = os.path.split(model_path)
     if not name:
         raise AssertionError(
-            f"model_path must be folder/prefix (of the file names), got {model_path!r}"
+            "model_path must be folder/prefix, where prefix starts the file names, got "
+            f"{model_path!r}"
         )
     return Path(folder or "."), name

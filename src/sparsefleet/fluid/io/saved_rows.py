@@ -1,4 +1,4 @@
-"""Saved rows of tables: in a file, in a folder written by servers, or in memory."""
+"""Saved rows of tables, in a file, in a folder written by servers, or in memory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 class SavedRows(ABC):
-    """Saved rows; nothing is read before `chunks` is called."""
+    """Saved rows, which are not read before `chunks` is called."""
 
     location: str
     """Where they are, for messages."""
     optimizer: str
-    """The kind of optimizer that their state belongs to; empty if they have none."""
+    """The kind of optimizer that their state belongs to; empty if they have no state."""
     widths: RowWidths
 
     @abstractmethod
@@ -47,9 +47,8 @@ class SavedRows(ABC):
             beyond = rows.keys >= len(made)
             if beyond.any():
                 raise RuntimeError(
-                    f"variable '{name}': {self.location} has a row with id "
-                    f"{rows.keys[beyond][0]}, expected ids below {len(made)}, the height of its "
-                    f"shape {tuple(shape)}; load "
+                    f"variable '{name}': {self.location} has a row with id {rows.keys[beyond][0]}, "
+                    f"expected ids below {len(made)}, the height of its shape {tuple(shape)}; load "
                     "it into an embedding with is_sparse=True, or increase the number of rows of "
                     "the variable"
                 )
@@ -58,7 +57,7 @@ class SavedRows(ABC):
 
 
 class FileRows(SavedRows):
-    """Rows in the four arrays `<name>//keys`, `//values`, `//state` and `//counters`."""
+    """Rows stored as the four arrays `<name>//keys`, `//values`, `//state` and `//counters`."""
 
     def __init__(self, source: ArraySource, name: str) -> None:
         self.location = source.location
@@ -128,7 +127,7 @@ class FolderRows(SavedRows):
 
 
 class MemoryArrays:
-    """In-memory arrays by name, as a source of rows."""
+    """In-memory arrays by name, used as a source of rows."""
 
     location = "the given arrays"
 
@@ -151,11 +150,11 @@ class MemoryArrays:
 
 
 def load_saved_rows(store: Store, tables: Mapping[str, tuple[SavedRows, str]]) -> None:
-    """Replace the rows of tables with saved ones. No pushes may run meanwhile.
+    """Replace tables' rows with saved ones. No pushes may run in the meantime.
 
-    tables: name -> its saved rows, and its kind of optimizer here. Rows of another kind keep their
-    values and start with new optimizer state. Folders are read by the servers, files by this
-    process, chunk by chunk.
+    tables: name -> its saved rows and its kind of optimizer here. Rows saved with a different kind
+    keep their values and start with new optimizer state. Servers read folders; this process reads
+    files, chunk by chunk.
     """
     folders = {n: rows for n, (rows, _) in tables.items() if isinstance(rows, FolderRows)}
     without_state = [name for name, (rows, kind) in tables.items() if rows.optimizer != kind]

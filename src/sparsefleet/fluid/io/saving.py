@@ -1,4 +1,4 @@
-"""Saves variables of a scope: one file per variable, named after it, or all in one file.
+"""Save a scope's variables, either in one file per variable, named after it, or all in one file.
 
 Files are safetensors. A table (an embedding with `is_sparse=True`) is also a file, or a folder that
 the servers write: a checkpoint of manifest and Parquet.
@@ -69,7 +69,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Predicate = Callable[[Variable], bool]
 
 TableLayout = Literal["file", "folder"]
-"""A table as one file written by this process, or as a folder written by the owner of the rows."""
+"""A table as one file written by this process, or a folder written by the owner of the rows."""
 
 _PADDLE_VERSION = bytes(4)
 
@@ -77,15 +77,15 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class SavePart(NamedTuple):
-    """Variables to save together."""
+    """Variables to be saved together."""
 
     variables: Sequence[Variable]
     filename: str | None
-    """One file for all of them; None: one file each."""
+    """One file for all of them, or None for one file each."""
 
 
 class SavedVariable:
-    """A saved variable: an array, or the rows of a table. Nothing is read yet."""
+    """A saved variable, either an array or a table's rows. Nothing has been read yet."""
 
     def __init__(self, variable: Variable, saved: ArraySource | SavedRows) -> None:
         self.variable = variable
@@ -98,12 +98,12 @@ class SavedVariable:
         if found != wanted:
             raise RuntimeError(
                 f"variable '{name}': saved with shape {found} in {saved.location}, expected "
-                f"{wanted}; load what this program saved, or give the layer the saved size"
+                f"{wanted}; load files that this program saved, or give the layer the saved size"
             )
 
     @property
     def rows(self) -> SavedRows:
-        """Return the rows; those of an array have the ids 0, 1, ..."""
+        """Return the rows; an array's rows have the ids 0, 1, ..."""
         if isinstance(self._saved, SavedRows):
             return self._saved
         return ArrayRows(self._saved, self.variable.name)
@@ -138,15 +138,15 @@ def save_vars(
     *,
     table_layout: TableLayout | None = None,
 ) -> bytes | None:
-    """Save the given variables, or those of the program that the predicate accepts.
+    """Save the given variables, or the program's variables that the predicate accepts.
 
-    filename: save all of them in one file of that name. Without a folder and a name, return the
-    bytes of such a file. table_layout: "file", the default in one process, writes a table like any
-    other variable; "folder", the default on servers, lets servers write their rows into a folder of
-    the variable's name (`<filename>.tables/<variable>` with a filename). See
+    filename: save all of them in one file with that name. Without a folder and a name, return the
+    file's contents as bytes. table_layout: "file", the default in one process, writes a table like
+    any other variable; "folder", the default on servers, lets servers write their rows into a
+    folder named after the variable (`<filename>.tables/<variable>` with a filename). See
     docs/fluid_on_servers.md.
 
-    If anything fails, what was saved there before is unchanged.
+    If anything fails, the previous save there is unchanged.
     """
     del executor
     program = plain_program(main_program) or default_main_program()
@@ -166,9 +166,9 @@ def save_params(
     *,
     table_layout: TableLayout | None = None,
 ) -> bytes | None:
-    """Save the parameters; not enough to resume training with most optimizers.
+    """Save the parameters, which are not enough to resume training with most optimizers.
 
-    On servers worker 0 writes; other workers may call it and write nothing.
+    On servers, worker 0 writes; other workers may call this but write nothing.
     """
     del executor
     return _save_by_one(dirname, main_program, is_parameter, filename, table_layout)
@@ -184,7 +184,7 @@ def save_persistables(
 ) -> bytes | None:
     """Save all persistent variables.
 
-    On servers worker 0 writes; other workers may call it and write nothing.
+    On servers, worker 0 writes; other workers may call this but write nothing.
     """
     del executor
     return _save_by_one(dirname, main_program, is_persistable, filename, table_layout)
@@ -204,11 +204,13 @@ def _save_by_one(
 
 
 def writes_model(program: Program | None, where: object) -> bool:
-    """Return whether this process writes a program's files: on servers only worker 0 does."""
+    """Return whether this process writes a program's files; on servers, only worker 0 does."""
     role = (plain_program(program) or default_main_program())._distributed
     if role is None or role.writes_model:
         return True
-    _log.warning("%s saves nothing to %s: worker 0 saves the model for all workers", role, where)
+    _log.warning(
+        "%s saves nothing to %s, because worker 0 saves the model for all workers", role, where
+    )
     return False
 
 
@@ -220,7 +222,7 @@ def save_model(
     documents: Mapping[str, str] | None = None,
     table_layout: TableLayout | None = None,
 ) -> None:
-    """Save variables and text files into a folder, all or nothing; see `save_vars`."""
+    """Save variables and text files into a folder, either all or nothing; see `save_vars`."""
     values, tables = _values(program, [v for part in parts for v in part.variables])
     layout = _layout(table_layout, tables.values())
     with PendingSave(Path(dirname)) as pending:
@@ -249,7 +251,7 @@ def save_model(
 
 
 def table_folder(name: str, filename: str | None) -> str:
-    """Return the folder of a table, relative to the folder of the save.
+    """Return a table's folder, relative to the folder of the save.
 
     >>> table_folder("ads", None), table_folder("ads", "model.pdparams")
     ('ads', 'model.pdparams.tables/ads')
@@ -301,7 +303,7 @@ def _layout(asked: TableLayout | None, tables: Iterable[SparseParameter]) -> Tab
 def _open_tables(
     program: Program, tables: Mapping[str, SparseParameter], folders: Mapping[str, Path]
 ) -> Iterator[tuple[TableFolders, Arrays]]:
-    """Open snapshots of tables; return them, and the arrays of that moment that servers hold."""
+    """Open snapshots of tables; return them, and the arrays that servers hold at that moment."""
     role = program._distributed
     if role is not None and role.holds_values:
         yield from role.open_tables(folders)
@@ -326,13 +328,13 @@ def _to_write(
         return RowsToWrite(name, widths, table.optimizer.kind, _chunks(table))
     if name not in values:
         raise RuntimeError(
-            f"variable '{name}' has no value to save: run the start-up program first"
+            f"variable '{name}' has no value to save; run the start-up program first"
         )
     return ArrayToWrite(name, values[name])
 
 
 def _chunks(table: SparseParameter) -> Iterator[Rows]:
-    """Yield the rows as of the moment the first is requested."""
+    """Yield the rows as of the moment when the first is requested."""
     yield from row_chunks(table.store, table.name)
 
 
@@ -347,7 +349,7 @@ def load_vars(
     predicate: Predicate | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load what `save_vars` saved, in either layout.
+    """Load files saved by `save_vars`, in either layout.
 
     Nothing is changed if a file is missing or does not match.
     """
@@ -362,7 +364,7 @@ def load_params(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load what `save_params` saved."""
+    """Load files saved by `save_params`."""
     load_vars(executor, dirname, main_program, None, is_parameter, filename)
 
 
@@ -372,7 +374,9 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load what `save_persistables` saved; for a server's program, the job's initial values."""
+    """Load files saved by `save_persistables`; for a server's program, set the job's initial
+    values.
+    """
     role = (plain_program(main_program) or default_main_program())._distributed
     if role is not None and role.holds_values:
         role.load(dirname, filename)
@@ -385,7 +389,7 @@ def read_saved(
 ) -> list[SavedVariable]:
     """Find variables in a folder; raise RuntimeError if one is missing or does not match.
 
-    The files may be those of PaddlePaddle 1.x.
+    The files may be PaddlePaddle 1.x's.
     """
     folder = Path(dirname)
     source = _paddle_arrays(folder, variables, filename)
@@ -401,7 +405,7 @@ def read_saved(
 def _paddle_arrays(
     folder: Path, variables: Sequence[Variable], filename: str | None
 ) -> MemoryArrays | None:
-    """Return the variables if Paddle wrote the folder: such a file starts with version 0."""
+    """Return the variables if Paddle wrote the folder, whose files then start with version 0."""
     names = sorted(variable.name for variable in variables)
     first = path_in(folder, filename or names[0]) if names else folder
     if not first.is_file():
@@ -414,13 +418,13 @@ def _paddle_arrays(
 
 
 def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
-    """Return whether a folder has a variable of that name, as a file or a subfolder."""
+    """Return whether a folder has a variable with that name, as a file or a subfolder."""
     path = Path(dirname) / name
     return path.is_file() or (path / MANIFEST).is_file()
 
 
 def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    """Set a variable of the global scope to these arrays, if they match."""
+    """Set a variable in the global scope to these arrays, if they match."""
     source = MemoryArrays(arrays, notes)
     _put([SavedVariable(variable, _in_source(source, variable.name))])
 
@@ -443,7 +447,8 @@ def _in_source(source: ArraySource, name: str) -> ArraySource | SavedRows:
         return source
     if not _has(source, name):
         raise RuntimeError(
-            f"{source.location}: no saved value for variable '{name}'; load what this program saved"
+            f"{source.location}: expected a saved value for variable '{name}', found none; load "
+            "files that this program saved"
         )
     return FileRows(source, name)
 
@@ -455,12 +460,14 @@ def _open_file(path: Path) -> VariableFile:
             "not finish, or this is not a folder of saved variables"
         )
     if not path.is_file():
-        raise RuntimeError(f"{path}: no such file, but the variable should be saved there")
+        raise RuntimeError(f"{path}: no such file, expected the saved variable")
     return VariableFile(path)
 
 
 def _put(found: Sequence[SavedVariable]) -> None:
-    """Set variables of the global scope once all arrays are read; tables of a store together."""
+    """Set variables in the global scope once all arrays are read; tables in the same store
+    together.
+    """
     arrays: list[tuple[Any, NDArray[Any]]] = []
     tables: dict[Store, dict[str, tuple[SavedRows, str]]] = {}
     for saved in found:

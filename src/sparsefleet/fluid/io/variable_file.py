@@ -1,8 +1,8 @@
-"""Reads and writes variables in safetensors files, in pieces.
+"""Read and write variables in safetensors files, in pieces.
 
-An array is the tensor of its name. The rows of a table are four tensors, `<name>//keys`,
-`//values`, `//state` and `//counters`, and the note `<name>//optimizer`. Memory for a table: a few
-chunks of rows.
+An array is stored as the tensor with its name. The rows of a table are stored as four tensors,
+`<name>//keys`, `//values`, `//state` and `//counters`, and the note `<name>//optimizer`. A table
+needs memory for a few chunks of rows.
 
 Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
 """
@@ -41,7 +41,7 @@ PARTS = ("keys", "values", "state", "counters")
 
 _TYPES = dict(zip(PARTS, map(np.dtype, ("uint64", "float32", "float32", "uint32")), strict=True))
 _COPY_BYTES = 4 << 20
-_MOST = 10**19  # more than any size or position, in digits
+_MOST = 10**19  # in digits, more than any size or position has
 
 
 class RowWidths(NamedTuple):
@@ -67,7 +67,7 @@ class RowsToWrite:
     name: str
     widths: RowWidths
     optimizer: str
-    """The kind of optimizer whose state the rows have."""
+    """The kind of optimizer that the rows' state belongs to."""
     chunks: Iterable[Rows]
     """Read once, when the file is written."""
 
@@ -75,9 +75,9 @@ class RowsToWrite:
 def write_variables(file: IO[bytes], variables: Sequence[ArrayToWrite | RowsToWrite]) -> None:
     """Write variables from the start of a seekable file.
 
-    The number of rows is known once the last chunk is written, so the widest column of a table goes
-    straight to its place, the others to temporary files first. The header is written last, into
-    reserved space.
+    The number of rows is known once the last chunk is written, so a table's widest column goes
+    straight to its place, and the others go to temporary files first. The header is written last,
+    into reserved space.
     """
     notes = {f"{v.name}//optimizer": v.optimizer for v in variables if isinstance(v, RowsToWrite)}
     head_bytes = len(pack_header(_largest_places(variables), notes))
@@ -119,7 +119,7 @@ def _shapes(widths: RowWidths, count: int) -> dict[str, tuple[int, ...]]:
 
 
 def _write_rows(file: IO[bytes], table: RowsToWrite, at: int) -> dict[str, TensorPlace]:
-    """Write the columns one after another, starting at position `at` of the data."""
+    """Write the columns one after another, starting at position `at` in the data."""
     widest = "state" if table.widths.state > table.widths.dim else "values"
     order = [widest, *(part for part in PARTS if part != widest)]
     count = 0
@@ -144,9 +144,7 @@ def _write_rows(file: IO[bytes], table: RowsToWrite, at: int) -> dict[str, Tenso
 
 
 def _temporary_file(beside: IO[bytes]) -> IO[bytes]:
-    """Open a temporary file on the disk of the target; in the temporary folder when writing
-    bytes.
-    """
+    """Open a temporary file on the target's disk, or in the temporary folder when writing bytes."""
     path = getattr(beside, "name", None)
     folder = os.path.dirname(path) if isinstance(path, str) else None
     return tempfile.TemporaryFile(dir=folder, buffering=_COPY_BYTES // 4)
@@ -163,7 +161,7 @@ class ArraySource(Protocol):
 
     @property
     def location(self) -> str:
-        """Return their origin, for messages."""
+        """Return where the arrays come from, for messages."""
 
     @property
     def notes(self) -> Mapping[str, str]: ...
@@ -181,7 +179,7 @@ class ArraySource(Protocol):
 class VariableFile:
     """A file of variables. Opening it reads and checks only the header.
 
-    Raises CorruptFileError if it is not such a file, or if it changes between two reads.
+    Raises CorruptFileError if it is not a file of variables, or if it changes between two reads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,7 +192,8 @@ class VariableFile:
                 file.seek(0)
                 if file.read(1) == b"\x80":
                     raise CorruptFileError(
-                        f"{error}; it looks like a pickle, refused because reading one can run code"
+                        f"{error}; it looks like a pickle, which is refused because reading one "
+                        "can run code"
                     ) from error
                 raise
 
@@ -208,7 +207,7 @@ class VariableFile:
 
     @property
     def names(self) -> list[str]:
-        """Yield the tensors, in the order of the header."""
+        """Yield the tensors in header order."""
         return list(self._places)
 
     def __contains__(self, name: object) -> bool:
@@ -268,7 +267,7 @@ def _stamp(file: IO[bytes]) -> tuple[int, int, int, int]:
 
 
 def arrays_of_rows(name: str, widths: RowWidths, chunks: Iterable[Rows]) -> dict[str, Any]:
-    """Return all rows in memory, as the arrays of a file."""
+    """Return all rows in memory, in the form of a file's arrays."""
     columns: dict[str, list[NDArray[Any]]] = {
         part: [np.empty((0, *shape[1:]), _TYPES[part])]
         for part, shape in _shapes(widths, 0).items()

@@ -1,4 +1,4 @@
-"""Fluid's modules of layers; here each of them has every name of `fluid.layers`."""
+"""Fluid's modules of layers, each of which has every name in `fluid.layers` here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_NAMES: dict[str, Any] = {
     "collective": collective,  # Fluid programs call the private `_c_allreduce`
     "control_flow": branches,
 }
-"""Module -> where to find those of its names that `fluid.layers` lacks."""
+"""Maps a module to where its names that `fluid.layers` lacks are found."""
 
 
 class _LayerModule(ModuleType):
@@ -43,7 +43,9 @@ class _LayerModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer that the module hides: `import fluid.layers.rnn` replaces `rnn`."""
+        """Call the layer that the module hides, because `import fluid.layers.rnn` replaces
+        `rnn`.
+        """
         if not callable(self._same_name):
             raise TypeError(f"module {self.__name__!r} is not callable")
         return self._same_name(*args, **kwargs)
@@ -62,7 +64,7 @@ class _LayerModule(ModuleType):
 
 
 def add_modules(package: str) -> tuple[str, ...]:
-    """Make `fluid.layers.nn` and the others importable; return their names.
+    """Make `fluid.layers.nn` and the other modules importable; return their names.
 
     >>> from sparsefleet import fluid
     >>> fluid.layers.tensor.concat is fluid.layers.concat
@@ -78,7 +80,7 @@ def add_modules(package: str) -> tuple[str, ...]:
 
 
 def public_names(names: dict[str, Any]) -> list[str]:
-    """Return the names of a module's layers, without modules and private names.
+    """Return the names of a module's layers, excluding modules and private names.
 
     >>> public_names({"fc": public_names, "_fc": public_names, "sys": sys})
     ['fc']

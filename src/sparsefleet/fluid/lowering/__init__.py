@@ -1,4 +1,4 @@
-"""Lowers programs to graphs of torch functions."""
+"""Lower programs to graphs of torch functions."""
 
 from sparsefleet._lazy import lazy_names
 

@@ -1,4 +1,4 @@
-"""Pools rows by sequence. Letters: B sequences, N rows of all of them."""
+"""Pool rows by sequence. Letters: B sequences, N rows in all of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ __all__ = ["pool_bags"]
 def pool_bags(
     rows: torch.Tensor, lod: Lod, pooltype: str, pad_value: float
 ) -> tuple[torch.Tensor, Lod]:
-    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD. Raises ValueError
-    without LoD.
+    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD too.
 
-    pooltype: SUM, AVERAGE, or SQRT: the sum divided by the root of the length.
-    pad_value: for sequences without rows.
+    pooltype: SUM, AVERAGE, or SQRT, the sum divided by the root of the length.
+    pad_value: the value for sequences without rows. Raises ValueError if there is no LoD.
 
     >>> rows, lod = torch.tensor([[1.0], [2.0], [3.0]]), (torch.tensor([0, 2, 3]),)
     >>> pool_bags(rows, lod, "AVERAGE", 0.0)[0]
@@ -26,7 +25,7 @@ def pool_bags(
             [3.0000]])
     """
     if not lod:
-        raise ValueError("its input X has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
+        raise ValueError("its input X has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
     lengths = np.diff(lod[-1].cpu().numpy())
     if (lengths == 1).all():  # every kind of pooling returns the row itself
         return rows, lod[:-1]

@@ -1,4 +1,4 @@
-"""Blocks within a program, as functions of the variables around them."""
+"""Inner blocks of a program, as functions of the variables around them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 Held = tuple[Any, Lod]
-"""A value and its LoD. The value: a tensor, an array (a list of Held), a parameter in a table, or
-None while there is none.
+"""A value and its LoD. The value is a tensor, an array (a list of Held), a parameter in a table, or
+None if there is none yet.
 """
 
 Frame = dict[str, Held]
@@ -44,7 +44,7 @@ _NOTHING: Held = (None, ())
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A compiled block. Its arguments are the rows of the run, then values, then their LoD."""
+    """A compiled block. Its arguments are the run's rows, then values, then their LoD."""
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
@@ -60,7 +60,7 @@ class Body:
 def run_with_body(
     function: Callable[..., list[Held]], body: Body, names: Sequence[str]
 ) -> Callable[..., list[Held]]:
-    """Run an operator with a body as a graph node does: with rows and the values of `names`."""
+    """Run an operator with a body as a graph node would, with rows and the values of `names`."""
 
     def call(rows: Any, held: Sequence[Held], **settings: Any) -> list[Held]:
         def run_body(frame: Mapping[str, Held]) -> Frame:
@@ -72,9 +72,7 @@ def run_with_body(
 
 
 def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that are used before an operator computes them: they come from
-    outside.
-    """
+    """Return the variables used before an operator computes them, which come from outside."""
     found: dict[str, None] = {}
     made: set[str] = set()
     for op in ops:
@@ -85,7 +83,7 @@ def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ..
 
 
 def detached(value: Any) -> Any:
-    """Return the value without autograd history; for an array, of each element."""
+    """Return the value without autograd history; for an array, without each element's."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, list):
@@ -101,7 +99,7 @@ def tracked(value: Any) -> Any:
 
 
 def with_clipped_gradient(value: Any, low: float, high: float) -> Any:
-    """Return the value; its gradient is clipped to low..high."""
+    """Return the value, with its gradient clipped to low..high."""
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.register_hook(lambda gradient: gradient.clamp(low, high))  # type: ignore[no-untyped-call]
     return value
@@ -120,14 +118,14 @@ def first_lod(*lods: Lod) -> Lod:
 
 
 def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
-    """Return the LoD of one output: a function gives one LoD for all, or a list of them."""
+    """Return one output's LoD; a function returns one LoD for all, or a list of them."""
     return lod[place] if isinstance(lod, list) else lod
 
 
 def check_finite(op: Operator, result: Any) -> None:
     """Raise EnforceNotMet if an operator's result is not finite; for FLAGS_check_nan_inf.
 
-    Programs compare the type itself, so it is no subclass.
+    Programs compare the type itself, so it is not a subclass.
     """
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Fuses pairs of operators whose intermediate result is not used elsewhere."""
+"""Fuse pairs of operators whose intermediate result is not used elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _POOLS = ("SUM", "AVERAGE", "SQRT")
 def fused_operators(
     program: Program, ops: Sequence[Operator], fetches: Collection[str]
 ) -> list[Operator]:
-    """Return the operators with fused pairs.
+    """Return the operators, with pairs fused.
 
-    lookup_table + sequence_pool by sum: `lookup_bag`. mul + elementwise_add of a bias: `mul_add`.
-    An operator in `program.fused_with_activation` + an activation: `fused_...`.
+    lookup_table and sequence_pool by sum become `lookup_bag`, mul and elementwise_add of a bias
+    `mul_add`, and an operator in `program.fused_with_activation` and an activation `fused_...`.
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
@@ -46,12 +46,12 @@ class _Pairs:
         self._reads = Counter(name for op in (*ops, *inner) for name in op.input_arg_names)
         self._writes = Counter(name for op in (*ops, *inner) for name in op.output_arg_names)
         self._maker = {op.output_arg_names[0]: op for op in ops if op.type in _FIRSTS}
-        # Compiled functions free what a second backward pass would need.
+        # Compiled functions free the values that a second backward pass would need.
         is_alone = sum(op.type == "backward" for op in ops) <= 1
         self._activated = program.fused_with_activation if is_alone else frozenset()
 
     def first_of(self, op: Operator) -> Operator | None:
-        """Return the operator to fuse with `op`, the only user of its result."""
+        """Return the operator to fuse with `op`, which must be the only user of its result."""
         between = next(iter(op.input("X")), "")
         first = self._maker.get(between)
         if first is None or not self._fits(first, op) or not self._is_hidden(between):

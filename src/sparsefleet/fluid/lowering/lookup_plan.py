@@ -1,4 +1,4 @@
-"""The rows that a lowered program looks up, known before it runs.
+"""The rows that a lowered program looks up, as known before it runs.
 
 Letters: N ids.
 """
@@ -57,7 +57,7 @@ class LookupPlan:
         return len(self._lookups)
 
     def ids(self, feeds: Sequence[torch.Tensor], lods: Sequence[Lod]) -> Ids:
-        """Return the computed ids; feeds and LoDs are those that the program uses, in its order."""
+        """Return the computed ids; feeds and LoDs are those the program uses, in its order."""
         if self._computed is None:
             return ()
         with torch.no_grad():
@@ -90,7 +90,7 @@ def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat
 def makers_of(
     ids: fx.Node, inputs: Collection[fx.Node], changed: Collection[fx.Node]
 ) -> list[fx.Node] | None:
-    """Return the nodes that compute ids from these inputs, in order; None if they need more.
+    """Return the nodes that compute ids from these inputs, in order, or None if they need others.
 
     changed: nodes whose values an operator may change in place, so that the time of reading
     matters.
@@ -113,7 +113,7 @@ def makers_of(
 def ids_module(
     inputs: Sequence[fx.Node], makers: Mapping[fx.Node, Sequence[fx.Node]]
 ) -> fx.GraphModule:
-    """Return a module from the inputs to the ids that are the keys of `makers`."""
+    """Return a module that maps the inputs to the ids that are the keys of `makers`."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for nodes in makers.values():

@@ -1,4 +1,4 @@
-"""Lowers operators to a torch graph: those that the fetches need, and those with effects."""
+"""Lower operators to a torch graph: those that the fetches need, and those with side effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def lower(
     with_lod: Collection[str] = (),
     device: torch.device | None = None,
 ) -> Lowered:
-    """Lower a program for these feeds (some `with_lod`) and fetches; device: see `Lowered`."""
+    """Lower a program for these feeds (some `with_lod`) and fetches; for `device`, see
+    `Lowered`.
+    """
     lowering = _Lowering(program, program.global_block(), fetches, device=device)
     return lowering.whole(feeds, with_lod)
 
@@ -76,7 +78,7 @@ class _Lowering:
         self._has_checkpoints = bool(checkpoints_of(self.ops))
         # Setting `stop_gradient` after minimize has no effect on it.
         self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
-        # What a run takes gradients of, even if it depends on no parameter.
+        # Values that a run takes gradients of, even if they depend on no parameter.
         self.tracked: set[str] = outer.tracked if outer else _used_sources(self.ops, fetches)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
@@ -158,7 +160,7 @@ class _Lowering:
     # -- inside -------------------------------------------------------------------------------
 
     def _place(self, feeds: Collection[str], with_lod: Collection[str]) -> None:
-        """Add placeholders for fed or persistent variables that an operator or fetch names."""
+        """Add placeholders for fed or persistent variables named by an operator or fetch."""
         named = {name for op in self.ops for name in op.input_arg_names} | set(self._fetches)
         named |= {
             name for op in self.ops if operator_def(op).in_place for name in op.output_arg_names
@@ -185,7 +187,9 @@ class _Lowering:
                 self.trained.add(name)
 
     def _is_read_first(self, name: str) -> bool:
-        """Return whether the stored value is used: read or changed before it is computed."""
+        """Return whether the stored value is used, that is, read or changed before it is
+        computed.
+        """
         for op in self.ops:
             if name in op.input_arg_names or operator_def(op).in_place:
                 if name in op.input_arg_names or name in op.output_arg_names:
@@ -214,7 +218,7 @@ class _Lowering:
             self._add_function(op, index)
 
     def _drop_unused(self, nodes: Collection[fx.Node], results: tuple[Any, ...]) -> None:
-        """Remove the nodes that neither other nodes nor the results use."""
+        """Remove nodes that neither other nodes nor the results use."""
         kept: set[fx.Node] = set()
         fx.map_arg(results, kept.add)
         for node in reversed(list(self.graph.nodes)):
@@ -272,7 +276,7 @@ class _Lowering:
             self._take_outputs(op, definition, node, lod)
 
     def _sent(self, name: str, op: Operator) -> fx.Node:
-        """Return a gradient to hand over; a copy if others also see it."""
+        """Return a gradient to hand over, copied if others also see it."""
         node = self.value(name, op)
         is_seen = name in self._fetches or self.vars[name].persistable
         return self.call("copied", copied, node) if is_seen else node
@@ -328,7 +332,7 @@ class _Lowering:
             raise ProgramError.at(
                 op.site,
                 "backward",
-                "one of several losses trains an embedding with is_sparse=True: use "
+                "one of several losses trains an embedding with is_sparse=True; use "
                 "is_sparse=False, or sum the losses",
             )
         settings = {
@@ -346,7 +350,7 @@ class _Lowering:
                 self.put(gradient, op, self.tables.gradient(source, node, op))
 
     def _leads_to_loss(self, op: Operator, later: Sequence[Operator]) -> bool:
-        """Return whether a loss of a later backward pass depends on the gradients of this one."""
+        """Return whether a later backward pass's loss depends on the gradients of this one."""
         reached = {name for name in op.output("Gradients") if not self.vars[name].stop_gradient}
         for other in later:
             if reached.intersection(other.input_arg_names):
@@ -413,7 +417,9 @@ def _located(
             for slot, given in zip(definition.inputs, args, strict=False):
                 if given is None and not (slot.optional or slot.many):
                     name = op.input(slot.name)[0]
-                    message = f"needs '{name}', which has no value: no operator has computed it"
+                    message = (
+                        f"needs '{name}', which has no value because no operator has computed it"
+                    )
                     raise ProgramError.at(site, definition.type, message) from error
             given = ", ".join(str(tuple(x.shape)) for x in args if isinstance(x, torch.Tensor))
             message = f"failed on inputs of shape {given}: {error}"
@@ -433,7 +439,7 @@ def _located(
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
-    """Return the LoD if it matches the rows of the result."""
+    """Return the LoD if it matches the result's rows."""
     return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 

@@ -1,4 +1,4 @@
-"""A lowered program, for given feeds and fetches."""
+"""A program lowered for given feeds and fetches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Lod", "Lowered", "RunResult", "making_on"]
 
 Lod = tuple[torch.Tensor, ...]
-"""Offsets int64 of each level, outermost first; () where there are no sequences."""
+"""Offsets int64 of each level, outermost first; () if there are no sequences."""
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class RunResult:
 class Lowered:
     """An fx.GraphModule and its arguments.
 
-    Its arguments are the feeds, their LoDs and the persistent variables; then, for a program with a
-    plan, the rows of the run and the computed ids.
+    The arguments are the feeds, their LoDs and the persistent variables; then, for a program with a
+    plan, the run's rows and the computed ids.
     """
 
     module: fx.GraphModule
@@ -43,21 +43,21 @@ class Lowered:
     lods: tuple[str, ...]
     """Feeds whose LoD is used."""
     states: tuple[str, ...]
-    """Variables of the scope that are read or changed."""
+    """Variables in the scope that are read or changed."""
     writes: tuple[str, ...]
     plan: LookupPlan | None = None
-    """The rows that a run looks up in tables; None if it looks up none."""
+    """The rows that a run looks up in tables, or None if it looks up none."""
     trained: frozenset[str] = field(default_factory=frozenset)
     """Feeds and states that need autograd."""
     used: frozenset[str] = field(default_factory=frozenset)
-    """States that an operator needs, not only a fetch."""
+    """States that an operator needs, not just a fetch."""
     has_backward: bool = False
     sends: bool = False
     """Whether a run passes gradients to the current step."""
     generators: tuple[torch.Generator, ...] = ()
     """Random generators of operators with a seed, in order."""
     device: torch.device | None = None
-    """Where it runs; None: only the CPU is available."""
+    """Where it runs; None if only the CPU is available."""
 
     def run(
         self,
@@ -67,10 +67,10 @@ class Lowered:
         rows: StepRows | None = None,
         ids: Ids | None = None,
     ) -> RunResult:
-        """Run once. `state_of(name)` returns tensors or tables of the scope.
+        """Run once. `state_of(name)` returns tensors or tables from the scope.
 
-        rows: where lookups get their rows; None: from the tables of the scope, pulled here.
-        ids: what `ids` returned for this feed, if that was called.
+        rows: where lookups get their rows; None pulls them here, from the scope's tables.
+        ids: the result of `ids` for this feed, if it was called.
         """
         arguments = self.arguments(feeds, lods, state_of, rows, ids)
         with torch.set_grad_enabled(self.has_backward), making_on(self.device):
@@ -92,7 +92,7 @@ class Lowered:
         rows: StepRows | None = None,
         ids: Ids | None = None,
     ) -> list[Any]:
-        """Return the arguments of the module for a run, in order; see `run`."""
+        """Return the module's arguments for a run, in order; see `run`."""
         of_tables: list[Any] = []
         if self.plan is not None:
             of_tables = [rows, *(self.ids(feeds, lods) if ids is None else ids)]
@@ -106,13 +106,14 @@ class Lowered:
 
     def _known(self, name: str, value: Any) -> Any:
         if name in self.trained and isinstance(value, torch.Tensor):
-            # It has its own version counter: other threads change the values while this one runs.
+            # It has its own version counter, since other threads change the values while this one
+            # runs.
             return value.data.requires_grad_()
         return value
 
 
 def making_on(device: torch.device | None) -> AbstractContextManager[object]:
     """Return a context in which operators create tensors on the device. It slows down every torch
-    call a little, so it is only used for a GPU.
+    call slightly, so it is only used for a GPU.
     """
     return nullcontext() if device is None or device.type == "cpu" else device

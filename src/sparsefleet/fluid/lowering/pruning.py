@@ -1,4 +1,4 @@
-"""Runs part of a program: what some fetches, or the updates of one optimizer, need."""
+"""Run only the part of a program that some fetches, or one optimizer's updates, need."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["needed_operators", "pruned_for_run", "split_fetches"]
 def split_fetches(fetch_list: Any) -> tuple[list[Any], list[Operator]]:
     """Split a fetch_list into variables and names, and update operators.
 
-    Updates are what `minimize` returned, a list of operators, or an operator. Raises TypeError for
-    anything else.
+    Updates are given as a result of `minimize`, a list of operators, or an operator. Raises
+    TypeError for anything else.
     """
     if fetch_list is None:
         return [], []
@@ -28,16 +28,14 @@ def split_fetches(fetch_list: Any) -> tuple[list[Any], list[Operator]]:
         parts: Sequence[Any] = [item]
         if isinstance(item, tuple):
             if not item or not isinstance(item[0], (list, tuple)):
-                raise TypeError(
-                    f"a tuple in fetch_list must be what minimize returned, got {item!r}"
-                )
+                raise TypeError(f"a tuple in fetch_list must be a result of minimize, got {item!r}")
             parts = item[0]
         elif isinstance(item, list):
             parts = item
         for part in parts:
             if isinstance(part, Operator):
                 if part.role != "optimize":
-                    raise TypeError(f"fetch_list takes update operators, got {part.type}")
+                    raise TypeError(f"an operator in fetch_list must be an update, got {part.type}")
                 updates.append(part)
             elif isinstance(part, (str, Variable)):
                 variables.append(part)
@@ -53,7 +51,7 @@ def pruned_for_run(
 ) -> Program:
     """Return a copy with the operators that the fetches and updates need, starting from the feeds.
 
-    updates: the update operators to keep; without any, all of them.
+    updates: the update operators to keep; if there are none, all are kept.
     """
     ops = program.global_block().ops
     targets = list(updates) or [op for op in ops if op.role == "optimize"]
@@ -82,9 +80,9 @@ def pruned_for_run(
 
 
 def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
-    """Return the operators that the fetches need or that have effects.
+    """Return the operators that the fetches need or that have side effects.
 
-    Fluid executes all operators. The others have no visible effect.
+    Fluid executes all operators, but the others have no visible effect.
     """
     variables = block.visible_vars()
     wanted = set(fetches)

@@ -1,4 +1,4 @@
-"""Recomputes activations in the backward pass instead of keeping them."""
+"""Recompute activations in the backward pass instead of keeping them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def checkpoints_of(ops: Sequence[Operator]) -> set[str]:
 
 
 def segments_of(ops: Sequence[Operator], is_pulled: Callable[[Operator], bool]) -> list[range]:
-    """Return runs of adjacent operators to recompute: up to a checkpoint, or between two.
+    """Return runs of adjacent operators to recompute, each up to a checkpoint or between two.
 
-    What follows the last checkpoint is needed first, and is kept. So are the results of an operator
-    that acts on anything but its outputs, has a body, or reads table rows (is_pulled): it runs
-    once, and ends a segment.
+    Results after the last checkpoint are needed first, so they are kept. So are the results of an
+    operator that acts on anything but its outputs, has a body, or reads table rows (is_pulled); it
+    runs once and ends a segment.
     """
     checkpoints = checkpoints_of(ops)
     ends = [

@@ -1,4 +1,4 @@
-"""Records operators by name in profiles, and the time each takes."""
+"""Record operators by name in profiles, and measure the time each takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OpTimes", "recorded"]
 
 
 class OpTimes:
-    """Measures the time of operators in the thread that entered it.
+    """Measures operator times in the thread that entered it.
 
     >>> with OpTimes() as times:
     ...     recorded("relu", lambda x: max(x, 0))(-1)
@@ -37,7 +37,7 @@ class OpTimes:
         self._taken[type] = (count + 1, total + seconds)
 
     def calls(self, type: str) -> int:
-        """Return how often operators of this type ran."""
+        """Return how many times operators of this type ran."""
         return self._taken.get(type, (0, 0.0))[0]
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""The registry of operator types: torch functions, and rules for the shapes of their outputs."""
+"""The registry of operator types, with torch functions and rules for their output shapes."""
 
 from __future__ import annotations
 
@@ -94,51 +94,52 @@ class Slot:
 class ShapeRule:
     """Computes output shapes from input shapes; -1 is an unknown size.
 
-    The first run on empty tensors, the alternative, loads large parts of torch: over a second and
-    70 MiB that a program of common operators does not need.
+    The alternative, running on empty tensors, loads large parts of torch the first time, which
+    costs over a second and 70 MiB that a program of common operators does not need.
     """
 
     function: ShapeFunction
-    """Takes the shapes by slot, and all attrs; returns None for inputs that it does not cover, and
+    """Takes the shapes by slot and all attrs; returns None for inputs that it does not cover, and
     raises ValueError for shapes that do not match.
     """
     dtypes: tuple[str, ...] = ()
-    """Types of the outputs; "" or missing: that of the first input."""
+    """Types of the outputs; "" or a missing one means the first input's type."""
     only_floats: bool = False
-    """It applies to a floating-point first input, if all others have the same type."""
+    """Whether the rule needs a floating-point first input and the same type for all others."""
     takes_indices: bool = False
-    """With `only_floats`: the other inputs are classes or ids instead."""
+    """With `only_floats`, whether the other inputs are classes or ids instead."""
 
 
 def float_rule(function: ShapeFunction, *dtypes: str, takes_indices: bool = False) -> ShapeRule:
-    """Return a rule for floating-point inputs; all others are run on empty tensors."""
+    """Return a rule for floating-point inputs; others are run on empty tensors."""
     return ShapeRule(function, dtypes, only_floats=True, takes_indices=takes_indices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpDef:
-    """An operator type: its slots and the function that computes it."""
+    """An operator type, with its slots and the function that computes it."""
 
     type: str
     function: Callable[..., Any]
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     lod: LodRule | LodOfSettings
-    """share: outputs have the LoD of the first input that has one; rows: only outputs with the same
-    number of rows do; none: none do; function: it takes `lods`, one per slot, and returns (outputs,
-    their LoD), or a list with the LoD of each output. Or a function of the attrs.
+    """With "share", outputs have the LoD of the first input that has one; with "rows", only outputs
+    with the same number of rows do; with "none", none do. With "function", the function takes
+    `lods`, one per slot, and returns (outputs, their LoD), or a list with the LoD of each output.
+    May also be a function of the attrs.
     """
     in_place: bool
-    """Its outputs are its inputs, changed in place: the function returns nothing."""
+    """Whether its outputs are its inputs, changed in place; the function then returns nothing."""
     has_effect: bool
-    """It runs even if its outputs are not used."""
+    """Whether it runs even if its outputs are not used."""
     shape: ShapeRule | None
     infer: ShapeFunction | None
-    """Computes output shapes from input shapes where the function cannot run without data; returns
+    """Computes output shapes from input shapes if the function cannot run without data; returns
     None if it can after all.
     """
     settings: frozenset[str]
-    """The attrs that the function takes; others only annotate the layer."""
+    """The attrs that the function takes; other attrs only annotate the layer."""
 
     def lod_rule(self, attrs: Mapping[str, Any]) -> LodRule:
         """Return the rule for an operator with these attrs."""
@@ -206,7 +207,7 @@ def _load() -> None:
 
 
 def same_size(first: int, second: int) -> int:
-    """Return the common value of two sizes that must be equal; raise ValueError if they differ.
+    """Return the common value of two sizes; raise ValueError if they differ.
 
     >>> same_size(-1, 3), same_size(-1, -1)
     (3, -1)
@@ -219,12 +220,12 @@ def same_size(first: int, second: int) -> int:
 
 
 def product_of(sizes: Sequence[int]) -> int:
-    """Return the product of sizes; -1 if one is unknown."""
+    """Return the product of sizes, or -1 if one is unknown."""
     return math.prod(sizes) if all(size >= 0 for size in sizes) else -1
 
 
 def common_shape(shapes: Sequence[Shape], but: Collection[int] = ()) -> Shape:
-    """Return the shape that all inputs must have; the axes `but` may differ.
+    """Return the shape that all inputs must have, except for the axes in `but`.
 
     >>> common_shape([(-1, 3), (4, 3)]), common_shape([(2, 3), (4, 3)], but=[0])
     ((4, 3), (2, 3))
@@ -232,7 +233,9 @@ def common_shape(shapes: Sequence[Shape], but: Collection[int] = ()) -> Shape:
     made = list(shapes[0])
     for shape in shapes[1:]:
         if len(shape) != len(made):
-            raise ValueError(f"inputs have {len(made)} and {len(shape)} axes, expected the same")
+            raise ValueError(
+                f"inputs have {len(made)} and {len(shape)} axes, expected the same number"
+            )
         made = [
             size if place in but else same_size(size, other)
             for place, (size, other) in enumerate(zip(made, shape, strict=True))
@@ -246,4 +249,4 @@ def _same_floats(x: Shape, /, *others: Shape | None, **attrs: Any) -> list[Shape
 
 
 SAME_FLOATS = float_rule(_same_floats)
-"""The output has the shape and type of the first input, if the optional ones are missing."""
+"""The output has the first input's shape and type if the optional inputs are missing."""

@@ -1,6 +1,6 @@
-"""A program for one of several replicas, cut where the replicas synchronize.
+"""Lower a program for one of several replicas, cut where the replicas synchronize.
 
-Each replica runs the forward and backward pass on its part of the batch. Then the gradients are
+Each replica runs the forward and backward passes on its part of the batch. Then the gradients are
 combined, and schedules and updates run once, on the parameters that all replicas share.
 """
 
@@ -29,10 +29,10 @@ _SEED_STEP = 1_000_003  # replicas draw different numbers, the same ones in ever
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Part of a replica's graph; inputs and outputs are names of values."""
+    """A part of a replica's graph; inputs and outputs are value names."""
 
     kind: Kind
-    """each: every replica runs it; meet: gradients of all are combined; once: the first runs it."""
+    """"each" runs in every replica, "meet" combines all gradients, and "once" runs in the first."""
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -43,15 +43,18 @@ class ReplicaGraph:
     """The stages of one replica, in order, and the names of its results."""
 
     whole: Lowered
-    """The program before it was cut: it defines the feeds, the persistent variables and their
-    order."""
+    """The program before it was cut, which defines the feeds, the persistent variables and their
+    order.
+    """
     placeholders: tuple[str, ...]
     """Values that `whole` takes, in its order."""
     stages: tuple[Stage, ...]
     results: tuple[Any, ...]
     """Value names: (fetched, LoD of each, written), as the graph returns them."""
     private: frozenset[str]
-    """Persistent variables that each replica has a copy of: its forward pass changes them."""
+    """Persistent variables that each replica has its own copy of, since its forward pass changes
+    them.
+    """
 
 
 def lower_replica(
@@ -62,12 +65,12 @@ def lower_replica(
     replica: int,
     device: torch.device | None = None,
 ) -> ReplicaGraph:
-    """Return the program for replica number `replica`; for `device` see `Lowered`."""
+    """Return the program for the given replica; for `device`, see `Lowered`."""
     return _ReplicaLowering(program, fetches, replica, device).cut(feeds, with_lod)
 
 
 class _ReplicaLowering(_Lowering):
-    """Records which replicas have to run each node."""
+    """Records which replicas must run each node."""
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class _ReplicaLowering(_Lowering):
 
 
 def _is_run_once(op: Operator) -> bool:
-    """Return whether it is the same in all replicas: schedules, combined gradients, updates."""
+    """Return whether it is the same in all replicas: schedules, combined gradients and updates."""
     return op.role != "forward" and op.type != "backward"
 
 
@@ -160,7 +163,7 @@ def _stage(kind: Kind, nodes: list[fx.Node]) -> Stage:
 
 
 def combined_gradient(parts: Sequence[Any]) -> Any:
-    """Sum the replicas' gradients of a parameter: tensors, or rows (keys, values)."""
+    """Sum the replicas' gradients for a parameter: tensors, or rows (keys, values)."""
     found = [part for part in parts if part is not None]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Shapes that are known while a program is built: by rules, or by runs on empty tensors."""
+"""Infer shapes while a program is built, by rules or by runs on empty tensors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, As
 
 
 def operator_def(op: Operator) -> OpDef:
-    """Return the definition of an operator; raise ProgramError at the user's line if there is
-    none."""
+    """Return an operator's definition; raise ProgramError at the user's line if there is none."""
     found = find_op(op.type)
     if found is None:
         raise ProgramError.at(
@@ -105,7 +104,7 @@ def _by_float_rule(block: Block, definition: OpDef, op: Operator, outputs: list[
     wanted = "int" if rule.takes_indices else dtype
     others = [name for name in op.input_arg_names if name != first[0]]
     if any(not block.visible_var(name).dtype.startswith(wanted) for name in others):
-        return False  # the operator itself says what is wrong
+        return False  # the operator itself reports the problem
     shapes = slot_values(definition, op, lambda name: block.visible_var(name).shape)
     found = rule.function(*shapes, **op.attrs)
     if found is None:
@@ -126,11 +125,11 @@ def _set_outputs(
 def _probe(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> None:
-    """Run the operator on tensors without data, with numbers in place of unknown sizes.
+    """Run the operator on tensors without data, with numbers standing in for unknown sizes.
 
-    An output size that follows the numbers is unknown. The numbers differ first for each size, then
-    only for each axis, then not at all, and finally are known sizes, until the operator accepts
-    them.
+    An output size that follows the numbers is unknown. At first the numbers differ for each size,
+    then only for each axis, then not at all, and finally they are known sizes, until the operator
+    accepts them.
     """
     key = _probe_key(op, inputs)
     known = None if key is None else _probed.get(key)
@@ -168,7 +167,7 @@ _MOST_PROBED = 10_000
 
 
 def _probe_key(op: Operator, inputs: Sequence[Variable]) -> Any:
-    """Return what the result of a probe depends on; None if that cannot be compared."""
+    """Return what a probe's result depends on, or None if that cannot be compared."""
     if not all("block" not in name and _is_plain(value) for name, value in op.attrs.items()):
         return None
     numbers: dict[str, int] = {}  # which inputs are the same variable
@@ -232,7 +231,7 @@ def _meta_run(block: Block, definition: OpDef, op: Operator, size_of: SizeOf) ->
 
 
 def flat_outputs(result: Any) -> list[Any]:
-    """Flatten the results of a function: outputs slot by slot, `*` slots unfolded."""
+    """Flatten a function's results, slot by slot, with `*` slots unfolded."""
     if not isinstance(result, (tuple, list)):
         return [result]
     return [item for part in result for item in (part if isinstance(part, list) else [part])]

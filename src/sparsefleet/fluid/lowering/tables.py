@@ -1,8 +1,8 @@
 """Embeddings whose rows are in tables.
 
-A lowered program takes the rows of its run as a `StepRows`. Its `LookupPlan` lists the ids looked
-up in each table before the program runs, so that the caller can fetch all rows in one request, or
-long before. A lookup whose ids depend on more than the feeds pulls its own rows.
+A lowered program takes the rows for its run as a `StepRows`. Before the program runs, its
+`LookupPlan` lists the ids looked up in each table, so that the caller can fetch all rows in one
+request, or well in advance. A lookup whose ids depend on more than the feeds pulls its own rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["LOOKUPS", "TableLowering", "table_seed"]
 Gradient = tuple[Keys, Floats]
 
 LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_bag")
-"""Operators that read rows by id: ids [..., 1], ids [...], and both with pooled sequences."""
+"""Operators that read rows by id, for ids [..., 1], ids [...], and both with pooled sequences."""
 
 
 class TableLowering:
@@ -72,7 +72,7 @@ class TableLowering:
         return op in self._lookups
 
     def begin(self) -> None:
-        """Add the node that provides the rows, if there are lookups; before the operators."""
+        """Add the node that provides the rows, if there are lookups; must precede the operators."""
         lowering = self._lowering
         lookups = self._lookups + self._inner_lookups(lowering.ops)
         if lookups:
@@ -90,10 +90,10 @@ class TableLowering:
         fed_lods: Sequence[fx.Node],
         changed: Collection[fx.Node],
     ) -> tuple[LookupPlan | None, set[fx.Node]]:
-        """Find the lookups whose ids depend on feeds alone; call it after adding the operators.
+        """Find the lookups whose ids depend only on feeds; call this after adding the operators.
 
-        The plan computes such ids, and their nodes become arguments of the graph. The second result
-        lists the nodes that the plan has taken over. A program without lookups has no plan.
+        The plan computes these ids, and their nodes become arguments of the graph. The second
+        result lists the nodes that the plan has taken over. A program without lookups has no plan.
 
         changed: nodes whose values an operator may change in place.
         """
@@ -132,7 +132,7 @@ class TableLowering:
         return plan, {node for nodes in ahead.values() for node in nodes}
 
     def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
-        """Return lookups in the bodies of operators; their ids are only known when they run."""
+        """Return lookups in operators' bodies, whose ids are only known when they run."""
         found = []
         for op in ops:
             if op.has_sub_block:
@@ -142,7 +142,9 @@ class TableLowering:
         return found
 
     def _on_cpu(self, ids: fx.Node) -> fx.Node:
-        """Return the ids on the CPU, where tables are: one node for all lookups of these ids."""
+        """Return the ids on the CPU, where tables are, with one node for all lookups of these
+        ids.
+        """
         if self._lowering.device is None:
             return ids
         if ids not in self._ids_on_cpu:
@@ -150,7 +152,7 @@ class TableLowering:
         return self._ids_on_cpu[ids]
 
     def add(self, op: Operator) -> bool:
-        """Add the operator, if it reads or creates a table."""
+        """Add the operator if it reads or creates a table."""
         lowering = self._lowering
         if op in self._lookups:
             table = lowering.value(op.input("W")[0], op)
@@ -182,7 +184,7 @@ class TableLowering:
         return True
 
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
-        """Return what to push to the table of a parameter once `after` has run."""
+        """Return what to push to a parameter's table once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
             node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)
@@ -213,7 +215,7 @@ def look_up(
     flat: bool,
     train: bool,
 ) -> torch.Tensor:
-    """Return the rows of ids; with `flat` the ids' last axis, of size 1, becomes the row width."""
+    """Return the rows of ids; with `flat`, the ids' last axis, of size 1, becomes the row width."""
     rows = step.look_up(lookup_of(table.name, table.dim, ids, padding, flat), train=train)
     return rows.reshape(*ids.shape[:-1], table.dim) if flat and ids.dim() != 2 else rows
 
@@ -225,7 +227,7 @@ def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
 
 
 def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gradient | None:
-    """Return the gradient of one table; None if the loss depended on no row."""
+    """Return the gradient of one table, or None if the loss depended on no row."""
     return gradients.get(table.name)
 
 
@@ -252,9 +254,9 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
 
 
 def table_seed(startup: Program, op: Operator, seed: int) -> int:
-    """Return the seed of a table's initial values: that of its initializer, or one by its position.
+    """Return the seed for a table's initial values: its initializer's, or one by position.
 
-    A program that is built again has other names, but the same operators in the same positions.
+    A program that is built again has different names, but the same operators in the same positions.
     """
     own = int(op.attrs.get("seed") or 0)
     return own or (seed + startup.global_block().ops.index(op)) % 2**63
@@ -265,7 +267,7 @@ def _creator(op: Operator, parameter: Parameter, seed: int) -> Any:
     whole = op.attrs.get("values") if op.type == "assign_value" else None
     if initializer is None and whole is None:
         raise ProgramError.at(
-            op.site, op.type, f"cannot initialize the table of '{parameter.name}'"
+            op.site, op.type, f"cannot initialize the table for '{parameter.name}'"
         )
     optimizer = optimizer_of(parameter.table_optimizer)
 

@@ -1,3 +1,5 @@
-"""Operators and layers by family: the torch function and the layer that adds it to a program."""
+"""Operators and layers by family, with the torch function and the layer that adds it to a
+program.
+"""
 
 __all__ = ()

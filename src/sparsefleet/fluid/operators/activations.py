@@ -114,7 +114,7 @@ def _same_along_axis(x: Shape, /, **attrs: Any) -> list[Shape] | None:
 
 
 ALONG_AXIS = float_rule(_same_along_axis)
-"""The output has the shape of the input, whose `axis` exists."""
+"""Check that `axis` exists; the output has the input's shape."""
 
 
 @op("softmax", "X", shape=ALONG_AXIS)
@@ -190,7 +190,7 @@ def _unary(type: str) -> _Unary:
         return helper.add(type, {"X": helper.check_input(x, "x")})
 
     call.__name__ = call.__qualname__ = type
-    call.__doc__ = f"{UNARY[type].__name__} of each element."
+    call.__doc__ = f"Return {UNARY[type].__name__} of each element."
     return layer(call)
 
 
@@ -254,7 +254,7 @@ def softmax(
 
 @layer
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
-    """x, or alpha * x below 0."""
+    """Return x, or alpha * x below 0."""
     helper = LayerHelper("leaky_relu", name)
     return helper.add("leaky_relu", {"X": helper.check_input(x, "x")}, {"alpha": alpha})
 
@@ -268,14 +268,14 @@ def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Varia
 
 @layer
 def elu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
-    """x, or alpha * (exp(x) - 1) below 0."""
+    """Return x, or alpha * (exp(x) - 1) below 0."""
     helper = LayerHelper("elu", name)
     return helper.add("elu", {"X": helper.check_input(x, "x")}, {"alpha": alpha})
 
 
 @layer
 def gelu(x: Variable, approximate: bool = False) -> Variable:
-    """Return x times the normal cumulative distribution at x."""
+    """Return x times the normal cumulative distribution function at x."""
     helper = LayerHelper("gelu")
     return helper.add("gelu", {"X": helper.check_input(x, "x")}, {"approximate": approximate})
 
@@ -292,12 +292,12 @@ def hard_sigmoid(
 
 @layer
 def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
-    """x * sigmoid(x); like Fluid 1.5 to 1.8, it does not use beta, and says so."""
+    """Return x * sigmoid(x). Like Fluid 1.5 to 1.8, this ignores beta, with a warning."""
     helper = LayerHelper("swish", name)
     if beta != 1.0:
         warnings.warn(
             f"{site_prefix()}layers.swish: beta={beta} has no effect, as in Fluid 1.8.5, so that "
-            "trained models give the same results: write x * sigmoid(beta * x) to use it",
+            "trained models give the same results; write x * sigmoid(beta * x) to use it",
             stacklevel=2,
         )
     return helper.add("swish", {"X": helper.check_input(x, "x")}, {"beta": 1.0})
@@ -331,8 +331,8 @@ def dropout(
 ) -> Variable:
     """Set random elements to zero in training.
 
-    dropout_implementation: "downgrade_in_infer" scales all elements down when testing,
-    "upscale_in_train" scales the remaining ones up when training.
+    dropout_implementation: "downgrade_in_infer" scales all elements down in test mode,
+    "upscale_in_train" scales the remaining ones up in training.
     """
     helper = LayerHelper("dropout", name)
     if dropout_implementation not in ("downgrade_in_infer", "upscale_in_train"):
@@ -395,7 +395,9 @@ def log1p_op(x: Tensor) -> Tensor:
 
 @op("prelu", "X Alpha")
 def prelu_op(x: Tensor, alpha: Tensor, *, mode: str) -> Tensor:
-    """Multiply negative values by alpha: one for all, per channel, or per element."""
+    """Multiply negative values by alpha, which is shared by all or is per channel or per
+    element.
+    """
     if mode == "channel":
         alpha = alpha.reshape(1, -1, *[1] * (x.dim() - 2))
     elif mode == "element":
@@ -422,7 +424,7 @@ def _add(type: str, x: Variable, name: str | None = None, **settings: float | No
 
 @layer
 def hard_shrink(x: Variable, threshold: float | None = None) -> Variable:
-    """x, or 0 within threshold (0.5) of 0."""
+    """Return x, or 0 within threshold (0.5) of 0."""
     return _add("hard_shrink", x, threshold=threshold)
 
 
@@ -434,7 +436,7 @@ def softshrink(x: Variable, alpha: float | None = None) -> Variable:
 
 @layer
 def thresholded_relu(x: Variable, threshold: float | None = None) -> Variable:
-    """x above threshold (1), else 0."""
+    """Return x above threshold (1), else 0."""
     return _add("thresholded_relu", x, threshold=threshold)
 
 
@@ -454,7 +456,7 @@ def hard_swish(
 def stanh(
     x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None
 ) -> Variable:
-    """scale_b * tanh(scale_a * x)."""
+    """Return scale_b * tanh(scale_a * x)."""
     return _add("stanh", x, name, scale_a=scale_a, scale_b=scale_b)
 
 
@@ -468,13 +470,13 @@ def selu(
 
 @layer
 def mish(x: Variable, threshold: float = 20, name: str | None = None) -> Variable:
-    """x * tanh(log(1 + exp(x)))."""
+    """Return x * tanh(log(1 + exp(x)))."""
     return _add("mish", x, name, threshold=float(threshold))
 
 
 @layer
 def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
-    """log(1 + x)."""
+    """Return log(1 + x)."""
     helper = LayerHelper("log1p", name)
     made = helper.new_variable() if out is None else out
     helper.append_op("log1p", {"X": helper.check_input(x, "x")}, {"Out": made})
@@ -483,7 +485,7 @@ def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> 
 
 @layer
 def prelu(x: Variable, mode: str, param_attr: Any = None, name: str | None = None) -> Variable:
-    """Multiply negative values by a learned slope: mode "all", "channel" or "element"."""
+    """Multiply negative values by a learned slope; mode is "all", "channel" or "element"."""
     helper = LayerHelper("prelu", name)
     shapes = {"all": [1], "channel": [1, x.shape[1], 1, 1], "element": [1, *x.shape[1:]]}
     known = to_param_attr(param_attr)

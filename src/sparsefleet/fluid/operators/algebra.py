@@ -1,4 +1,4 @@
-"""Vector and matrix products, padding, and tests of whole tensors."""
+"""Vector and matrix products, padding, and tests on whole tensors."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def addcmul(
     out: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """input + value * tensor1 * tensor2."""
+    """Return input + value * tensor1 * tensor2."""
     helper = LayerHelper("addcmul", name)
     product = elementwise_mul(tensor1, tensor2) * value
     return _given(helper, elementwise_add(input, product), out)
@@ -289,7 +289,7 @@ def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
 
 @layer
 def cross(input: Variable, other: Variable, dim: int | None = None) -> Variable:
-    """Return the cross product along an axis of size 3, by default the first one."""
+    """Return the cross product along an axis of size 3, by default the first such axis."""
     return _pair(LayerHelper("cross"), "cross", input, other, dim=dim)
 
 
@@ -335,7 +335,7 @@ def t(input: Variable, name: str | None = None) -> Variable:
     helper = LayerHelper("t", name)
     axes = len(helper.check_input(input).shape)
     if axes > 2:
-        raise helper.refuse(f"takes a matrix or a vector, got {input}")
+        raise helper.refuse(f"input must be a matrix or a vector, got {input}")
     return helper.add("transpose2", {"X": input}, {"axis": [1, 0]}) if axes == 2 else input
 
 
@@ -347,7 +347,7 @@ def clamp(
     output: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Clip each element to min and max, where given: numbers, or variables of one element."""
+    """Clip each element to min and max, if given as numbers or variables of one element."""
     helper = LayerHelper("clamp", name)
     if min is None and max is None:
         raise helper.refuse("min or max must be given")
@@ -416,7 +416,7 @@ def logsumexp(
     out: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """log(sum(exp(x))) over axes."""
+    """Return log(sum(exp(x))) over axes."""
     helper = LayerHelper("logsumexp", name)
     axes = [dim] if isinstance(dim, int) else None if dim is None else list(dim)
     attrs = {"dim": axes, "keepdim": keepdim}
@@ -427,8 +427,8 @@ def logsumexp(
 def log_softmax(
     input: Variable, axis: int | None = None, dtype: Any = None, name: str | None = None
 ) -> Variable:
-    """log(softmax(x)) along an axis."""
+    """Return log(softmax(x)) along an axis."""
     helper = LayerHelper("log_softmax", name)
     x = helper.check_input(input) if dtype is None else input.astype(dtype)
-    helper.skip_names(1)  # of the softmax
+    helper.skip_names(1)  # for the softmax
     return helper.add("log_softmax", {"X": x}, {"axis": -1 if axis is None else axis})

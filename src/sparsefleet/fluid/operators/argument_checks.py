@@ -35,9 +35,9 @@ _TYPES: dict[str, Any] = {
 }
 
 Rule = tuple[str, str, tuple[str, ...]]
-"""Argument; kind of check; allowed values.
+"""For each argument, the kind of check and the allowed values.
 
-variable: a Variable of one of these dtypes. elements: a list of such, or one. type: a value of one
+variable: a Variable with one of these dtypes. elements: one or a list of them. type: a value of one
 of these types. dtype: one of these dtypes. With a `?`, other types and None are accepted.
 """
 
@@ -82,7 +82,7 @@ def check_arguments(layer: str, arguments: Mapping[str, Any]) -> None:
 
 def _check_variable(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, Variable):
-        raise TypeError(f"{name} must be a Variable of the program, got {value!r}")
+        raise TypeError(f"{name} must be a Variable in the program, got {value!r}")
     if allowed and value.dtype not in allowed and value.type != ARRAY:
         raise TypeError(f"{name} must have the dtype {' or '.join(allowed)}, got {value.dtype}")
 
@@ -114,7 +114,7 @@ def check_dtype(
     op_name: str,
     extra_message: str = "",
 ) -> None:
-    """Raise TypeError unless an element type is among these."""
+    """Raise TypeError unless an element type is one of these."""
     allowed = [expected_dtype] if isinstance(expected_dtype, str) else expected_dtype
     if dtype_name(input_dtype) not in allowed:
         raise TypeError(

@@ -81,7 +81,7 @@ def read_from_array(array: Array, index: Tensor, *, lods: list[Any]) -> Held:
     place = _number(index)
     if not 0 <= place < len(array) or array[place][0] is None:
         raise ValueError(
-            f"nothing was written at index {place}: the array has {len(array)} elements"
+            f"nothing was written at index {place}, and the array has {len(array)} elements"
         )
     return array[place]
 
@@ -132,7 +132,7 @@ def lod_tensor_to_array_op(x: Tensor, table: Tensor, *, lods: list[Any]) -> tupl
 
 
 def _items(x: Tensor, places: Tensor, lod: Lod) -> Held:
-    """Select rows by number; with a LoD, sequences with all their levels."""
+    """Select rows by number or, with a LoD, sequences with all their levels."""
     if not lod:
         return x[places], ()
     levels: list[Tensor] = []
@@ -152,7 +152,7 @@ def array_to_lod_tensor_op(array: Array, table: Tensor, *, lods: list[Any]) -> H
     lengths = table[ranks, 1]
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     sizes = [int((table[:, 1] > time).sum()) for time in range(len(array))]
-    firsts = torch.tensor([0, *sizes]).cumsum(0)[:-1]  # the start of each step
+    firsts = torch.tensor([0, *sizes]).cumsum(0)[:-1]  # start of each step
     which = torch.repeat_interleave(ranks, lengths)
     time = torch.arange(len(which)) - torch.repeat_interleave(offsets[:-1], lengths)
     places = firsts[time] + which
@@ -173,7 +173,7 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 @op("shrink_rnn_memory", "X RankTable I", lod="function", infer=_open)
 def shrink_memory_op(x: Tensor, table: Tensor, index: Tensor, *, lods: list[Any]) -> Held:
-    """Return the first rows (or sequences): those whose sequences have a step I."""
+    """Return the first rows (or sequences) whose sequences have a step I."""
     count = int((table[:, 1] > _number(index)).sum())
     return _items(x, torch.arange(count), lods[0]) if lods[0] else (x[:count], ())
 
@@ -194,7 +194,7 @@ def reorder_by_rank(x: Tensor, table: Tensor, *, lods: list[Any]) -> Held:
 def split_by_mask(
     x: Tensor, mask: Tensor, *, lods: list[Any], level: int = 0
 ) -> tuple[tuple[Tensor, Tensor], list[Lod]]:
-    """Split rows, or with a LoD the sequences of a level, by mask [B, 1]."""
+    """Split rows or, with a LoD, a level's sequences by mask [B, 1]."""
     chosen = mask.reshape(-1).bool()
     sides = [_taken(x, lods[0][level:], one.nonzero().reshape(-1)) for one in (chosen, ~chosen)]
     return (sides[0][0], sides[1][0]), [sides[0][1], sides[1][1]]
@@ -213,7 +213,7 @@ def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any])
 
 
 def _taken(x: Tensor, lod: Lod, items: Tensor) -> Held:
-    """Return these rows, or with a LoD these sequences of its first level, and their LoD."""
+    """Return these rows or, with a LoD, these sequences of its first level, and their LoD."""
     levels = []
     for offsets in lod:
         begins, lengths = offsets[:-1][items], offsets.diff()[items]
@@ -251,7 +251,7 @@ def create_array(dtype: Any) -> Variable:
 
 @layer
 def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
-    """Write x at index i int64[1] of an array, which grows as needed; None creates one."""
+    """Write x at index i int64[1] of an array, which grows as needed; None creates a new array."""
     helper = LayerHelper("array_write")
     array = create_array(helper.check_input(x, "x").dtype) if array is None else array
     _check_array(helper, array)
@@ -302,7 +302,7 @@ def tensor_array_to_tensor(
 
 @layer
 def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """Rank the sequences of x by length, longest first: int64[B, 2], index and length."""
+    """Rank the sequences in x by length, longest first: int64[B, 2], index and length."""
     helper = LayerHelper("lod_rank_table")
     out = helper.add("lod_rank_table", {"X": helper.check_input(x, "x")}, {"level": level})
     out.dtype, out.stop_gradient = "int64", True
@@ -350,7 +350,7 @@ def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
 
 @layer
 def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
-    """Reorder the rows or sequences of x by a rank table."""
+    """Reorder the rows or sequences in x by a rank table."""
     helper = LayerHelper("reorder_lod_tensor_by_rank")
     inputs = {"X": helper.check_input(x, "x"), "RankTable": rank_table}
     out = helper.add("reorder_lod_tensor_by_rank", inputs)

@@ -104,7 +104,7 @@ def _units(
     attrs: tuple[Any, Any],
     settings: dict[str, Any],
 ) -> list[list[Any]]:
-    """Return the units of each direction."""
+    """Return the units for each direction."""
     ways = [("", "fw")] + ([("_reverse", "bw")] if bidirectional else [])
     made = []
     for title, short in ways:
@@ -179,8 +179,8 @@ def basic_lstm(
     dtype: Any = "float32",
     name: str = "basic_lstm",
 ) -> tuple[Variable, Variable, Variable]:
-    """Run stacked LSTM layers over input [B, T, I]: outputs [B, T, ways * D], last states and
-    cells.
+    """Run stacked LSTM layers over input [B, T, I]; return outputs [B, T, ways * D], last states
+    and cells.
 
     init_hidden, init_cell, last states and last cells: [L * ways, B, D]. sequence_length: int[B].
     """

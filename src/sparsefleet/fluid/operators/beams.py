@@ -46,7 +46,7 @@ def beam_search_op(
     """Select the beam_size best continuations of the prefixes of each source.
 
     before, before_scores: [N, 1]; ids, scores: candidates [N, C], numbered 0, 1, ... without ids.
-    A finished prefix is continued by the end token only; a source whose prefixes have all finished
+    A finished prefix is only continued by the end token; a source whose prefixes have all finished
     is dropped.
     """
     sources = _row_offsets(lods[3] or lods[0], level)
@@ -72,7 +72,7 @@ def beam_search_op(
 
 @op("beam_parents", "X", lod="function", infer=lambda *_: [(-1,)])
 def beam_parents(ids: Tensor, *, lods: list[Any]) -> Held:
-    """Return the row of the previous step that each word of `beam_search` continues: int32[M]."""
+    """Return the previous step's row that each word from `beam_search` continues: int32[M]."""
     del ids
     return segments(level_of(lods[0], "X")).int(), ()
 
@@ -108,15 +108,15 @@ def _chosen(
 def beam_search_decode_op(
     ids: list[Held], scores: list[Held], *, lods: list[Any], beam_size: int, end_id: int
 ) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Assemble whole sentences, best of each source first, from the arrays of all steps.
+    """Assemble whole sentences, each source's best first, from the arrays of all steps.
 
-    The LoD of both outputs: source -> sentences, sentence -> words.
+    The LoD of both outputs is source -> sentences, sentence -> words.
     """
     del lods, beam_size
     if not ids or len(ids) != len(scores):
         raise ValueError(
-            f"{len(ids)} steps of ids and {len(scores)} of scores: expected the same number, at "
-            "least 1"
+            f"got {len(ids)} steps of ids and {len(scores)} of scores, expected the same number, "
+            "at least 1"
         )
     steps = [
         (value.reshape(-1).tolist(), score.reshape(-1).tolist(), [x.tolist() for x in lod])
@@ -136,7 +136,7 @@ def _offsets(lengths: list[int]) -> Tensor:
 
 
 def _sentences(steps: list[Any], source: int, end_id: int) -> list[list[tuple[int, float]]]:
-    """Walk back from the last words of a source; return each sentence with its scores."""
+    """Walk back from a source's last words; return each sentence with its scores."""
     found: list[list[tuple[int, float]]] = []
     at: list[int] = []  # the word of each sentence in this step, by row
     for words, scores, (sources, beginnings) in reversed(steps):
@@ -145,7 +145,7 @@ def _sentences(steps: list[Any], source: int, end_id: int) -> list[list[tuple[in
             at = list(range(beginnings[first], beginnings[last]))
             found = [[] for _ in at]
         for sentence, row in zip(found, at, strict=True):
-            # The end token appears once, however long ago a sentence ended.
+            # The end token appears once, no matter how long ago a sentence ended.
             if words[row] != end_id or not sentence:
                 sentence.append((words[row], scores[row]))
         parent = [
@@ -174,7 +174,7 @@ def beam_search(
     """Return the beam_size best continuations of each source: words and scores [M, 1] with a LoD.
 
     pre_ids, pre_scores: [N, 1], results of the previous step. ids, scores: candidates [N, C].
-    is_accumulated: scores cover the whole sentence; otherwise they are word probabilities.
+    is_accumulated: whether scores cover the whole sentence; otherwise they are word probabilities.
     return_parent_idx: also return the row of pre_ids that each word continues: int32[M].
     """
     helper = LayerHelper("beam_search", name)
@@ -200,7 +200,7 @@ def beam_search(
 def beam_search_decode(
     ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Assemble whole sentences from the arrays of words and scores that `beam_search` returned.
+    """Assemble whole sentences from the arrays of words and scores returned by `beam_search`.
 
     Returns words and scores with the LoD source -> sentences (best first) -> words.
     """

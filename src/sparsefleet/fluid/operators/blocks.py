@@ -1,4 +1,4 @@
-"""Adds operators that run their own block."""
+"""Add operators that run their own block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 def flatten(structure: Any) -> list[Any]:
-    """Return the leaves of a structure in order; those of a dict by sorted key.
+    """Return the leaves of a structure in order; a dict's leaves are sorted by key.
 
     >>> flatten({"b": [1, 2], "a": 3})
     [3, 1, 2]
@@ -28,7 +28,7 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def pack_like(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Pack the leaves into the structure of `structure`.
+    """Pack the leaves into the same structure as `structure`.
 
     >>> pack_like({"b": [1, 2], "a": 3}, "xyz")
     {'b': ['y', 'z'], 'a': 'x'}
@@ -48,7 +48,7 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
-    """Apply the function to corresponding leaves; return the structure of the first argument.
+    """Apply the function to corresponding leaves; return the first argument's structure.
 
     >>> map_structure(lambda x, y: x + y, [1, (2, 3)], [10, (20, 30)])
     [11, (22, 33)]
@@ -102,8 +102,8 @@ def recurrent(
 ) -> list[Held]:
     """Run the body for each element of the sequences along their first axis.
 
-    steps: names of the elements in the body. initial, before, after: the initial value of a memory
-    and its names in the body before and after the step. Results: stacked step outputs.
+    steps: names of the elements in the body. initial, before, after: a memory's initial value and
+    its names in the body before and after the step. Returns the stacked step outputs.
     """
     lengths = {len(frame[name][0]) for name in sequences}
     if len(lengths) != 1:
@@ -139,15 +139,15 @@ def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
     infer=lambda x, _, *, count, **__: [x] * count,
 )
 def select_output(x: Any, mask: Tensor, *, lods: list[Any], count: int) -> tuple[Any, Any]:
-    """Return the value at the index in mask, and nothing elsewhere."""
+    """Return the value at the index in mask, and no value elsewhere."""
     place = int(mask)
     if not 0 <= place < count:
-        raise ValueError(f"mask is {place}, expected 0 to {count - 1}")
+        raise ValueError(f"mask must be in 0..{count - 1}, got {place}")
     return [[x if number == place else None for number in range(count)]], lods[0]
 
 
 def outer_names(block: Block) -> tuple[list[str], list[str]]:
-    """Return the variables of enclosing blocks that this block reads, and those that it writes."""
+    """Return the variables in enclosing blocks that this block reads, and those that it writes."""
     reads = [name for op in block.ops for name in op.input_arg_names if name not in block.vars]
     writes = [name for op in block.ops for name in op.output_arg_names if name not in block.vars]
     return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
@@ -186,9 +186,9 @@ def append_with_body(
     attrs: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> None:
-    """Add the operator after its finished body; by default its outputs are what the body writes.
+    """Add the operator after its finished body; by default, its outputs are the body's.
 
-    What the body writes is also an input: if the body does not run, the value is kept.
+    Variables that the body writes are also inputs, since they keep their values if it does not run.
     """
     around = body.parent
     assert around is not None

@@ -30,7 +30,7 @@ Lods = list[Any]
 
 
 def parts_of(lod: Any, rows: int) -> list[tuple[int, int]]:
-    """Return begin and end of each sequence of the last level; without a LoD, one of all rows."""
+    """Return the begin and end of each sequence in the last level; without a LoD, of all rows."""
     if not lod:
         return [(0, rows)]
     offsets = [int(x) for x in lod[-1]]
@@ -59,7 +59,7 @@ def iou_similarity_op(x: Tensor, y: Tensor, *, box_normalized: bool = True) -> T
 
 
 def _centers(boxes: Tensor, extra: float) -> tuple[Tensor, Tensor]:
-    """Return center and size of boxes [..., 4], each [..., 2]."""
+    """Return the center and size of boxes [..., 4], each [..., 2]."""
     sizes = boxes[..., 2:] - boxes[..., :2] + extra
     return boxes[..., :2] + sizes * 0.5, sizes
 
@@ -75,7 +75,7 @@ def encode(boxes: Tensor, priors: Tensor, variance: Tensor | None, extra: float)
 
 
 def decode(deltas: Tensor, priors: Tensor, variance: Tensor | None, extra: float) -> Tensor:
-    """Decode what `encode` returned."""
+    """Decode boxes that `encode` returned."""
     scaled = deltas if variance is None else deltas * variance
     prior_middle, prior_sizes = _centers(priors, extra)
     middle = scaled[..., :2] * prior_sizes + prior_middle
@@ -126,7 +126,7 @@ def polygon_box_transform_op(x: Tensor) -> Tensor:
 
 @op("box_clip", "Input ImInfo", "Output", lod="function", infer=lambda x, _, **__: [x])
 def box_clip_op(boxes: Tensor, im_info: Tensor, *, lods: Lods) -> tuple[Tensor, Any]:
-    """Clip boxes to their image; im_info: height, width and scale of each image."""
+    """Clip boxes to their image; im_info holds the height, width and scale of each image."""
     made = []
     for number, (begin, end) in enumerate(parts_of(lods[0], len(boxes))):
         made.append(clip_to_image(boxes[begin:end], im_info[number]))
@@ -134,7 +134,7 @@ def box_clip_op(boxes: Tensor, im_info: Tensor, *, lods: Lods) -> tuple[Tensor, 
 
 
 def clip_to_image(boxes: Tensor, info: Tensor) -> Tensor:
-    """Clip boxes [..., 4 n] to an image; `info` has height, width and scale."""
+    """Clip boxes [..., 4 n] to an image; `info` holds its height, width and scale."""
     height, width = (info[:2] / info[2]).round()
     limits = torch.stack([width - 1, height - 1] * (boxes.shape[-1] // 2))
     return torch.minimum(boxes.clamp(min=0), limits)
@@ -150,7 +150,7 @@ def clip_to_image(boxes: Tensor, info: Tensor) -> Tensor:
 def bipartite_match_op(
     distances: Tensor, *, lods: Lods, match_type: str = "bipartite", dist_threshold: float = 0.5
 ) -> tuple[list[Tensor], Any]:
-    """Match each column with a row, or -1; return the rows and their distances."""
+    """Match each column to a row, or -1 for none; return the rows and their distances."""
     found_rows, found_distances = [], []
     for begin, end in parts_of(lods[0], len(distances)):
         near = distances[begin:end].detach()
@@ -189,7 +189,7 @@ def _assigned_shape(x: Shape, match: Shape, negative: Any, **_: Any) -> list[Sha
 def target_assign_op(
     x: Tensor, match: Tensor, negative: Tensor | None, *, lods: Lods, mismatch_value: int = 0
 ) -> tuple[list[Tensor], Any]:
-    """Return the matched row of x with weight 1; else mismatch_value with weight 0."""
+    """Return the matched row of x with weight 1, or mismatch_value with weight 0."""
     width = x.shape[-1]
     out = torch.full((*match.shape, width), mismatch_value, dtype=x.dtype)
     weight = torch.zeros((*match.shape, 1))
@@ -222,7 +222,7 @@ def box_decoder_and_assign_op(
     *,
     box_clip: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return boxes of each class [N, 4 C], and those of the best class except the first: [N, 4]."""
+    """Return each class's boxes [N, 4 C], and the best class's except for the first: [N, 4]."""
     deltas = target.reshape(len(target), -1, 4)
     scaled = deltas if variances is None else deltas * variances.reshape(1, 1, 4)
     scaled = torch.cat([scaled[..., :2], scaled[..., 2:].clamp(max=box_clip)], -1)
@@ -259,7 +259,7 @@ def without_gradient(variables: list[Variable]) -> list[Variable]:
 def iou_similarity(
     x: Variable, y: Variable, box_normalized: bool = True, name: str | None = None
 ) -> Variable:
-    """Return the intersection over union of all pairs of boxes of x and y: [N, M]."""
+    """Return the intersection over union of all pairs of boxes from x and y: [N, M]."""
     helper = LayerHelper("iou_similarity", name)
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
     return helper.add("iou_similarity", inputs, {"box_normalized": box_normalized}, dtype=x.dtype)
@@ -349,7 +349,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the boxes of each class, and those of the most likely class."""
+    """Return each class's boxes, and those of the most likely class."""
     helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,

@@ -52,7 +52,7 @@ def _both(helper: LayerHelper, one: Variable, other: Variable) -> Variable:
 
 
 class Switch:
-    """Runs the first case whose condition holds, else the default; use it in a `with` block.
+    """Runs the first case whose condition holds, or else the default; used in a `with` block.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid
@@ -91,7 +91,7 @@ class Switch:
         """Run the layers in the block if no case ran."""
         helper = self._checked("default")
         if self._none_before is None:
-            raise ValueError("layers.Switch: default() needs a case() before it")
+            raise ValueError("layers.Switch: default() must follow a case()")
         with _run_if(helper, self._none_before):
             yield
 
@@ -151,7 +151,7 @@ def cond(
 def _branch(
     helper: LayerHelper, condition: Variable, function: Function | None
 ) -> tuple[Any, list[Variable]]:
-    """Return the results of the function, and outer variables that receive them."""
+    """Return the function's results, and outer variables that receive them."""
     if function is None:
         return None, []
     around = helper.main_program.current_block()
@@ -161,7 +161,7 @@ def _branch(
         if made is None:
             return None, []
         for leaf in flatten(made):
-            helper.check_input(leaf, "what a branch returns")
+            helper.check_input(leaf, "a branch's result")
             with helper.main_program.block_guard(around):
                 outside = helper.new_variable(leaf.dtype, lod_level=leaf.lod_level)
                 outside.type = leaf.type
@@ -189,9 +189,9 @@ def case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function of the first pair whose condition holds, else the default.
+    """Run the function in the first pair whose condition holds, or else the default.
 
-    default: the last function, if None.
+    default: if None, the last function.
     """
     pairs = list(pred_fn_pairs) if isinstance(pred_fn_pairs, (list, tuple)) else []
     if not pairs or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
@@ -218,10 +218,10 @@ def switch_case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function numbered `branch_index`, else the default.
+    """Run the function numbered `branch_index`, or else the default.
 
     branch_fns: number -> function, pairs of them, or functions 0, 1, ...
-    default: the function with the largest number, if None.
+    default: if None, the function with the largest number.
     """
     check_variable_and_dtype(
         branch_index, "branch_index", ("uint8", "int32", "int64"), "layers.switch_case"
@@ -248,7 +248,7 @@ def switch_case(
 
 
 def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
-    """Split the rows of input, or the sequences of a level, by mask bool[B, 1]."""
+    """Split the rows of input, or the sequences in a level, by mask bool[B, 1]."""
     helper = LayerHelper("split_lod_tensor")
     helper.check_input(input)
     true, false = helper.new_variable(input.dtype), helper.new_variable(input.dtype)
@@ -310,7 +310,8 @@ def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
 class ConditionalBlock:
     """Runs the layers within `block()` if the condition holds.
 
-    inputs: the condition bool[1] with is_scalar_condition; else variables that must not be empty.
+    inputs: the condition bool[1] with is_scalar_condition, or else variables that must not be
+    empty.
     """
 
     def __init__(
@@ -331,12 +332,12 @@ class ConditionalBlock:
         self._condition = condition
 
     def block(self) -> AbstractContextManager[None]:
-        """Define what is run with the layers in the block."""
+        """Define the body with the layers in the block."""
         return _run_if(self._helper, self._condition)
 
 
 class IfElse:
-    """Runs one block on the rows where `cond` bool[B, 1] holds, and another on the rest.
+    """Runs one block on the rows where `cond` bool[B, 1] holds, and a second one on the rest.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid
@@ -391,7 +392,7 @@ class IfElse:
         self._outputs[self._present("output")].extend(outs)
 
     def __call__(self) -> list[Variable]:
-        """Return the outputs of the blocks, rows in their original order."""
+        """Return the blocks' outputs, with rows in their original order."""
         true, false = self._outputs
         if not true or not false:
             if not true and not false:
@@ -399,7 +400,8 @@ class IfElse:
             return true or false
         if len(true) != len(false):
             raise ValueError(
-                f"layers.IfElse: true_block has {len(true)} outputs, false_block has {len(false)}"
+                f"layers.IfElse: true_block has {len(true)} outputs and false_block has "
+                f"{len(false)}, expected the same number"
             )
         pairs = zip(true, false, strict=True)
         return [merge_lod_tensor(a, b, self.cond, self.cond) for a, b in pairs]

@@ -1,4 +1,4 @@
-"""One step of a recurrent network; its parameters are created at the first step."""
+"""One step of a recurrent network, whose parameters are created in the first step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Activation = Callable[[Variable], Variable]
 
 
 class _Weights:
-    """The parameters of a cell, created at its first step, when the size of its inputs is known."""
+    """A cell's parameters, created in its first step, when the size of its inputs is known."""
 
     def __init__(self, cell: str, param_attr: Any, bias_attr: Any, dtype: Any) -> None:
         self._helper = LayerHelper(cell, unique_name.generate(cell))
@@ -34,9 +34,7 @@ class _Weights:
         self._made: list[Parameter] = []
 
     def __call__(self, shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Parameter]:
-        """Create parameters of these shapes, each with a suffix added to its name, if it
-        has one.
-        """
+        """Create parameters with these shapes, each with a suffix added to its name, if any."""
         if not self._made:
             for suffix, shape in shapes:
                 is_bias = len(shape) == 1
@@ -127,7 +125,7 @@ class BasicLSTMUnit:
 
 
 class RNNCell:
-    """Base class of recurrent cells; derive from it to write your own.
+    """Base class for recurrent cells; derive from it to write your own.
 
     `call(inputs, states)` returns outputs and new states; `state_shape` has the shape of each state
     without the batch axis, in the same structure as the states.
@@ -158,7 +156,7 @@ class RNNCell:
     ) -> Any:
         """Return initial states filled with `init_value`, for the batch size of batch_ref.
 
-        shape: default `state_shape`. dtype: one for all states; None: `state_dtype`.
+        shape: defaults to `state_shape`. dtype: one for all states; None means `state_dtype`.
         """
         like = flatten(batch_ref)[0]
         shapes = self.state_shape if shape is None else shape

@@ -1,4 +1,4 @@
-"""Layers of click-rate models."""
+"""Layers for click-rate models."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _tree_shapes(x: Shape, tree: Shape, **settings: Any) -> list[Shape]:
 def tdm_child(x: Tensor, tree: Tensor, *, child_nums: int, dtype: str = "int32") -> list[Tensor]:
     """Return the children of nodes, padded with 0, and whether each is a leaf.
 
-    tree: item, layer, parent and children of each node; inner nodes have item 0.
+    tree: each node's item, layer, parent and children; inner nodes have item 0.
     """
     nodes = x.reshape(-1).long()
     if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(tree):
@@ -90,7 +90,8 @@ def tdm_sampler(
     dtype: str = "int32",
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """For each tree layer, return the node on the path to a leaf and some negatives of that layer.
+    """For each tree layer, return the node on the path to a leaf and some negatives from that
+    layer.
 
     A path that ended further up has node 0 and mask 0 from there on.
     """
@@ -139,7 +140,7 @@ def filter_by_instag_op(
     is_lod: bool,
     out_val_if_empty: float = 0,
 ) -> Made:
-    """Keep the sequences, or rows, that have one of the wanted tags, each with weight 1."""
+    """Keep the sequences or rows that have one of the wanted tags, each with weight 1."""
     begin = lods[1][-1]
     hits = torch.isin(tags.reshape(-1), wanted.reshape(-1)).long()
     counted = torch.cat([hits.new_zeros(1), hits.cumsum(0)])
@@ -185,7 +186,7 @@ def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True)
     helper = LayerHelper("cvm")
     inputs = {"X": helper.check_input(input), "CVM": helper.check_input(cvm, "cvm")}
     if len(input.shape) != 2 or 0 <= input.shape[1] < 2:
-        raise helper.refuse(f"takes rows of at least two columns, got {input}")
+        raise helper.refuse(f"input must have rows of at least two columns, got {input}")
     out = helper.create_variable(dtype=input.dtype)
     return helper.add("cvm", inputs, {"use_cvm": use_cvm}, slot="Y", out=out)
 
@@ -198,9 +199,10 @@ def filter_by_instag(
     is_lod: bool,
     out_val_if_empty: float = 0,
 ) -> tuple[Variable, Variable]:
-    """Keep the sequences of ins that have one of the tags, each with weight 1.
+    """Keep the sequences in ins that have one of the tags, each with weight 1.
 
-    ins_tag: a sequence of tags for each. If none match: one row of out_val_if_empty, weight 0.
+    ins_tag: a sequence of tags for each. If none match, returns one row of out_val_if_empty with
+    weight 0.
     """
     helper = LayerHelper("filter_by_instag")
     inputs = {

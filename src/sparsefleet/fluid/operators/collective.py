@@ -1,7 +1,7 @@
 """Layers that communicate between the ranks of a collective job, named as in Fluid.
 
 All ranks must run them in the same order. With one rank, each returns its input. Training needs
-none of these: `fluid.incubate.fleet.collective` exchanges gradients by itself.
+none of these, since `fluid.incubate.fleet.collective` exchanges gradients itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparsefleet.fluid.operators.layer_helper import LayerHelper
 from sparsefleet.fluid.operators.normalization import batch_norm_op
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
-# Operators that the ranks of a collective job run together: see `fluid.collective`.
+# Operators that the ranks of a collective job run together; see `fluid.collective`.
 #
 # Letters: R ranks.
 
@@ -81,14 +81,14 @@ def c_reducescatter(x: Tensor, *, nranks: int) -> Tensor:
 @op("broadcast", "X*", "Out*", lod="none", has_effect=True, infer=_no_shapes)
 @op("c_broadcast", "X*", "Out*", lod="none", has_effect=True, infer=_no_shapes)
 def c_broadcast(values: list[Tensor | SparseParameter], *, root: int = 0) -> list[list[Any]]:
-    """Return the value of rank `root`."""
+    """Return rank `root`'s value."""
     return [broadcast_values(present_ranks(), values, root)]
 
 
 @op("c_sync_calc_stream", "X*", "Out*", lod="none", infer=_no_shapes)
 @op("c_sync_comm_stream", "X*", "Out*", lod="none", infer=_no_shapes)
 def c_sync_stream(values: list[Any]) -> list[list[Any]]:
-    """Return the input: a run waits for its operands anyway."""
+    """Return the input, since a run waits for its operands anyway."""
     return [values]
 
 
@@ -100,7 +100,7 @@ def c_comm_init(x: Any, *, rank: int, nranks: int, endpoints: list[str]) -> list
     return []
 
 
-# -- operators of programs that train together ----------------------------------------------------
+# -- operators in programs that train together ----------------------------------------------------
 
 
 @op("watch_gradients", "X*", "", lod="none", has_effect=True, infer=_no_shapes)
@@ -114,7 +114,7 @@ def watch_gradients(values: list[Tensor], *, parameters: list[str]) -> list[Any]
 def mean_over_ranks(
     gradients: list[Any], *, parameters: list[str], tables: list[str]
 ) -> list[list[Any]]:
-    """Average gradients over ranks: dense parameters, then table rows as (keys, values)."""
+    """Average gradients over ranks: dense parameters first, then table rows as (keys, values)."""
     return [collective_role("mean_over_ranks").exchange(parameters, tables, gradients)]
 
 
@@ -184,7 +184,7 @@ def _c_allreduce(
     ring_id: int = 0,
     use_calc_stream: bool = False,
 ) -> Variable:
-    """Reduce over all ranks: "sum", "max", "min" or "prod"."""
+    """Reduce over all ranks by "sum", "max", "min" or "prod"."""
     helper = LayerHelper("c_allreduce")
     attrs = {"ring_id": ring_id, "use_calc_stream": use_calc_stream}
     return _added(helper, f"c_allreduce_{_checked(helper, reduce_type)}", x, out, attrs)
@@ -199,7 +199,7 @@ def _broadcast(x: Variable, root: int, sync_mode: bool = False) -> Variable:
 def _c_broadcast(
     x: Variable, root: int = 0, ring_id: int = 0, use_calc_stream: bool = False
 ) -> Variable:
-    """Replace x with the value of rank `root`."""
+    """Replace x with rank `root`'s value."""
     attrs = {"root": root, "ring_id": ring_id, "use_calc_stream": use_calc_stream}
     return _added(LayerHelper("c_broadcast"), "c_broadcast", x, x, attrs)
 
@@ -227,7 +227,7 @@ def _c_reducescatter(
 
 
 def _c_sync_calc_stream(x: Variable) -> Variable:
-    """Return x: a run waits for its operands anyway."""
+    """Return x, since a run waits for its operands anyway."""
     return _added(LayerHelper("c_sync_calc_stream"), "c_sync_calc_stream", x, x, {})
 
 

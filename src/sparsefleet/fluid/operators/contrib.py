@@ -1,4 +1,4 @@
-"""Layers of `fluid.contrib`: fused operators, metric sums, tree sampling."""
+"""Layers from `fluid.contrib`: fused operators, metric sums, tree sampling."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def fused_elemwise_activation(
     scale: float = 0.0,
     save_intermediate_out: bool = True,
 ) -> Variable:
-    """Fuse two operators: ["elementwise_add", "relu"] is x + relu(y), the reverse is relu(x
-    + y).
-    """
+    """Fuse two operators: ["elementwise_add", "relu"] is x + relu(y); reversed, relu(x + y)."""
     del save_intermediate_out
     helper = LayerHelper("fused_elemwise_activation")
     names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
@@ -78,7 +76,7 @@ def fused_embedding_seq_pool(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Sum the rows of each sequence of ids: `embedding`, then `sequence_pool`."""
+    """Sum the rows of each sequence of ids, like `embedding` and then `sequence_pool`."""
     helper = LayerHelper("fused_embedding_seq_pool")
     if combiner != "sum":
         raise helper.refuse(f"combiner must be 'sum', got {combiner!r}")
@@ -118,7 +116,7 @@ def partial_sum(
 
 @layer
 def shuffle_batch(x: Variable, seed: int | Variable | None = None) -> Variable:
-    """Shuffle the rows, differently in each run: a cheap way to get negatives."""
+    """Shuffle the rows, differently in each run, as a cheap way to get negatives."""
     helper = LayerHelper("shuffle_batch")
     if isinstance(seed, Variable):
         raise helper.refuse("seed must be a number; the order also depends on the program's seed")
@@ -169,14 +167,14 @@ def sparse_embedding(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """`fluid.embedding` with is_sparse=True.
+    """Call `fluid.embedding` with is_sparse=True.
 
     is_test: has no effect, since a program that does not train never creates rows.
     """
     del is_test
     if entry is not None:
         raise ConfigError(
-            f"sparse_embedding: entry rules are not supported, got {entry!r}: leave entry=None"
+            f"sparse_embedding: entry rules are not supported, got {entry!r}; use entry=None"
         )
     return embedding_of_ids(
         input,
@@ -211,8 +209,8 @@ def tdm_child(
 ) -> tuple[Variable, Variable]:
     """Return the children of nodes, and whether each is a leaf: [..., child_nums], padded with 0.
 
-    param_attr: for the tree [node_nums, 3 + child_nums]: item, layer, parent and children of each
-    node; 0 for inner nodes' items and missing children.
+    param_attr: for the tree [node_nums, 3 + child_nums], with each node's item, layer, parent and
+    children; 0 for inner nodes' items and missing children.
     """
     helper = LayerHelper("tdm_child")
     kind = _whole(helper, dtype)
@@ -239,11 +237,11 @@ def tdm_sampler(
     tree_dtype: Any = "int32",
     dtype: Any = "int32",
 ) -> tuple[Any, Any, Any]:
-    """Return samples, labels and masks: for each layer the ancestor of a leaf, and some negatives.
+    """Return samples, labels and masks: for each layer, a leaf's ancestor and some negatives.
 
     x: leaves [N, 1]. tree_travel_attr: for the path to each leaf [leaves, layers]; tree_layer_attr:
     for the nodes layer by layer [nodes, 1].
-    output_list: a list with [N, samples, 1] for each layer, else [N, all samples].
+    output_list: return a list with [N, samples, 1] for each layer instead of [N, all samples].
     """
     helper = LayerHelper("tdm_sampler")
     kind, tree_kind = _whole(helper, dtype), _whole(helper, tree_dtype)
@@ -254,7 +252,9 @@ def tdm_sampler(
             f"{counts} samples of {nodes}"
         )
     if leaf_node_num >= sum(nodes):
-        raise helper.refuse(f"{leaf_node_num} leaves, but {sum(nodes)} nodes in total")
+        raise helper.refuse(
+            f"leaf_node_num is {leaf_node_num}, but there are {sum(nodes)} nodes in total"
+        )
     travel = _tree(helper, tree_travel_attr, [leaf_node_num, len(nodes)], tree_kind)
     members = _tree(helper, tree_layer_attr, [sum(nodes), 1], tree_kind)
     outs = [helper.new_variable(kind, stop_gradient=True) for _ in range(3)]

@@ -103,8 +103,8 @@ def _transposed(type: str, rank: int) -> None:
         output_size: Numbers = (),
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Compute the full result and crop its borders; output_size sets how much of the end is
-        kept.
+        """Compute the full result and crop its borders; output_size sets how much to keep at the
+        end.
         """
         x = channels_first(x, data_format)
         spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
@@ -148,7 +148,7 @@ def _add_bias(helper: LayerHelper, out: Variable, attr: Any, data_format: str) -
 
 
 class _Windows(NamedTuple):
-    """The windows of a convolution, as the arguments of a layer give them."""
+    """The windows of a convolution, as given by a layer's arguments."""
 
     stride: Span
     padding: Padding
@@ -157,7 +157,7 @@ class _Windows(NamedTuple):
     data_format: str
 
     def attrs(self, helper: LayerHelper, rank: int) -> dict[str, Any]:
-        """Return the attrs of the operator, with a number per axis."""
+        """Return the operator's attrs, with one number per axis."""
         return {
             "strides": span(helper, self.stride, rank, "stride"),
             "paddings": border(helper, self.padding, rank, self.data_format),
@@ -168,7 +168,7 @@ class _Windows(NamedTuple):
 
 
 def _num_channels(input: Variable, data_format: str) -> int:
-    """Return the channels of images, 0 for anything else."""
+    """Return the number of channels in images, or 0 for anything else."""
     return input.shape[-1 if data_format == "NHWC" else 1] if len(input.shape) == 4 else 0
 
 

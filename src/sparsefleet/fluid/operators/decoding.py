@@ -1,4 +1,4 @@
-"""Step-by-step decoding: beam search, greedy and sampling decoders."""
+"""Step-by-step decoding, with beam search, greedy and sampling decoders."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NEVER = -1e9  # Fluid's log probability of an impossible word
 
 @op("step_mask", "X Length", lod="none", infer=lambda x, *_, **__: [x[:2]])
 def step_mask(x: Tensor, length: Tensor, *, dtype: str = "float32") -> Tensor:
-    """Return a mask [T, B]: 1 where a step of x [T, B, ...] lies within its example."""
+    """Return a mask [T, B] that is 1 where a step of x [T, B, ...] lies within its example."""
     steps = torch.arange(len(x))[:, None]
     return (steps < length.reshape(1, -1)).to(getattr(torch, dtype))
 
@@ -64,7 +64,7 @@ def _without(shape: Shape, *others: Any, axis: int) -> list[Shape]:
 
 @op("step_of", "X I", lod="none", infer=_without)
 def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
-    """Return element I along an axis; zeros beyond the last one."""
+    """Return element I along an axis, or zeros beyond the last one."""
     place = int(index)
     if place < x.shape[axis]:
         return x.select(axis, place)
@@ -102,7 +102,7 @@ def _begin_shapes(x: Shape, *, beam_size: int, **settings: Any) -> list[Shape]:
 
 @op("begin_beams", "X", "Ids LogProbs Finished Lengths", lod="none", infer=_begin_shapes)
 def begin_beams(x: Tensor, *, beam_size: int, start_token: int) -> tuple[Tensor, ...]:
-    """Return the initial beams for the examples of x: [B, K] each.
+    """Return the initial beams for the examples in x: [B, K] each.
 
     Only the first beam can be chosen, because all are the same.
     """
@@ -151,14 +151,14 @@ def where_finished(finished: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Decoder:
-    """Base class of decoders that `dynamic_decode` runs."""
+    """Base class for decoders that `dynamic_decode` runs."""
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
-        """Return inputs and states of the first step, and what is already finished: bool."""
+        """Return the inputs and states of the first step, and which are already finished: bool."""
         raise NotImplementedError(f"{type(self).__name__} has no initialize(inits)")
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> Any:
-        """Return the outputs, next states, next inputs, and what is finished."""
+        """Return the outputs, next states, next inputs, and which are finished."""
         raise NotImplementedError(f"{type(self).__name__} has no step(time, inputs, states)")
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> Any:
@@ -310,7 +310,7 @@ def dynamic_decode(
     """Run a decoder until everything is finished or step max_step_num has passed.
 
     Returns outputs [B, T, ...] ([T, B, ...] with output_time_major), the last states and, with
-    return_length, the lengths. impute_finished: keep the states of finished examples.
+    return_length, the lengths. impute_finished: keep finished examples' states unchanged.
     """
     inputs, states, finished = decoder.initialize(inits)
     inputs, states = map_structure(_own, inputs), map_structure(_own, states)
@@ -341,7 +341,7 @@ def dynamic_decode(
 
 
 def _written(value: Variable, time: Variable) -> Variable:
-    """Return an array outside of the loop that receives the value in each iteration."""
+    """Return an array outside the loop that receives the value in each iteration."""
     program = LayerHelper("dynamic_decode").main_program
     around = program.current_block().parent
     assert around is not None
@@ -362,7 +362,7 @@ def _stacked(array: Variable) -> Variable:
 
 
 def _kept(finished: Variable, old: Variable, new: Variable) -> Variable:
-    """Keep the old rows of finished examples; take the new ones elsewhere."""
+    """Keep the old rows of finished examples and take the new rows elsewhere."""
     helper = LayerHelper("impute_finished")
     made = helper.add("where_finished", {"Finished": finished, "X": old, "Y": new})
     made.dtype = new.dtype
@@ -370,10 +370,10 @@ def _kept(finished: Variable, old: Variable, new: Variable) -> Variable:
 
 
 class DecodeHelper:
-    """Base class of helpers that provide the inputs of `BasicDecoder`."""
+    """Base class for helpers that provide the inputs of `BasicDecoder`."""
 
     def initialize(self) -> tuple[Any, Variable]:
-        """Return the inputs of the first step, and what is already finished: bool[B]."""
+        """Return the inputs of the first step, and which examples are already finished: bool[B]."""
         raise NotImplementedError(f"{type(self).__name__} has no initialize()")
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
@@ -383,7 +383,7 @@ class DecodeHelper:
     def next_inputs(
         self, time: Variable, outputs: Any, states: Any, sample_ids: Variable
     ) -> tuple[Variable, Any, Any]:
-        """Return what is finished, the next inputs and the next states."""
+        """Return which are finished, the next inputs and the next states."""
         raise NotImplementedError(f"{type(self).__name__} has no next_inputs")
 
 
@@ -423,7 +423,7 @@ class TrainingHelper(DecodeHelper):
 
 
 class GreedyEmbeddingHelper(DecodeHelper):
-    """Feeds the embedding of the most likely word of the previous step."""
+    """Feeds the embedding of the previous step's most likely word."""
 
     def __init__(
         self, embedding_fn: Callable[[Variable], Any], start_tokens: Variable, end_token: int
@@ -448,9 +448,9 @@ class GreedyEmbeddingHelper(DecodeHelper):
 
 
 class SampleEmbeddingHelper(GreedyEmbeddingHelper):
-    """Feeds the embedding of a word sampled from the probabilities of the previous step.
+    """Feeds the embedding of a word sampled from the previous step's probabilities.
 
-    softmax_temperature: divides the logits; large: nearly uniform, small: nearly greedy.
+    softmax_temperature: divides the logits; large is nearly uniform, small is nearly greedy.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ Lods = list[Any]
 
 
 def _interpolated(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Interpolate maps x [..., H, W] at positions [..., P]; a corner outside counts as 0."""
+    """Interpolate maps x [..., H, W] at positions [..., P]; corners outside count as 0."""
     height, width = x.shape[-2:]
     flat = x.reshape(*x.shape[:-2], height * width)
     top, left = rows.floor(), columns.floor()
@@ -159,7 +159,7 @@ def prroi_pool_op(
     pooled_height: int = 1,
     pooled_width: int = 1,
 ) -> tuple[Tensor, Any]:
-    """Return the mean of the interpolated map over each part of a box, exactly: its integral."""
+    """Return the exact mean of the interpolated map over each part of a box, by integration."""
     made = [x.new_zeros((0, x.shape[1], pooled_height, pooled_width))]
     for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = roi * spatial_scale
@@ -202,7 +202,7 @@ def deformable_psroi_pooling_op(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[list[Tensor], Any]:
-    """Average points of each part of a box, which `trans` moves by a fraction of the box."""
+    """Average points in each part of a box; `trans` moves the parts by a fraction of the box."""
     classes = 1 if no_trans else trans.shape[1] // 2
     each = max(output_dim // classes, 1)
     height, width = x.shape[2:]
@@ -296,7 +296,9 @@ def roi_perspective_transform_op(
 
 
 def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
-    """Return the matrix from positions in the rectangle to positions in the quadrangle: [3, 3]."""
+    """Return the matrix that maps positions in the rectangle to positions in the quadrangle: [3,
+    3].
+    """
     sides = (corners - corners.roll(-1, 0)).norm(dim=1)
     wide, high = float(sides[0] + sides[2]) / 2, float(sides[1] + sides[3]) / 2
     last_row = max(2, height) - 1
@@ -317,7 +319,7 @@ def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
 
 
 def _in_quadrangle(xs: Tensor, ys: Tensor, corners: Tensor) -> Tensor:
-    """Return which positions are inside or on the border, by counting crossed sides."""
+    """Return which positions are inside or on the border, by counting side crossings."""
     near = 1e-4
     on_border = torch.zeros_like(xs, dtype=torch.bool)
     crossed = torch.zeros_like(xs, dtype=torch.int64)
@@ -364,7 +366,7 @@ def deformable_conv(
     helper = LayerHelper("deformable_conv", name, bias_attr=bias_attr)
     channels = helper.check_input(input).shape[1]
     if param_attr is False:
-        raise AssertionError("param_attr must not be False: the layer needs its filter")
+        raise AssertionError("param_attr cannot be False, because the layer needs a filter")
     if channels % (groups or 1):
         raise ValueError(f"the {channels} channels of input cannot be split into {groups} groups")
     kernel = _pair(filter_size)
@@ -429,7 +431,9 @@ def deformable_roi_pooling(
     position_sensitive: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes whose parts `trans` moves; position_sensitive: separate channels for each part."""
+    """Pool boxes whose parts `trans` moves; with position_sensitive, each part has its own
+    channels.
+    """
     helper = LayerHelper("deformable_psroi_pooling", name)
     parts = pooled_height * pooled_width if position_sensitive else 1
     attrs = op_settings(

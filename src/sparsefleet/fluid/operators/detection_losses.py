@@ -1,4 +1,4 @@
-"""Losses of one-stage detectors, SSD and YOLOv3, and the head that predicts SSD's boxes.
+"""Losses for the one-stage detectors SSD and YOLOv3, and the head that predicts SSD's boxes.
 
 Letters: N images, P priors, B true boxes per image, C classes, K anchors in use.
 """
@@ -68,7 +68,7 @@ def yolov3_loss_op(
     use_label_smooth: bool = True,
     scale_x_y: float = 1.0,
 ) -> list[Tensor]:
-    """Return the loss [N], which cells hold objects, and the anchor of each true box.
+    """Return the loss [N], which cells hold objects, and each true box's anchor.
 
     x: [N, K (5 + C), H, W]; boxes: center and size [N, B, 4], as fractions of the image; a box of
     size 0 is padding.
@@ -105,7 +105,7 @@ def yolov3_loss_op(
     wanted[torch.arange(len(cells)), labels[image, box].long()] = 1.0 - smooth
     classes = entropy(cells[:, 5:], wanted, reduction="none") * score[:, None]
     loss = torch.zeros(images, dtype=x.dtype).index_add(0, image, location.sum(1) + classes.sum(1))
-    for one in range(len(image)):  # in order: a later box takes the cell
+    for one in range(len(image)):  # in order, so that a later box takes the cell
         objects[image[one], used[one], row[one], column[one]] = score[one]
     found = values[:, :, 4]
     there = functional.softplus(-found) * objects.clamp(min=0)
@@ -157,7 +157,7 @@ def mine_hard_examples_op(
     mining_type: str = "max_negative",
     sample_size: int | None = 0,
 ) -> tuple[list[Tensor], Any]:
-    """Return the unmatched priors of the largest losses, image by image, and the new matches."""
+    """Return the unmatched priors with the largest losses, image by image, and the new matches."""
     del lods
     loss = loss.reshape(match.shape).detach()
     updated, places = match.clone(), []
@@ -245,7 +245,7 @@ def ssd_loss(
     normalize: bool = True,
     sample_size: int | None = None,
 ) -> Variable:
-    """Return the SSD loss of each image [N, 1]: of boxes [N, P, 4] and of classes [N, P, C].
+    """Return each image's SSD loss [N, 1], for boxes [N, P, 4] and classes [N, P, C].
 
     Priors are matched with true boxes; the unmatched ones with the largest losses are background.
     """
@@ -372,11 +372,11 @@ def _listed(value: Any) -> list[Any]:
 def _sizes_between(
     count: int, base_size: int, min_ratio: int | None, max_ratio: int | None
 ) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest box of each feature map, from ratios in percent."""
+    """Return the smallest and largest box for each feature map, from ratios in percent."""
     if count <= 2 or min_ratio is None or max_ratio is None:
         raise ValueError(
-            "min_sizes and max_sizes are not given: give them, or min_ratio and max_ratio for "
-            "more than 2 inputs"
+            "min_sizes and max_sizes are missing; pass them, or min_ratio and max_ratio for more "
+            "than 2 inputs"
         )
     step = (max_ratio - min_ratio) // (count - 2)
     ratios = range(min_ratio, max_ratio + 1, step)

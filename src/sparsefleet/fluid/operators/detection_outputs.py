@@ -1,4 +1,4 @@
-"""Final results of detectors: suppression across levels and neighbours, masks, and their score."""
+"""Final results of detectors: suppression across levels and neighbors, masks, and their score."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def retinanet_detection_output_op(
     keep_top_k: int,
     nms_eta: float = 1.0,
 ) -> tuple[Tensor, Any]:
-    """Return rows (label, score, box) of each image from the predictions of all levels."""
+    """Return rows (label, score, box) for each image from the predictions on all levels."""
     del lods
     rows, lengths = [], []
     for picture in range(len(im_info)):
@@ -131,7 +131,7 @@ def locality_aware_nms_op(
     normalized: bool = True,
     background_label: int = -1,
 ) -> tuple[Tensor, Any]:
-    """Merge neighbouring boxes that overlap, weighted by score, then suppress as usual.
+    """Merge neighboring boxes that overlap, weighted by score, then suppress as usual.
 
     boxes: [N, M, 4], or polygons [N, M, 8, 16, 24 or 32]; scores [N, C, M].
     """
@@ -246,7 +246,7 @@ def _mean_precision(
     precisions = []
     for label, count in enumerate(totals.tolist()):
         own = sorted(((s, hit) for one, s, hit in hits if one == label), key=lambda x: -x[0])
-        # Fluid compares the count, not the label, with the background label.
+        # Fluid compares the count with the background label, not the label.
         if count == background or (count == 0 and not own):
             continue
         right = np.cumsum([hit for _, hit in own])
@@ -332,7 +332,9 @@ def _drawn(polygons: list[Tensor], box: Tensor, size: int) -> Any:
 
 
 def _filled(points: Any, size: int) -> Any:
-    """Fill a polygon: trace its border on a grid 5 times as fine, toggle below each crossing."""
+    """Fill a polygon: trace its border on a grid 5 times as fine, and toggle below each
+    crossing.
+    """
     scale = 5.0
     corners = (scale * points + 0.5).astype(int)
     border: list[tuple[int, int]] = []
@@ -410,7 +412,7 @@ def locality_aware_nms(
     background_label: int = -1,
     name: str | None = None,
 ) -> Variable:
-    """Merge neighbouring boxes or quadrangles, then keep the best: rows (label, score, box)."""
+    """Merge neighboring boxes or quadrangles, then keep the best: rows (label, score, box)."""
     helper = LayerHelper("locality_aware_nms", name)
     if len(scores.shape) != 3 or scores.shape[1] != 1:
         raise AssertionError(f"scores must have the shape [N, 1, M], got {list(scores.shape)}")
@@ -434,7 +436,7 @@ def detection_map(
     out_states: Sequence[Variable] | None = None,
     ap_version: str = "integral",
 ) -> Variable:
-    """Return the mean average precision of detections; states carry it over batches."""
+    """Return the mean average precision of detections; states carry it across batches."""
     helper = LayerHelper("detection_map")
     if ap_version not in ("integral", "11point"):
         raise ValueError(f"ap_version must be 'integral' or '11point', got {ap_version!r}")

@@ -1,4 +1,4 @@
-"""Training targets of detectors: which anchors and regions represent which true box.
+"""Training targets for detectors: which anchors and regions represent which true box.
 
 A box is [left, top, right, bottom] in pixels. Letters: A anchors, G true boxes, R regions.
 """
@@ -34,7 +34,9 @@ _NEAR = 1e-5  # overlaps that differ by less are equal, as in Fluid
 
 
 def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
-    """Return `count` of the positions: the first ones, or random ones by reservoir sampling."""
+    """Return `count` of the positions, either the first ones or random ones by reservoir
+    sampling.
+    """
     if len(places) <= count:
         return places
     kept = places.clone()
@@ -49,7 +51,8 @@ def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
 def _split_anchors(
     shared: Tensor, positive: float, negative: float, count: int, fraction: float, use_random: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return positions of foreground, background and regressed anchors, and weights of the last.
+    """Return the positions of foreground, background and regressed anchors, and the last ones'
+    weights.
 
     shared: overlaps [A, G]. count: anchors to sample, all if not positive. An anchor can be sampled
     as both; it then counts as background, and a regressed anchor of weight 0 replaces it.
@@ -83,10 +86,10 @@ def _anchor_targets(
     lods: tuple[Any, Any, Any],
     settings: dict[str, Any],
 ) -> tuple[list[Tensor], list[Any]]:
-    """Return targets of all images: regressed and scored anchors, labels, deltas, weights, counts;
-    and the LoD of each.
+    """Return all targets (regressed and scored anchors, labels, deltas, weights, counts) and
+    the LoD of each.
 
-    lods: those of boxes, crowd and labels. settings: margin, and what `_split_anchors` takes.
+    lods: the LoDs of boxes, crowd and labels. settings: margin, and `_split_anchors`' arguments.
     """
     margin = settings.pop("margin")
     found: list[list[Tensor]] = []
@@ -240,7 +243,7 @@ def generate_proposal_labels_op(
             continue
         scale = im_info[number, 2]
         regions, true = rois[slice(*own[0])] / scale, boxes[slice(*own[3])]
-        if is_cascade_rcnn:  # the first regions are the true boxes, not yet scaled
+        if is_cascade_rcnn:  # the first regions are the true boxes, which are not scaled yet
             regions = torch.cat([rois[slice(*own[0])][: len(true)], regions[len(true) :]])
         else:
             regions = torch.cat([true, regions])
@@ -314,8 +317,8 @@ def rpn_target_assign(
 ) -> tuple[Variable, ...]:
     """Sample anchors for a region proposal network.
 
-    Returns the predicted scores and boxes of sampled anchors, then their labels, box targets and
-    weights of the boxes.
+    Returns the sampled anchors' predicted scores and boxes, then their labels, box targets and box
+    weights.
     """
     del anchor_var
     helper = LayerHelper("rpn_target_assign")
@@ -340,7 +343,7 @@ def retinanet_target_assign(
 ) -> tuple[Variable, ...]:
     """Label all anchors for RetinaNet.
 
-    Returns what `rpn_target_assign` does, then the number of foreground anchors plus 1 per image.
+    Returns the same as `rpn_target_assign`, then the number of foreground anchors plus 1 per image.
     """
     del anchor_var
     helper = LayerHelper("retinanet_target_assign")
@@ -374,7 +377,7 @@ def generate_proposal_labels(
     is_cls_agnostic: bool = False,
     is_cascade_rcnn: bool = False,
 ) -> tuple[Variable, ...]:
-    """Sample regions; return them, their labels, box targets, inside and outside weights."""
+    """Sample regions; return them with their labels, box targets, inside and outside weights."""
     helper = LayerHelper("generate_proposal_labels")
     if class_nums is None:
         raise ValueError("class_nums is None; pass the number of classes, including the background")

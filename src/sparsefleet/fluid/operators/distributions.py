@@ -24,19 +24,19 @@ __all__ = ["Categorical", "Distribution", "MultivariateNormalDiag", "Normal", "U
 
 
 class Distribution:
-    """Base class of all distributions."""
+    """Base class for all distributions."""
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Any:
         raise NotImplementedError(f"{type(self).__name__} cannot be sampled")
 
     def entropy(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no entropy here")
+        raise NotImplementedError(f"{type(self).__name__} has no entropy")
 
     def kl_divergence(self, other: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no divergence here")
+        raise NotImplementedError(f"{type(self).__name__} has no divergence")
 
     def log_prob(self, value: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no log_prob here")
+        raise NotImplementedError(f"{type(self).__name__} has no log_prob")
 
 
 def _are_floats(*values: Any) -> bool:
@@ -44,8 +44,9 @@ def _are_floats(*values: Any) -> bool:
 
 
 def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
-    """Return both as variables of the same shape, and whether the batch size comes from fed
-    values."""
+    """Return both as variables with the same shape, and whether the batch size comes from fed
+    values.
+    """
     for value in (first, second):
         if not isinstance(value, (float, list, np.ndarray, Variable)):
             raise TypeError(
@@ -164,8 +165,9 @@ class Categorical(Distribution):
 
 
 class MultivariateNormalDiag(Distribution):
-    """A normal distribution over vectors; scale: a matrix with the standard deviations on its
-    diagonal."""
+    """A normal distribution over vectors; scale is a matrix with standard deviations on the
+    diagonal.
+    """
 
     def __init__(self, loc: Any, scale: Any) -> None:
         self.loc, self.scale = _variable(loc), _variable(scale)

@@ -49,7 +49,7 @@ Tensor = torch.Tensor
 
 
 def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
-    """Insert axes of size 1 into `y` so that its axes align with those of `x` from `axis` on.
+    """Insert axes of size 1 into `y` so that its axes align with `x`'s from `axis` on.
 
     axis: -1 aligns the last axes, as NumPy does.
 
@@ -59,17 +59,17 @@ def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
     if axis == -1 or y.dim() >= x.dim():
         return y
     sizes = list(y.shape)
-    while len(sizes) > 1 and sizes[-1] == 1:  # Fluid accepts them
+    while len(sizes) > 1 and sizes[-1] == 1:  # Fluid accepts these
         sizes.pop()
     behind = x.dim() - axis - len(sizes)
     if behind < 0:
-        raise ValueError(f"axis {axis} leaves too few axes of {list(x.shape)} to match {sizes}")
+        raise ValueError(f"axis {axis} leaves too few axes in {list(x.shape)} to match {sizes}")
     return y.reshape([1] * axis + sizes + [1] * behind)
 
 
 def broadcast(x: Shape, y: Shape, axis: int = -1) -> Shape:
-    """Return the shape of an element-wise result; axes of the shorter start at `axis` of the
-    longer.
+    """Return the shape of an element-wise result; the shorter shape starts at the longer one's
+    `axis`.
 
     >>> broadcast((-1, 3, 4), (3,), 1), broadcast((-1, 10), (5, 1))
     ((-1, 3, 4), (5, 10))
@@ -188,7 +188,7 @@ def _binary(
 def elementwise_add(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """Return x + y; the axes of y align with those of x from `axis` on, or at the end with -1."""
+    """Return x + y; y's axes align with x's from `axis` on, or at the end if it is -1."""
     return _binary("elementwise_add", x, y, axis, act, name)
 
 
@@ -280,7 +280,7 @@ def scale(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """x * scale + bias, or (x + bias) * scale."""
+    """Return x * scale + bias, or (x + bias) * scale."""
     helper = LayerHelper("scale", name)
     inputs = {"X": helper.check_input(x, "x")}
     attrs: dict[str, float] = {"bias": float(bias), "bias_after_scale": bias_after_scale}
@@ -329,7 +329,7 @@ COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logical_xor": torch.logical_xor,
     "not_equal": torch.ne,
 }
-"""Operators of two tensors."""
+"""Operators on two tensors."""
 
 
 def _register(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -359,7 +359,7 @@ def _append(
 
 def _named(type: str, call: Callable[..., Variable]) -> Callable[..., Variable]:
     call.__name__ = call.__qualname__ = type
-    call.__doc__ = f"{type.replace('_', ' ')}, element by element: bool."
+    call.__doc__ = f"Return {type.replace('_', ' ')}, element by element: bool."
     return layer(call)
 
 

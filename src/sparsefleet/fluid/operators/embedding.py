@@ -1,4 +1,4 @@
-"""Embeddings: rows of a parameter by id."""
+"""Embeddings, which look up rows of a parameter by id."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _rows_of_column(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | 
 
 @op("lookup_table", "W Ids", shape=float_rule(_rows_of_column, takes_indices=True))
 def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
-    """ids int64[..., 1] -> [..., D]."""
+    """Look up rows: ids int64[..., 1] -> [..., D]."""
     if ids.shape[-1] != 1:
         raise ValueError(f"the last axis of ids must have size 1, got {tuple(ids.shape)}")
     return _rows(weight, ids.squeeze(-1), padding_idx)
@@ -47,7 +47,7 @@ def _rows_of_ids(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | Non
 
 @op("lookup_table_v2", "W Ids", shape=float_rule(_rows_of_ids, takes_indices=True))
 def lookup_table_v2(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
-    """ids int64[...] -> [..., D]."""
+    """Look up rows: ids int64[...] -> [..., D]."""
     return _rows(weight, ids, padding_idx)
 
 
@@ -62,7 +62,7 @@ def lookup_bag(
     pooltype: str,
     pad_value: float,
 ) -> tuple[Tensor, Lod]:
-    """Look up ids and sum each sequence; flat: ids as for lookup_table."""
+    """Look up ids and sum each sequence; with `flat`, ids are as for lookup_table."""
     found = (lookup_table if flat else lookup_table_v2)(weight, ids, padding_idx=padding_idx)
     return pool_bags(found, lods[1], pooltype, pad_value)
 
@@ -77,7 +77,7 @@ def embedding(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """`fluid.layers.embedding`: ids int64[..., 1] -> [..., D].
+    """Implement `fluid.layers.embedding`: ids int64[..., 1] -> [..., D].
 
     size: [ids, D].
     is_sparse: keep the rows in a table and update only those of ids in the batch.
@@ -112,7 +112,7 @@ def embedding_of_ids(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """`fluid.embedding`: ids int64[...] -> [..., D]; see `fluid.layers.embedding`."""
+    """Implement `fluid.embedding`: ids int64[...] -> [..., D]; see `fluid.layers.embedding`."""
     del is_distributed
     return add_lookup(
         LayerHelper("embedding"),
@@ -136,7 +136,7 @@ def add_lookup(
     param_attr: Any,
     dtype: Any,
 ) -> Variable:
-    """Look up rows with `lookup_table` or `lookup_table_v2`, and a parameter of `helper`."""
+    """Look up rows with `lookup_table` or `lookup_table_v2`, and a parameter from `helper`."""
     if helper.check_input(ids).dtype not in ("int64", "int32"):
         raise helper.refuse(f"ids must be int64, got {ids}")
     attr = to_param_attr(param_attr)

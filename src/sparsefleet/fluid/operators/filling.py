@@ -88,9 +88,7 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """Return the shape with one size taken from `like`; for sequences, the batch is their
-    number.
-    """
+    """Return the shape with one size taken from `like`; for sequences, the batch is their count."""
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
@@ -110,7 +108,9 @@ def assign_value(
 
 
 def _is_seeded(made: Tensor, seed: int) -> bool:
-    """Return whether to draw as 1.8.5 does on a CPU; the same numbers start a program on a GPU."""
+    """Return whether to draw as 1.8.5 does on a CPU; a program on a GPU starts with the same
+    numbers.
+    """
     return bool(seed) and not made.is_meta and made.dtype in (torch.float32, torch.float64)
 
 
@@ -320,8 +320,8 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Create a variable with an initial value that is not trained."""
-    del force_cpu, persistable  # the value set by the start-up program must outlive its run
+    """Create a variable that has an initial value and is not trained."""
+    del force_cpu, persistable  # the value set by the start-up program must outlive that run
     helper = LayerHelper("global_var")
     known = unique_name.generate("global_var") if name is None else name
     return helper.create_state(known, shape, dtype, float(value))

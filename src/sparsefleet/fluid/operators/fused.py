@@ -1,7 +1,8 @@
-"""An operator fused with the activation that follows it.
+"""Fuse an operator with the activation that follows it.
 
-The intermediate result is not kept for the backward pass, which starts at the activation's result.
-Each pass becomes one kernel where torch.compile can generate one, in programs that run long enough.
+The intermediate result is not kept for the backward pass, which starts from the activation's
+result. Each pass becomes one kernel where torch.compile can generate one, in programs that run long
+enough.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Act = Callable[[Tensor], Tensor]
 
 
 COMPILE_AFTER_S = 20.0
-"""Time of uncompiled calls after which a function is compiled, which takes about as long."""
+"""Total time of uncompiled calls after which a function is compiled, which takes about as long."""
 
 
 def _of_sign(below: float) -> Act:
@@ -62,7 +63,7 @@ FUSED_ACTIVATIONS = {
 def fused_elemwise_activation(
     x: Tensor, y: Tensor, *, axis: int = -1, act: str, number: float = 0.0
 ) -> Tensor:
-    """Apply an activation to the sum; number: its setting."""
+    """Apply an activation to the sum; `number` is the activation's setting."""
     made: Tensor = _AddAct.apply(x, fit_second(x, y, axis), act, number)  # type: ignore[no-untyped-call]
     return made
 
@@ -108,7 +109,7 @@ def fused_batch_norm_act(
     act: str,
     number: float = 0.0,
 ) -> list[Tensor]:
-    """Apply `batch_norm`, then an activation; number: its setting."""
+    """Apply `batch_norm`, then an activation; `number` is the activation's setting."""
     channels = 1 if data_layout == "NCHW" else x.dim() - 1
     is_given = is_test or use_global_stats
     how = (channels, epsilon, is_given, act, number)
@@ -188,7 +189,7 @@ class _Kernel:
             found = self._plain(*inputs)
             self._left_s -= time.perf_counter() - began
             return found
-        if self._left_s > -math.inf:  # several threads may do this; the first compiles
+        if self._left_s > -math.inf:  # several threads may get here; the first compiles
             self._left_s, self._run = -math.inf, torch.compile(self._plain, dynamic=True)
         try:
             return self._run(*inputs)

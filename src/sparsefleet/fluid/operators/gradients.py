@@ -37,7 +37,7 @@ def backward(
 ) -> list[Tensor]:
     """Compute gradients of the loss with respect to `sources`.
 
-    again: another backward pass follows. into_rows: also leave gradients at table rows.
+    again: whether another backward pass follows. into_rows: also leave gradients at table rows.
     has_gradients: whether the result is part of another loss.
     scale: the gradient of the loss itself, unless one is given.
     """
@@ -65,7 +65,7 @@ def backward(
 
 @op("scale_gradient", "X Factor?", lod="none", infer=_no_shapes)
 def scale_gradient(gradient: Any, factor: Tensor | None, *, scale: float = 1.0) -> Any:
-    """Multiply a gradient, or the rows (keys, values) for a table, by a number."""
+    """Multiply a gradient, or a table's rows (keys, values), by a number."""
     number = scale if factor is None else float(factor) * scale
     if gradient is None:
         return None
@@ -94,7 +94,9 @@ def clip_by_norm(gradient: Any, *, max_norm: float) -> Any:
 
 @op("clip_factor", "X*", lod="none")
 def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
-    """Return the factor that limits the global norm, from these squared norms, to max_norm: [1]."""
+    """Return the factor that limits the global norm, given these squared norms, to max_norm:
+    [1].
+    """
     norm = torch.stack([square.reshape(()) for square in squares]).sum().sqrt().reshape(1)
     return max_norm / norm.clamp(min=max_norm)
 
@@ -117,7 +119,7 @@ def merge_gradients(
 ) -> list[list[Tensor | None]]:
     """Add gradients to sums; every k_steps-th call returns the sums or their means, others None.
 
-    A call without gradients, as after an overflow, does not count.
+    A call without gradients, for example after an overflow, does not count.
     """
     nothing: list[Tensor | None] = [None] * len(sums)
     if any(gradient is None for gradient in gradients):
@@ -142,7 +144,7 @@ def _one(*shapes: Any, **settings: Any) -> list[Shape]:
 
 @op("gradients_are_finite", "X*", lod="none", infer=_one)
 def gradients_are_finite(gradients: list[Any]) -> Tensor:
-    """Return whether all gradients, including rows for tables, are finite: bool[1]."""
+    """Return whether all gradients, including table rows, are finite: bool[1]."""
     return torch.tensor([all(map(_is_finite, gradients))])
 
 

@@ -76,7 +76,7 @@ class _LastGradient(torch.autograd.Function):
 
 @op("gather", "X Index", lod="none")
 def gather_op(x: Tensor, index: Tensor, *, overwrite: bool = True) -> Tensor:
-    """Select rows. overwrite: the gradients of a row selected several times are not summed."""
+    """Select rows. overwrite: do not sum the gradients of a row selected several times."""
     rows = index.reshape(-1).long()
     if not overwrite or x.is_meta or not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, rows)
@@ -133,10 +133,12 @@ def _hot(ids: Tensor, depth: int, lenient: bool) -> Tensor:
 def one_hot_op(
     x: Tensor, depth_tensor: Tensor | None, *, depth: int = 0, allow_out_of_range: bool = False
 ) -> Tensor:
-    """ids [..., 1] -> float32[..., depth]."""
+    """Encode ids [..., 1] as float32[..., depth]."""
     size = depth if depth_tensor is None else int(depth_tensor)
     if x.shape[-1] != 1 and not x.is_meta:
-        raise ValueError(f"ids must be [..., 1], got {[*x.shape]}: use fluid.one_hot for [...]")
+        raise ValueError(
+            f"ids must have shape [..., 1], got {[*x.shape]}; use fluid.one_hot for [...]"
+        )
     return _hot(x.long()[..., 0], size, allow_out_of_range).float()
 
 
@@ -144,7 +146,7 @@ def one_hot_op(
 def one_hot_v2(
     x: Tensor, depth_tensor: Tensor | None, *, depth: int = 0, allow_out_of_range: bool = False
 ) -> Tensor:
-    """ids [...] -> float32[..., depth]."""
+    """Encode ids [...] as float32[..., depth]."""
     size = depth if depth_tensor is None else int(depth_tensor)
     return _hot(x.long(), size, allow_out_of_range).float()
 
@@ -212,7 +214,9 @@ def scatter(
 
 @layer
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
-    """Encode ids int64[..., 1] as float32[..., depth]; allow_out_of_range: others become all 0."""
+    """Encode ids int64[..., 1] as float32[..., depth]; with allow_out_of_range, others become
+    all 0.
+    """
     return one_hot_rows("one_hot", input, depth, allow_out_of_range)
 
 
@@ -291,7 +295,7 @@ def _sliced_op(
 
 
 def _end_of_index(axis: int, start: int, end: int, dropped: Numbers) -> int:
-    """Return the end of a slice; the index -1, known only when the program runs, ends at 0."""
+    """Return the end of a slice; an index of -1 that is only known at run time ends at 0."""
     return _END if axis in dropped and start == -1 and end == 0 else end
 
 
@@ -395,7 +399,7 @@ def crop_tensor_op(
         for axis, (start, size) in enumerate(zip(begin, sizes, strict=True))
     ]
     if any(end > size for end, size in zip(ends, x.shape, strict=True)):
-        raise ValueError(f"{sizes} starting at {begin} exceeds {list(x.shape)}")
+        raise ValueError(f"{sizes} starting at {begin} exceeds the shape {list(x.shape)}")
     return _sliced_op(x, range(x.dim()), begin, ends)
 
 
@@ -406,7 +410,7 @@ def crop_like(x: Tensor, y: Tensor, *, offsets: Numbers) -> Tensor:
     return _sliced_op(x, range(x.dim()), offsets, ends)
 
 
-_END = 10_000_000  # Fluid's constant for the end
+_END = 10_000_000  # Fluid's constant for the end of an axis
 
 
 @layer
@@ -432,7 +436,7 @@ def _sliced(
     for slot, value in bounds.items():
         if not isinstance(value, Variable) and len(value) != len(axes):
             raise helper.refuse(
-                f"{len(axes)} axes and {len(value)} {slot.lower()}: expected the same number"
+                f"got {len(axes)} axes and {len(value)} {slot.lower()}, expected the same number"
             )
     if any(not -rank <= axis < rank for axis in axes):
         raise helper.refuse(f"axes must be in -{rank}..{rank - 1} for {x}, got {list(axes)}")
@@ -538,7 +542,7 @@ def crop(
     offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Crop this shape, or that of a variable, from the offsets."""
+    """Crop this shape, or a variable's shape, from the offsets."""
     helper = LayerHelper("crop", name)
     begin = [0] * len(helper.check_input(x, "x").shape) if offsets is None else offsets
     if isinstance(shape, Variable) and not isinstance(begin, Variable):

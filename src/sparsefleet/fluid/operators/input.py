@@ -1,4 +1,4 @@
-"""`fluid.embedding` and `fluid.one_hot`: ids of any shape; `fluid.layers` takes [..., 1]."""
+"""`fluid.embedding` and `fluid.one_hot`, for ids of any shape; `fluid.layers` takes [..., 1]."""
 
 from __future__ import annotations
 
@@ -12,5 +12,7 @@ __all__ = ["embedding", "one_hot"]
 
 @layer
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
-    """Encode ids int64[...] as float32[..., depth]; allow_out_of_range: others become all 0."""
+    """Encode ids int64[...] as float32[..., depth]; with allow_out_of_range, others become all
+    0.
+    """
     return one_hot_rows("one_hot_v2", input, depth, allow_out_of_range)

@@ -1,4 +1,4 @@
-"""Prints tensors while a program runs, and calls Python functions from it."""
+"""Print tensors while a program runs, and call Python functions from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LETTERS = {
     torch.int64: "l",
     torch.uint8: "h",
 }
-"""Fluid prints type names as the C++ compiler mangles them."""
+"""Type names in the C++ compiler's mangled form, which Fluid prints."""
 
 _printed: Counter[tuple[int, str]] = Counter()
 
@@ -55,7 +55,7 @@ def print_tensor(
 ) -> tuple[Tensor, Lod]:
     """Return x and print it in Fluid's form; in the backward pass, print its gradient.
 
-    printer: key of the counter of prints. show: name, type, shape, lod.
+    printer: key of the print counter. show: any of name, type, shape, lod.
     """
 
     def show_tensor(value: Tensor, what: str) -> None:
@@ -97,7 +97,7 @@ _numbers = itertools.count()
 
 
 def register_function(function: Callable[..., Any]) -> int:
-    """Register a function; return a number by which an operator can refer to it."""
+    """Register a function; return a number that an operator can use to refer to it."""
     number = next(_numbers)
     _functions[number] = function
     return number
@@ -107,8 +107,8 @@ def _function(number: int) -> Callable[..., Any]:
     found = _functions.get(number)
     if found is None:
         raise ValueError(
-            f"function {number} of py_func is unknown: a program with py_func only runs in the "
-            "process that built it"
+            f"py_func's function {number} is unknown, because a program with py_func only runs in "
+            "the process that built it"
         )
     return found
 
@@ -125,7 +125,7 @@ def py_func_op(
 ) -> tuple[list[Any], Lod]:
     """Call a Python function on LoDTensors; `backward` takes inputs, outputs and gradients.
 
-    skipped: indices of inputs and outputs, counted together, that `backward` does not take.
+    skipped: indices of inputs and outputs, counted together, that `backward` does not receive.
     """
     types = [getattr(torch, name) for name in dtypes]
     call = _Call(_function(forward), backward, types, lods[0], skipped)
@@ -134,7 +134,7 @@ def py_func_op(
 
 
 class _Call:
-    """One call of a function and of its gradient."""
+    """One call to a function and to its gradient."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ def Print(  # noqa: N802  Fluid's name
 ) -> Variable:
     """Return the variable and print it whenever it is computed.
 
-    first_n: print only this many times; -1: always. summarize: values to print; -1: all.
+    first_n: number of times to print; -1 for always. summarize: number of values; -1 for all.
     print_phase: forward, backward (its gradient) or both.
     """
     helper = LayerHelper(f"print_{input.name}" if isinstance(input, Variable) else "print")
@@ -268,24 +268,25 @@ def py_func(
     backward_func: Callable[..., Any] | None = None,
     skip_vars_in_backward_input: Variable | Sequence[Variable] | None = None,
 ) -> Any:
-    """Call `func` with x whenever the program runs, and store the result in `out`; both LoDTensors.
+    """Call `func` with x whenever the program runs, and store the result in `out`; both are
+    LoDTensors.
 
-    out: existing variables with shape and type, created by `create_variable` of a block.
-    backward_func: takes x, out and the gradients of out, without those to be skipped, and returns
-    the gradients of x; without it no gradient flows back.
+    out: existing variables with shape and type, created by a block's `create_variable`.
+    backward_func: takes x, out and the gradients of out, except those to be skipped, and returns
+    the gradients of x; without it, no gradient flows back.
     """
     helper = LayerHelper("py_func")
     inputs, outputs = _listed(x), _listed(out)
     if not callable(func) or (backward_func is not None and not callable(backward_func)):
         raise TypeError(f"layers.py_func: func and backward_func must be functions, got {func!r}")
     for variable in (*inputs, *outputs):
-        helper.check_input(variable, "each of x and out")
+        helper.check_input(variable, "each item of x and out")
     skipped = [variable.name for variable in _listed(skip_vars_in_backward_input)]
     names = [variable.name for variable in (*inputs, *outputs)]
     unknown = sorted(set(skipped) - set(names))
     if unknown:
         raise ValueError(
-            f"layers.py_func: skip_vars_in_backward_input has {unknown}, not in x or out"
+            f"layers.py_func: skip_vars_in_backward_input has {unknown}, which is not in x or out"
         )
     attrs = {
         "forward": register_function(func),

@@ -26,13 +26,13 @@ __all__ = [
 
 
 class PlaceList(list[Place]):
-    """Places, with the kind that Fluid's variable for them has."""
+    """A list of places, with the kind that Fluid's variable for them has."""
 
     type = "place_list"
 
 
 def get_places(device_count: int | None = None, device_type: str | None = None) -> PlaceList:
-    """Return places for that many replicas, "CPU" or "CUDA"; default: CPU_NUM of them."""
+    """Return places for that many replicas, on "CPU" or "CUDA"; the default is CPU_NUM of them."""
     if (device_type or "CPU").upper() == "CPU":
         return PlaceList(cpu_places(device_count))
     return PlaceList(cuda_places(None if device_count is None else range(device_count)))
@@ -51,7 +51,7 @@ def data(
     type: Any = None,
     stop_gradient: bool = True,
 ) -> Variable:
-    """Create an input whose fed arrays are not checked; the shape is that of one sample.
+    """Create an input whose fed arrays are not checked; the shape is one sample's.
 
     append_batch_size: put -1 in front of the shape, unless the shape already has a -1 or None.
 
@@ -83,8 +83,8 @@ def py_reader(
     levels = [0] * len(shapes) if lod_levels is None else lod_levels
     if not len(shapes) == len(dtypes) == len(levels):
         raise ConfigError(
-            f"py_reader: {len(shapes)} shapes, {len(dtypes)} dtypes and {len(levels)} lod_levels, "
-            "expected one of each per variable"
+            f"py_reader: got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(levels)} "
+            "lod_levels, expected one of each per variable"
         )
     prefix = f"py_reader_{next(_numbers)}" if name is None else name
     variables = [
@@ -107,14 +107,14 @@ def create_py_reader_by_data(
 
 
 def read_file(reader: GeneratorLoader) -> Variable | list[Variable]:
-    """Return the variables that a reader feeds; a single one not in a list."""
+    """Return the variables that a reader feeds; a single one is not in a list."""
     variables = reader.feed_list
     return variables[0] if len(variables) == 1 else variables
 
 
 def double_buffer(
     reader: GeneratorLoader,
-    place: Place | None = None,  # noqa: ARG001  where the Executor is
+    place: Place | None = None,  # noqa: ARG001  set by the Executor
     name: str | None = None,  # noqa: ARG001
 ) -> GeneratorLoader:
     """Return the reader with one more batch kept ready."""
@@ -123,7 +123,7 @@ def double_buffer(
 
 
 class ParallelDo:
-    """A network that runs on the whole batch, in one place.
+    """A network that runs on the whole batch, on one place.
 
     Batches are divided among places by `CompiledProgram.with_data_parallel`.
     """
@@ -138,7 +138,7 @@ class ParallelDo:
         yield
 
     def read_input(self, var: Variable) -> Variable:
-        """Return the part of a variable for one place: all of it."""
+        """Return the part of a variable for one place, which is all of it."""
         return var
 
     def write_output(self, var: Variable) -> None:

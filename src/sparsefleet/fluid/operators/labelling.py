@@ -1,4 +1,4 @@
-"""Sequence labelling: CRF, chunks, CTC and edit distance."""
+"""Sequence labeling: CRF, chunks, CTC and edit distance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsefleet.fluid.operators.sequences import level_of, segments
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
 
 
-# Labels along sequences: conditional random fields, and chunk evaluation.
+# Labels along sequences, with conditional random fields and chunk evaluation.
 #
 # Letters: B sequences, T the longest length, N rows in all of them, D labels.
 
@@ -75,7 +75,8 @@ def linear_chain_crf_op(
 ) -> tuple[Tensor, Lod]:
     """Return the cost of each label sequence: its negative log probability, [B, 1].
 
-    transition: [D + 2, D]: scores of the first label, of the last one, and from label to label.
+    transition: [D + 2, D], the scores of the first label, of the last label, and from label to
+    label.
     """
     rows = Rows(lods[0], length)
     scores = rows.padded(emission)
@@ -115,7 +116,9 @@ def crf_decoding_op(
     *,
     lods: list[Any],
 ) -> tuple[Tensor, Lod]:
-    """Return the most likely labels or, given labels, 1 where they match: int64[N, 1] or [B, T]."""
+    """Return the most likely labels or, if labels are given, 1 where they match: int64[N, 1] or
+    [B, T].
+    """
     rows = Rows(lods[0], length)
     scores = rows.padded(emission)
     begin, end, moves = transition[0], transition[1], transition[2:]
@@ -142,7 +145,7 @@ def crf_decoding_op(
 
 @dataclass(frozen=True)
 class _Scheme:
-    """The tags that mark positions in a chunk; None: the scheme has no such tag."""
+    """The tags that mark positions in a chunk; None if the scheme has no such tag."""
 
     num_tags: int
     begin: int | None = None
@@ -151,9 +154,7 @@ class _Scheme:
     single: int | None = None
 
     def parts(self, before: tuple[int, int], tag: tuple[int, int], other: int) -> bool:
-        """Return whether a chunk ends, or another begins, between two adjacent (tag, type)
-        pairs.
-        """
+        """Return whether a chunk ends or begins between two adjacent (tag, type) pairs."""
         if before[1] == other or tag[1] == other or before[1] != tag[1]:
             return before[1] != tag[1]
         closed = before[0] in _known(self.end, self.single)
@@ -203,7 +204,7 @@ def chunk_eval_op(
     num_chunk_types: int,
     excluded_chunk_types: list[int],
 ) -> tuple[tuple[Tensor, ...], Lod]:
-    """Count the chunks inferred, labelled and correct; a label is type * tags + tag."""
+    """Count the chunks inferred, labeled and correct; a label is type * tags + tag."""
     scheme, counts = SCHEMES[chunk_scheme], [0, 0, 0]
     pairs = zip(
         _sequences(inference, lods[0] or lods[1], length),
@@ -239,7 +240,8 @@ def linear_chain_crf(
     """Return the cost of each label sequence under a conditional random field: [B, 1].
 
     input: [N, D] with a LoD, or [B, T, D] with length int64[B, 1]; label: int64 [N, 1] or [B, T].
-    Its parameter [D + 2, D]: scores of the first and of the last label, and from label to label.
+    Its parameter [D + 2, D] holds the scores of the first label, the last label, and from label to
+    label.
     """
     helper = LayerHelper("linear_chain_crf")
     known = to_param_attr(param_attr)
@@ -266,12 +268,12 @@ def crf_decoding(
 ) -> Variable:
     """Return the most likely labels int64 [N, 1] or [B, T]; given `label`, 1 where they match.
 
-    param_attr: the name of the parameter of `linear_chain_crf`.
+    param_attr: the name of `linear_chain_crf`'s parameter.
     """
     helper = LayerHelper("crf_decoding")
     known = to_param_attr(param_attr)
     if known is None or known.name is None:
-        raise helper.refuse("param_attr must name the parameter of linear_chain_crf")
+        raise helper.refuse("param_attr must name linear_chain_crf's parameter")
     transition = helper.main_program.global_block().var(known.name)
     inputs = {
         "Emission": helper.check_input(input),
@@ -293,10 +295,10 @@ def chunk_eval(
     excluded_chunk_types: Sequence[int] | None = None,
     seq_length: Variable | None = None,
 ) -> tuple[Variable, ...]:
-    """Return precision, recall and F1 of chunks, and counts inferred, labelled, correct: [1] each.
+    """Return precision, recall and F1 of chunks, and counts inferred, labeled, correct: [1] each.
 
     chunk_scheme: IOB, IOE, IOBES or plain. A label is type * tags of the scheme + tag; the number
-    after the last one means outside of all chunks.
+    after the last one means outside all chunks.
     """
     helper = LayerHelper("chunk_eval")
     if chunk_scheme not in SCHEMES:
@@ -394,7 +396,7 @@ def edit_distance_op(
     distances = []
     for number, (text, reference) in enumerate(pairs):
         if normalized and not reference:
-            raise ValueError(f"text {number} is empty: its edit distance cannot be normalized")
+            raise ValueError(f"text {number} is empty, so its edit distance cannot be normalized")
         distances.append(_distance(text, reference) / (len(reference) if normalized else 1))
     return (torch.tensor(distances).reshape(-1, 1), torch.tensor([len(pairs)])), ()
 
@@ -462,8 +464,8 @@ def edit_distance(
 ) -> tuple[Variable, Variable]:
     """Return the edit distance from input to label, text by text: [B, 1], and B: [1].
 
-    Both: int64 [N, 1] with a LoD, or [B, T] with their lengths. normalized: divided by the length
-    of the label.
+    Both are int64 [N, 1] with a LoD, or [B, T] with their lengths. normalized: divide by the
+    label's length.
     """
     helper = LayerHelper("edit_distance")
     if (input_length is None) != (label_length is None):

@@ -66,10 +66,10 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the attrs of an operator from the arguments of its layer, its `locals()`.
+    """Return an operator's attrs from its layer's arguments, given as `locals()`.
 
-    An operator and its layer use Fluid's names, so only `others`, which have another name or value
-    in the operator, are listed.
+    An operator and its layer use Fluid's names, so only `others`, which have a different name or
+    value in the operator, are listed.
     """
     found = find_op(op_type)
     known = found.settings if found is not None else frozenset()
@@ -77,7 +77,9 @@ def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> di
 
 
 class _WrongArgumentError(ProgramError, TypeError):
-    """An argument without the attributes of what a layer takes, such as an array for a Variable."""
+    """An argument that lacks the attributes a layer needs, such as an array instead of a
+    Variable.
+    """
 
 
 def _reported_type(error: Exception) -> type[Exception]:
@@ -92,7 +94,7 @@ class LayerHelper:
     """Adds one layer to the default programs.
 
     name: given by the user, or None for the layer's type and a number.
-    kwargs: the other arguments of the layer, as `LayerHelper("my_layer", **locals())` passes them.
+    kwargs: the layer's other arguments, as in `LayerHelper("my_layer", **locals())`.
 
     >>> with unique_name.guard():
     ...     LayerHelper("fc").name
@@ -134,7 +136,7 @@ class LayerHelper:
     def iter_inputs_and_params(
         self, input_param_name: str = "input"
     ) -> Iterator[tuple[Variable, ParamAttr | None]]:
-        """Iterate over the inputs with their attrs: one for all, or a list."""
+        """Iterate over the inputs with their attrs, given as one for all or a list."""
         inputs = self.multiple_input(input_param_name)
         return iter(zip(inputs, self.multiple_param_attr(len(inputs)), strict=True))
 
@@ -150,13 +152,13 @@ class LayerHelper:
         """Return the variable; raise TypeError if it is something else."""
         if not isinstance(value, Variable):
             raise TypeError(
-                f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable of the "
+                f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable in the "
                 f"program, got {value!r}"
             )
         return value
 
     def refuse(self, message: str) -> ProgramError:
-        """Return an error of this layer at the user's line."""
+        """Return an error for this layer at the user's line."""
         return ProgramError.at(call_site(), f"layers.{self.layer_type}", message)
 
     # -- variables ----------------------------------------------------------------------------
@@ -175,11 +177,11 @@ class LayerHelper:
     create_tmp_variable = new_variable
 
     def create_variable(self, *args: Any, **settings: Any) -> Variable:
-        """Create a variable of the current block, by default named `_generated_var_0` and so on."""
+        """Create a variable in the current block, by default named `_generated_var_0` and so on."""
         return self.main_program.current_block().create_var(*args, **settings)
 
     def skip_names(self, count: int) -> None:
-        """Skip names of variables that Fluid creates here and this package does not need."""
+        """Skip names of variables that Fluid creates here but this package does not need."""
         for _ in range(count):
             unique_name.generate(f"{self.name}.tmp")
 
@@ -193,7 +195,9 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """Return the parameter of that name, or a new one, initialized by the start-up program."""
+        """Return the parameter with that name, or a new one that the start-up program
+        initializes.
+        """
         attr = attr or ParamAttr()
         if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
             return attr.parameter  # type: ignore[no-any-return]
@@ -283,14 +287,14 @@ class LayerHelper:
     ) -> Variable:
         """Add an operator with one output; return the output: a new variable, or `out`.
 
-        dtype: for an operator that cannot run without data, or does not declare one.
+        dtype: given for an operator that cannot run without data or does not declare one.
         """
         out = self.new_variable(dtype, stop_gradient=stop_gradient) if out is None else out
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
 
     def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
-        """Add a bias with the sizes of x from `axis` on; return x if there is none."""
+        """Add a bias with the sizes of x from `axis` on, if there is one; return the result."""
         known = to_param_attr(attr)
         if known is None:
             return x
@@ -309,7 +313,9 @@ class LayerHelper:
     def append_bias_op(
         self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None
     ) -> Variable:
-        """Add a bias of the sizes dim_start..dim_end to the variable, unless bias_attr is False."""
+        """Add a bias with the sizes dim_start..dim_end to the variable, unless bias_attr is
+        False.
+        """
         attr = self.bias_attr
         if attr is None:
             return input_var
@@ -329,13 +335,13 @@ class LayerHelper:
         dtype: Any = "float32",
         **settings: Any,
     ) -> Variable:
-        """Create a variable of the program's first block."""
+        """Create a variable in the program's first block."""
         return self.main_program.global_block().create_var(
             name, shape, dtype, persistable=persistable, **settings
         )
 
     def create_or_get_global_variable(self, name: str, **settings: Any) -> tuple[Variable, bool]:
-        """Return the variable of that name in the program's first block, and whether it is new.
+        """Return the variable with that name in the program's first block, and whether it is new.
 
         settings: passed to `create_global_variable` if it does not exist.
         """
@@ -345,7 +351,7 @@ class LayerHelper:
         return self.create_global_variable(name=name, **settings), True
 
     def get_parameter(self, name: str) -> Parameter:
-        """Return the parameter of that name."""
+        """Return the parameter with that name."""
         found = self.main_program.global_block().var(name)
         if not isinstance(found, Parameter):
             raise ValueError(f"no Parameter name {name} found")
@@ -357,15 +363,15 @@ class LayerHelper:
         if not isinstance(given, cls):
             wanted = getattr(cls, "__name__", cls)
             raise TypeError(
-                f"{self.layer_type}: {param_name} is a {type(given).__name__}, expected {wanted}"
+                f"{self.layer_type}: {param_name} must be a {wanted}, got a {type(given).__name__}"
             )
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | None]:
-        """Return the attrs of `length` parameters: a list of them, or one for all."""
+        """Return the attrs of `length` parameters, given as a list or one for all."""
         given = self.kwargs.get("param_attr")
         attrs = list(given) if isinstance(given, (list, tuple)) else [given]
         if len(attrs) not in (1, length):
-            raise ValueError(f"{self.layer_type}: got {len(attrs)} param_attrs for {length}")
+            raise ValueError(f"{self.layer_type}: got {len(attrs)} param_attrs, expected {length}")
         return [to_param_attr(attr) for attr in attrs * (length if len(attrs) == 1 else 1)]
 
     def set_variable_initializer(self, var: Variable, initializer: Any) -> Variable:

@@ -1,4 +1,4 @@
-"""Finding, counting, hashing and scattering elements."""
+"""Find, count, hash and scatter elements."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _unique_shapes(x: Shape, **settings: Any) -> list[Shape]:
 
 @op("unique", "X", "Out Index Count?", lod="none", infer=_unique_shapes)
 def unique_op(x: Tensor, *, index_dtype: str = "int32") -> list[Tensor]:
-    """Return distinct values in order of appearance, the index of each element, and counts."""
+    """Return distinct values in order of appearance, each element's index, and counts."""
     values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
     firsts = torch.full((len(values),), len(x)).scatter_reduce(
         0, inverse, torch.arange(len(x)), "amin"
@@ -78,13 +78,13 @@ def index_select_op(x: Tensor, index: Tensor, *, dim: int = 0) -> Tensor:
 
 @op("index_sample", "X Index", lod="none")
 def index_sample_op(x: Tensor, index: Tensor) -> Tensor:
-    """x[i, index[i, j]]."""
+    """Return x[i, index[i, j]]."""
     return x.gather(1, index.long())
 
 
 @op("multiplex", "Ids X*", lod="none")
 def multiplex_op(ids: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Return row i of the tensor with number ids[i]."""
+    """Return row i of the tensor numbered ids[i]."""
     rows = torch.arange(ids.shape[0], device=ids.device)
     return torch.stack(tensors)[ids.reshape(-1).long(), rows]
 
@@ -93,7 +93,7 @@ def multiplex_op(ids: Tensor, tensors: list[Tensor]) -> Tensor:
 def shard_index_op(
     x: Tensor, *, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
 ) -> Tensor:
-    """Map ids to indices within their shard; ids of other shards to ignore_value."""
+    """Map ids to indices within their shard, and ids in other shards to ignore_value."""
     size = -(-index_num // nshards)
     if not x.is_meta and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < index_num:
         raise ValueError(f"ids must be in 0..{index_num - 1}, got {x.min()}..{x.max()}")
@@ -151,7 +151,7 @@ def roll_op(x: Tensor, *, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
 
 @layer
 def where(condition: Variable, x: Variable | None = None, y: Variable | None = None) -> Variable:
-    """Return positions where the condition holds, int64[K, rank]; or x there and y elsewhere."""
+    """Return positions where the condition holds, int64[K, rank], or x there and y elsewhere."""
     helper = LayerHelper("where_index" if x is None and y is None else "where")
     helper.check_input(condition, "condition")
     if x is None and y is None:
@@ -244,10 +244,10 @@ def index_sample(x: Variable, index: Variable) -> Variable:
 
 @layer
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
-    """Return row i of the variable with number index[i]: index int32[N, 1]."""
+    """Return row i of the variable numbered index[i]: index int32[N, 1]."""
     helper = LayerHelper("multiplex")
     if len(inputs) < 2:
-        raise helper.refuse(f"takes at least two inputs, got {len(inputs)}")
+        raise helper.refuse(f"expected at least two inputs, got {len(inputs)}")
     found = {"Ids": helper.check_input(index, "index"), "X": list(inputs)}
     return helper.add("multiplex", found)
 
@@ -256,7 +256,7 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
 def shard_index(
     input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1
 ) -> Variable:
-    """Map ids to indices within shard `shard_id`; ids of other shards to ignore_value."""
+    """Map ids to indices within shard `shard_id`, and ids in other shards to ignore_value."""
     helper = LayerHelper("shard_index")
     if not 0 <= shard_id < nshards:
         raise helper.refuse(f"shard_id must be in 0..{nshards - 1}, got {shard_id}")
@@ -287,9 +287,7 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
 def mean_iou(
     input: Variable, label: Variable, num_classes: int
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the mean intersection over union of the classes, and wrong and correct counts per
-    class.
-    """
+    """Return the classes' mean intersection over union, and wrong and correct counts per class."""
     helper = LayerHelper("mean_iou")
     outs = [helper.new_variable(kind, stop_gradient=True) for kind in ("float32", "int32", "int32")]
     inputs = {"Predictions": helper.check_input(input), "Labels": helper.check_input(label)}
@@ -307,5 +305,7 @@ def roll(
     moves = [shifts] if isinstance(shifts, int) else list(shifts)
     axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
     if axes and len(axes) != len(moves):
-        raise helper.refuse(f"{len(moves)} shifts and {len(axes)} dims: expected the same number")
+        raise helper.refuse(
+            f"got {len(moves)} shifts and {len(axes)} dims, expected the same number"
+        )
     return helper.add("roll", {"X": helper.check_input(input)}, {"shifts": moves, "dims": axes})

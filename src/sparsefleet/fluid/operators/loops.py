@@ -1,4 +1,4 @@
-"""Loops: blocks that run as long as a condition holds."""
+"""Loops, which are blocks that run as long as a condition holds."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class While:
         condition = self.cond_var.name
         if not any(condition in op.output_arg_names for op in body.ops):
             raise self._helper.refuse(
-                f"nothing in the loop writes its condition '{condition}', so the loop would "
-                f"never end: pass it to the comparison, as in less_than(i, n, cond={condition})"
+                f"nothing in the loop writes its condition '{condition}', so the loop would never "
+                f"end; pass it to the comparison, as in less_than(i, n, cond={condition})"
             )
         append_with_body(
             "while",
@@ -78,7 +78,7 @@ def while_loop(
 ) -> Any:
     """Run `loop_vars = body(*loop_vars)` as long as `cond(*loop_vars)`; return the last loop_vars.
 
-    loop_vars: variables, arrays, and lists, tuples and dicts of them.
+    loop_vars: variables and arrays, or lists, tuples and dicts of them.
     """
     helper = LayerHelper("while_loop", name)
     if not callable(cond) or not callable(body):

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# Logits clipped as in Fluid's softmax: none is more than 64 below the largest in its row.
+# Logits are clipped as in Fluid's softmax: none is more than 64 below the largest in its row.
 #
 # Therefore no probability is 0, and no loss exceeds 64.
 
@@ -35,9 +35,7 @@ _DEPTH = 64.0
 
 
 class _Raised(torch.autograd.Function):
-    """Takes the larger of the two; the whole gradient goes to the logits, even where they were
-    raised.
-    """
+    """Takes the larger of the two; the logits get all of the gradient, even where raised."""
 
     @staticmethod
     def forward(context: Any, logits: Tensor, floor: Tensor) -> Tensor:
@@ -63,7 +61,8 @@ def cut_logits(logits: Tensor, axis: int) -> Tensor:
 
 
 def check_same_shape(x: Tensor, *others: Tensor) -> None:
-    """Raise ValueError unless all shapes are equal: broadcasting would hide, say, a short batch.
+    """Raise ValueError unless all shapes are equal; broadcasting would hide a short batch, for
+    example.
 
     Sizes that stand in for unknown ones while a program is built are not compared.
     """
@@ -77,13 +76,15 @@ def check_same_shape(x: Tensor, *others: Tensor) -> None:
 def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
     """Return labels int64[..., 1] that select one element from each row of x."""
     if label.is_floating_point() and not label.is_meta:  # a fed array has its own type
-        raise TypeError("hard labels must be int64: cast them, or set soft_label=True")
+        raise TypeError("hard labels must be int64; cast them, or set soft_label=True")
     index = label.long()
     index = index if index.dim() == x.dim() else index.unsqueeze(axis)
     wanted = list(x.shape)
     wanted[axis] = 1
     if list(index.shape) != wanted and not x.is_meta:
-        raise ValueError(f"for {[*x.shape]} labels must be {wanted}, got {[*label.shape]}")
+        raise ValueError(
+            f"for inputs of shape {[*x.shape]}, labels must be {wanted}, got {[*label.shape]}"
+        )
     return index
 
 
@@ -99,9 +100,7 @@ def _cross_entropy_shape(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape]
 def cross_entropy_op(
     x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
 ) -> Tensor:
-    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1], or like x if
-    soft.
-    """
+    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1], or soft like x."""
     if soft_label:
         check_same_shape(x, label)
         return -(label.detach() * _log(x)).sum(-1, keepdim=True)
@@ -112,7 +111,7 @@ def cross_entropy_op(
 
 
 def _log(x: Tensor) -> Tensor:
-    """Return log(x), or -1e20 at 0, as Fluid does; NaN for negative values."""
+    """Return log(x), or -1e20 at 0 as in Fluid; NaN for negative values."""
     is_zero = x == 0
     return x.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, -1e20)
 
@@ -250,7 +249,9 @@ def sigmoid_cross_entropy_with_logits(
     name: str | None = None,
     normalize: bool = False,
 ) -> Variable:
-    """Return the loss of each element; normalize: divide by the number of elements not ignored."""
+    """Return the loss of each element; `normalize` divides by the number of elements not
+    ignored.
+    """
     helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
     attrs = {"ignore_index": ignore_index, "normalize": normalize}
     inputs = {"X": helper.check_input(x, "x"), "Label": helper.check_input(label, "label")}
@@ -307,7 +308,7 @@ def label_smooth(
     dtype: str = "float32",
     name: str | None = None,
 ) -> Variable:
-    """Spread a share epsilon of the label over all classes."""
+    """Spread a fraction epsilon of the label over all classes."""
     del dtype
     helper = LayerHelper("label_smooth", name)
     helper.check_input(label, "label").stop_gradient = True
@@ -316,7 +317,7 @@ def label_smooth(
 
 @op("bce_loss", "X Label", lod="none")
 def bce_loss_op(x: Tensor, label: Tensor) -> Tensor:
-    """-(label log x + (1 - label) log(1 - x)), with logs no smaller than -100."""
+    """Return -(label log x + (1 - label) log(1 - x)), with logs no smaller than -100."""
     return torch.nn.functional.binary_cross_entropy(x, label, reduction="none")
 
 

@@ -1,4 +1,4 @@
-"""Long short-term memory. Letters: N rows of sequences, B batch, T steps, D width."""
+"""Long short-term memory. Letters: N rows in all sequences, B batch, T steps, D width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rows(shape: Shape, weight: Shape, *others: Any, **settings: Any) -> list[Sh
 
 
 class _Step:
-    """One step of all sequences. The 4 D columns are candidate, input, forget, output.
+    """Computes one step of all sequences. The 4 D columns are candidate, input, forget, output.
 
     bias: [1, 4 D], or [1, 7 D] with peephole weights from the cell to the three gates.
     """
@@ -48,7 +48,7 @@ class _Step:
     def __call__(
         self, x: Tensor, hidden: Tensor, cell: Tensor, clip: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """Return the next state and cell, for x with its bias: [B, 4 D]."""
+        """Return the next state and cell for x, with its bias: [B, 4 D]."""
         candidate, admit, forget, emit = (x + hidden @ self._weight).chunk(4, 1)
         admit = self._gate(admit + cell * self._checks[0])
         forget = self._gate(forget + cell * self._checks[1])
@@ -125,7 +125,9 @@ def lstmp(
 
 @op("lstm_unit", "X C_prev", "C H", lod="none")
 def lstm_unit_op(x: Tensor, cell: Tensor, *, forget_bias: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Compute one step: x [B, 4 D], columns of input, forget and output gate and candidate."""
+    """Compute one step: x [B, 4 D] has the columns of input, forget and output gate and
+    candidate.
+    """
     admit, forget, emit, candidate = x.chunk(4, 1)
     cell = cell * (forget + forget_bias).sigmoid() + admit.sigmoid() * candidate.tanh()
     return cell, emit.sigmoid() * cell.tanh()
@@ -150,8 +152,8 @@ def layered_lstm(
     dropout_prob: float = 0.0,
     is_test: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Run layers over sequences of equal length x [T, B, I]; weight: one vector packed as
-    by cuDNN.
+    """Run layers over sequences of equal length x [T, B, I]; weight is one vector packed as in
+    cuDNN.
     """
     matrices = layer_shapes(x.shape[2], hidden_size, num_layers, is_bidirec)
     parts = [
@@ -226,7 +228,7 @@ def dynamic_lstm(
     """Return states and cells along each sequence: [N, D] each, D = size / 4.
 
     input: [N, 4 D], the inputs of candidate, input, forget and output gate, as returned by fc.
-    use_peepholes: the gates see the cell; the bias is then [1, 7 D], otherwise [1, 4 D].
+    use_peepholes: let the gates see the cell; the bias is then [1, 7 D], otherwise [1, 4 D].
     """
     helper = LayerHelper("lstm", name)
     width = _check_width(helper, input, size)
@@ -273,7 +275,8 @@ def dynamic_lstmp(
     """Run dynamic_lstm with the state projected to proj_size before the next step (Sak et al.
     2014).
 
-    Returns projections [N, proj_size] and cells [N, D]. cell_clip, proj_clip: their maximum.
+    Returns projections [N, proj_size] and cells [N, D]. cell_clip, proj_clip: limits on their
+    values.
     """
     helper = LayerHelper("lstmp", name)
     width = _check_width(helper, input, size)
@@ -320,7 +323,10 @@ def lstm_unit(
             raise helper.refuse(f"{what} must have 2 axes, got {value}")
     width = cell_t_prev.shape[1]
     if hidden_t_prev.shape[1] != width:
-        raise helper.refuse(f"hidden_t_prev and cell_t_prev differ: {hidden_t_prev}, {cell_t_prev}")
+        raise helper.refuse(
+            f"hidden_t_prev and cell_t_prev must have the same shape, got {hidden_t_prev} and "
+            f"{cell_t_prev}"
+        )
     together = concat([x_t, hidden_t_prev], axis=1)
     x = fc(together, 4 * width, param_attr=param_attr, bias_attr=bias_attr)
     cell, hidden = helper.new_variable(x_t.dtype), helper.new_variable(x_t.dtype)
@@ -345,10 +351,10 @@ def lstm(
     default_initializer: Initializer | None = None,
     seed: int = -1,
 ) -> tuple[Variable, Variable, Variable]:
-    """Run layers over sequences of equal length: outputs [T, B, W], last states and cells.
+    """Run layers over sequences of equal length; return outputs [T, B, W], last states and cells.
 
-    input: [T, B, I]; init_h, init_c: [layers, B, D], the two directions of a layer adjacent.
-    The weights are one vector, packed as by cuDNN.
+    input: [T, B, I]; init_h, init_c: [layers, B, D], with a layer's two directions adjacent. The
+    weights are one vector, packed as in cuDNN.
     """
     del max_len, seed  # sizes come from the input; torch draws the masks
     helper = LayerHelper("cudnn_lstm", name)

@@ -1,7 +1,7 @@
-"""Layers of `fluid.contrib` for matching texts: products of all word pairs, and their pooling.
+"""Layers from `fluid.contrib` for matching texts: products of all word pairs, and their pooling.
 
-Letters: D width of a row, T channels, L and R rows of a pair of sequences. A matrix of a pair is
-kept as L * R rows of width 1 per channel.
+Letters: D width of a row, T channels, L and R rows of a pair of sequences. A pair's matrix is kept
+as L * R rows of width 1 per channel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _sizes(lod: Any, what: str) -> list[tuple[int, int]]:
 
 
 def _matrices(lods: Lods) -> list[tuple[int, int, int]]:
-    """Return begin, rows and columns of each matrix, from the LoDs of X, ROW and COLUMN."""
+    """Return each matrix's begin, rows and columns, from the LoDs of X, ROW and COLUMN."""
     parts = (_sizes(lod, what) for lod, what in zip(lods, ("X", "ROW", "COLUMN"), strict=False))
     return [(x[0], row[1] - row[0], col[1] - col[0]) for x, row, col in zip(*parts, strict=True)]
 
@@ -56,7 +56,7 @@ def _match_shapes(x: Shape, y: Shape, w: Shape, **_: Any) -> list[Shape]:
 
 @op("match_matrix_tensor", "X Y W", "Out Tmp", lod="function", infer=_match_shapes)
 def match_matrix_tensor_op(x: Tensor, y: Tensor, w: Tensor, *, lods: Lods) -> tuple[Any, Any]:
-    """Return x W_t y of all pairs of rows of a pair of sequences, channel by channel."""
+    """Return x W_t y for all pairs of rows in a pair of sequences, channel by channel."""
     middle = (x @ w.reshape(len(w), -1)).reshape(len(x), w.shape[1], w.shape[2])
     pairs = zip(_sizes(lods[0], "X"), _sizes(lods[1], "Y"), strict=True)
     made = [
@@ -112,9 +112,9 @@ def _pooled_shape(x: Shape, row: Shape, *_: Any, **settings: Any) -> list[Shape]
 def sequence_topk_avg_pooling_op(
     x: Tensor, row: Tensor, column: Tensor, *, lods: Lods, topks: Sequence[int], channel_num: int
 ) -> Made:
-    """Return, for each row of a matrix, the sum of its k largest values divided by k, for each k.
+    """Return, for each row of a matrix and each k, the sum of its k largest values divided by k.
 
-    A row with fewer than k values counts as if the others were 0.
+    In a row with fewer than k values, the others count as 0.
     """
     del column
     made = []
@@ -139,7 +139,7 @@ def _tree_shape(nodes: Shape, edges: Any, w: Shape, **_: Any) -> list[Shape]:
 def tree_conv_op(nodes: Tensor, edges: Tensor, w: Tensor, *, max_depth: int = 2) -> Tensor:
     """Convolve each node with its descendants, by position: nodes [N, n, D], edges [N, e, 2].
 
-    Nodes are numbered from 1; an edge with a 0 ends the list.
+    Nodes are numbered from 1; an edge that contains a 0 ends the list.
     """
     size = nodes.shape[1]
     weights = nodes.new_zeros((len(nodes), 3, size, size))
@@ -179,9 +179,9 @@ def _tree_weights(edges: list[list[int]], size: int, max_depth: int) -> Tensor:
 
 @op("rank_attention", "X RankOffset RankParam", lod="none")
 def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int = 3) -> Tensor:  # noqa: N803
-    """Return a product with weights chosen by the ranks of an ad and of those shown with it.
+    """Return a product with weights chosen by the ranks of an ad and of the ads shown with it.
 
-    offsets: own rank, then rank and row of each neighbour, int[N, 1 + 2 MaxRank]; 0 is none.
+    offsets: own rank, then each neighbor's rank and row, int[N, 1 + 2 MaxRank]; 0 means none.
     """
     width = x.shape[1]
     blocks = param.reshape(MaxRank * MaxRank, width, -1)
@@ -194,7 +194,7 @@ def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int
 
 
 class _HashedRows(torch.autograd.Function):
-    """Reads parts of a flat weight; its backward pass updates the weight with plain SGD, as Fluid's
+    """Reads parts of a flat weight; the backward pass updates the weight with plain SGD, as Fluid's
     operator does.
     """
 
@@ -235,12 +235,12 @@ def pyramid_hash_op(
     lr: float,
     generator: torch.Generator | None = None,
 ) -> Made:
-    """Return the embeddings of all runs of 2 to pyramid_layer ids; a row of zeros if there are
-    none. An embedding is `num_emb / rand_len` pieces of the weight, placed by hashes of the ids.
+    """Return the embeddings of all runs of 2 to pyramid_layer ids, or a row of zeros if there are
+    none. An embedding is `num_emb / rand_len` pieces of the weight, located by hashes of the ids.
     """
     del white, black
     if use_filter:
-        raise ValueError("use_filter=True is not supported: filter the ids before the layer")
+        raise ValueError("use_filter=True is not supported; filter the ids before the layer")
     ids = x.reshape(-1).to(torch.float32).numpy()
     places, lengths, empty = [], [], []
     for begin, end in _sizes(lods[0], "X"):
@@ -286,7 +286,7 @@ def match_matrix_tensor(
     dtype: str = "float32",
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return the similarities of all rows of two sequences in `channel_num` channels, and x W."""
+    """Return the similarities of all rows in two sequences in `channel_num` channels, and x W."""
     helper = LayerHelper("match_matrix_tensor", name)
     if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[1]:
         raise AssertionError(
@@ -319,7 +319,7 @@ def var_conv_2d(
     dtype: str = "float32",
     name: str | None = None,
 ) -> Variable:
-    """Convolve matrices whose sizes are the lengths of sequences of `row` and `col`."""
+    """Convolve matrices whose sizes are the lengths of the sequences in `row` and `col`."""
     helper = LayerHelper("var_conv_2d", name)
     if len(input.shape) != 2:
         raise AssertionError(f"input must be a matrix, got shape {input.shape}")
@@ -344,7 +344,7 @@ def var_conv_2d(
 def sequence_topk_avg_pooling(
     input: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int
 ) -> Variable:
-    """Return the means of the k largest values of each matrix row, for each k of `topks`."""
+    """Return the means of the k largest values in each matrix row, for each k in `topks`."""
     helper = LayerHelper("sequence_topk_avg_pooling")
     inputs = {"X": helper.check_input(input), "ROW": row, "COLUMN": col}
     attrs = {"topks": list(topks), "channel_num": channel_num}
@@ -365,7 +365,7 @@ def tree_conv(
     bias_attr: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Convolve trees: each node with those below it, up to a depth."""
+    """Convolve trees, each node with those below it, up to a depth."""
     helper = LayerHelper("tree_conv", name, bias_attr=bias_attr)
     helper.check_input(nodes_vector, "nodes_vector")
     inputs = {"NodesVector": nodes_vector, "EdgeSet": helper.check_input(edge_set, "edge_set")}
@@ -384,7 +384,7 @@ def rank_attention(
     rank_param_attr: Any,
     max_rank: int = 3,
 ) -> Variable:
-    """Multiply each row and its neighbours by weights that depend on their ranks."""
+    """Multiply each row and its neighbors by weights that depend on their ranks."""
     helper = LayerHelper("rank_attention")
     wanted = input.shape[1] * max_rank * max_rank
     if wanted != rank_param_shape[0]:
@@ -427,7 +427,9 @@ def search_pyramid_hash(
     known = {attr.name for attr in attrs.values() if attr}
     for wanted in distribute_update_vars or ():
         if wanted not in known:
-            raise ValueError(f"distribute_update_vars: the layer has no parameter {wanted!r}")
+            raise ValueError(
+                f"distribute_update_vars has {wanted!r}, which is not a parameter of the layer"
+            )
     made = {}
     sizes = {"w": space_len + rand_len, "white": white_list_len, "black": black_list_len}
     for what, size in sizes.items():

@@ -45,7 +45,7 @@ def _mul_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
 
 @op("mul", "X Y", shape=ShapeRule(_mul_shape))
 def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Tensor:
-    """Multiply two tensors flattened to matrices; the given number of leading axes are rows."""
+    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     left = x.reshape(math.prod(rows), math.prod(x.shape[x_num_col_dims:]))
     right = y.reshape(math.prod(y.shape[:y_num_col_dims]), math.prod(columns))
@@ -63,7 +63,7 @@ def mul_add(
 
 
 def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Shape:
-    """Return the shape of a product; a vector x is one row, a vector y one column.
+    """Return the shape of a product; a vector x is one row, and a vector y one column.
 
     >>> matmul_shape((-1, -1, -1), (-1, -1, 16), False, False)
     (-1, -1, 16)
@@ -90,7 +90,7 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
 
 
 def _batch_shape(x: Shape, y: Shape) -> Shape:
-    """Return the leading sizes of a batched product: those of x if y has as many matrices."""
+    """Return a batched product's leading sizes, which are x's if y has as many matrices."""
     counts = product_of(x), product_of(y)
     if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
         return x
@@ -125,7 +125,7 @@ def matmul_op(
 
 @op("cos_sim", "X Y")
 def cos_sim_op(x: Tensor, y: Tensor) -> Tensor:
-    """Return the cosine of each row of x with that of y, or with y's only row: [N, 1]."""
+    """Return the cosine of each row of x with y's row, or with y's only row: [N, 1]."""
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
@@ -146,7 +146,7 @@ def fc(
 ) -> Variable:
     """Return act(sum of each input times its own weights, plus a bias).
 
-    num_flatten_dims: the number of leading axes that are rows; -1: all but the last.
+    num_flatten_dims: the number of leading axes that become rows; -1 means all but the last.
     param_attr: one for all inputs, or a list.
 
     >>> from sparsefleet import fluid
@@ -161,7 +161,7 @@ def fc(
     )
     if not inputs or len(attrs) != len(inputs):
         raise helper.refuse(
-            f"{len(inputs)} inputs and {len(attrs)} param_attrs: expected the same number"
+            f"got {len(inputs)} inputs and {len(attrs)} param_attrs, expected the same number"
         )
     products = []
     for x, attr in zip(inputs, attrs, strict=True):
@@ -205,7 +205,7 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply two tensors flattened to matrices; the given number of leading axes are rows."""
+    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
     helper = LayerHelper("mul", name)
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
@@ -214,7 +214,7 @@ def mul(
 
 @layer
 def cos_sim(X: Variable, Y: Variable) -> Variable:  # noqa: N803  Fluid's names
-    """Return the cosine of each row of X with that of Y, or with Y's only row: [N, 1]."""
+    """Return the cosine of each row of X with Y's row, or with Y's only row: [N, 1]."""
     helper = LayerHelper("cos_sim")
     return helper.add("cos_sim", {"X": helper.check_input(X, "X"), "Y": helper.check_input(Y, "Y")})
 
@@ -285,7 +285,7 @@ def trace(
 
 @layer
 def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variable]:
-    """Expand vectors of sizes N1, N2, ... to [N1, N2, ...] each."""
+    """Expand vectors of sizes N1, N2, ... to shape [N1, N2, ...] each."""
     helper = LayerHelper("meshgrid", name)
     outs = [helper.new_variable(helper.check_input(x).dtype) for x in input]
     helper.append_op("meshgrid", {"X": list(input)}, {"Out": outs})
@@ -308,7 +308,7 @@ def pad2d(
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Pad images at the top, bottom, left and right: "constant", "reflect" or "edge"."""
+    """Pad images at the top, bottom, left and right; mode is "constant", "reflect" or "edge"."""
     helper = LayerHelper("pad2d", name)
     if mode not in ("constant", "reflect", "edge") or data_format not in ("NCHW", "NHWC"):
         raise helper.refuse(

@@ -35,10 +35,12 @@ def _accuracy_shapes(
     shape=float_rule(_accuracy_shapes, "float32", "int32", "int32", takes_indices=True),
 )
 def accuracy_op(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
-    """Return the share of rows whose label is among the k best."""
+    """Return the fraction of rows whose label is among the k best."""
     del values
     if label.numel() != len(indices) and not label.is_meta:
-        raise ValueError(f"got {len(indices)} rows, but {label.numel()} labels")
+        raise ValueError(
+            f"got {len(indices)} rows and {label.numel()} labels, expected the same number"
+        )
     right = (indices == label.reshape(-1, 1)).any(1).sum().reshape(1)
     total = torch.full_like(right, len(indices))
     return [right.float() / max(len(indices), 1), right.int(), total.int()]
@@ -61,10 +63,10 @@ def auc_op(
 ) -> Tensor:
     """Add the batch to the counts, in place, and return the area: float64[1].
 
-    With slide_steps k > 0 the counts are k windows of T + 1, their sum, and the number of steps.
+    With slide_steps k > 0, the counts are k windows of T + 1, their sum, and the number of steps.
     """
     scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
-    # NaN is in no range.
+    # NaN is in no range, so it is an error too.
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("predictions must be probabilities in 0..1")
     width = num_thresholds + 1
@@ -114,7 +116,7 @@ def accuracy(
     correct: Variable | None = None,
     total: Variable | None = None,
 ) -> Variable:
-    """Return the share of rows whose label is among the k best: float32[1]."""
+    """Return the fraction of rows whose label is among the k best: float32[1]."""
     helper = LayerHelper("accuracy")
     values, indices = topk(input, k=k)
     result = helper.new_variable("float32", stop_gradient=True)
@@ -139,8 +141,8 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """Return the AUC so far, the AUC of the last slide_steps batches, and the counts.
 
-    input: probabilities; the last column is for label 1. The counts are kept in the scope: set them
-    to zero to start over. curve, topk: without effect, as in Fluid.
+    input: probabilities; the last column is for label 1. The counts are kept in the scope; set them
+    to zero to start over. curve, topk: have no effect, as in Fluid.
     """
     del curve, topk
     helper = LayerHelper("auc")

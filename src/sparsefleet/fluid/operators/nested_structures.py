@@ -1,4 +1,4 @@
-"""Nested lists, tuples and dicts of variables, under the names of Fluid's `layers.utils`."""
+"""Nested lists, tuples and dicts of variables, under the names in Fluid's `layers.utils`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_sequence(seq: Any) -> bool:
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Raise ValueError if two structures differ, TypeError if their types do.
+    """Raise ValueError if two structures differ, or TypeError if their types do.
 
     >>> assert_same_structure([1, (2, 3)], [4, (5, 6)])
     """
@@ -58,7 +58,7 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[Any]:
-    """Return n numbers: one number repeated, or a list of n.
+    """Return n numbers, from one number to repeat or a list of n.
 
     >>> convert_to_list(3, 2, "stride")
     [3, 3]
@@ -79,5 +79,5 @@ def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[An
 
 
 def convert_shape_to_list(shape: Any) -> list[Any]:
-    """Return the sizes of a shape as a list; variables are kept."""
+    """Return a shape's sizes as a list, keeping variables."""
     return [size if isinstance(size, Variable) else int(size) for size in shape]

@@ -92,7 +92,7 @@ def img_conv_group(
 ) -> Variable:
     """Apply several `conv2d`, each with optional `batch_norm` and `dropout`, then `pool2d`.
 
-    conv_padding and later arguments: one for all, or a list with one per convolution.
+    conv_padding and later arguments: one value for all, or a list with one per convolution.
     """
     helper = LayerHelper("img_conv_group")
     count = len(conv_num_filter)
@@ -153,7 +153,7 @@ def scaled_dot_product_attention(
         )
     if queries.shape[-1] != keys.shape[-1] or keys.shape[1] != values.shape[1]:
         raise helper.refuse(
-            f"widths of queries and keys, and lengths of keys and values, must be the same, got "
+            "queries and keys must have the same width, and keys and values the same length, got "
             f"{queries}, {keys}, {values}"
         )
     if keys.shape[-1] % num_heads or values.shape[-1] % num_heads:

@@ -82,7 +82,7 @@ def batch_norm_op(
     use_global_stats: bool = False,
     data_layout: str = "NCHW",
 ) -> list[Tensor]:
-    """Normalize over the batch. Keeps the variance divided by N, as in Fluid; torch divides by N -
+    """Normalize over the batch. Stores the variance divided by N, as in Fluid; torch divides by N -
     1.
 
     For half-precision x, the statistics are float32, as stored.
@@ -94,7 +94,7 @@ def batch_norm_op(
     new_mean, new_variance = mean, variance
     use_mean, use_variance = mean, variance
     if not is_test and not use_global_stats:
-        if x.numel() == x.shape[channels] and not x.is_meta:  # one value each: nothing to normalize
+        if x.numel() == x.shape[channels] and not x.is_meta:  # one value each
             return [x, mean, variance]
         use_variance, use_mean = torch.var_mean(x.to(mean.dtype), axes, correction=0)
         new_mean = mean * momentum + use_mean.detach() * (1 - momentum)
@@ -117,7 +117,7 @@ def group_norm_op(
     """Normalize each group of channels to mean 0 and variance 1."""
     first = channels_first(x, data_layout).contiguous()
     num_images, num_channels, *area = first.shape
-    # torch's own refuses groups of one value
+    # torch's own rejects groups of one value
     y = torch.native_group_norm(
         first, scale, bias, num_images, num_channels, math.prod(area), groups, epsilon
     )[0]
@@ -143,7 +143,7 @@ def lrn_op(
     beta: float = 0.75,
     data_format: str = "NCHW",
 ) -> Tensor:
-    """Divide by a power of the squares of n neighbouring channels."""
+    """Divide by a power of the squares of n neighboring channels."""
     x = channels_first(x, data_format)
     before = (n - 1) // 2
     squares = functional.pad(x.square(), [0, 0, 0, 0, before, n - 1 - before])
@@ -152,7 +152,7 @@ def lrn_op(
 
 
 class _DataNorm(torch.autograd.Function):
-    """Uses what the batch adds to the sums as their gradients, as Fluid's optimizers expect."""
+    """Uses the batch's additions to the sums as their gradients, as Fluid's optimizers expect."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *states: Any) -> Tensor:
@@ -221,7 +221,7 @@ def spectral_norm_op(
 
 
 def _lengths(v: Tensor, dim: int) -> Tensor:
-    """Return the norm of each slice along dim, or of everything with dim -1: [n]."""
+    """Return the norm of each slice along dim, or of everything if dim is -1: [n]."""
     found: Tensor = v.norm().reshape(1) if dim < 0 else v.movedim(dim, 0).flatten(1).norm(dim=1)
     return found
 
@@ -284,7 +284,7 @@ def batch_norm(
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Variable:
-    """Normalize each channel over the batch; when testing, with the stored statistics."""
+    """Normalize each channel over the batch; in test mode, use the stored statistics."""
     del in_place
     helper = LayerHelper("batch_norm", name)
     channels = helper.check_input(input).shape[1 if data_layout == "NCHW" else -1]
@@ -376,7 +376,7 @@ def group_norm(
     data_layout: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Normalize each group of channels; scale and shift if attrs are given."""
+    """Normalize each group of channels; scale and shift it if attrs are given."""
     helper = LayerHelper("group_norm", name)
     if data_layout not in ("NCHW", "NHWC"):
         raise helper.refuse(f"data_layout must be 'NCHW' or 'NHWC', got {data_layout!r}")
@@ -443,7 +443,7 @@ def lrn(
     """Return x / (k + alpha * the squares of the n channels around it) ** beta."""
     helper = LayerHelper("lrn", name)
     if len(helper.check_input(input).shape) != 4 or data_format not in ("NCHW", "NHWC"):
-        raise helper.refuse(f"expects images in NCHW or NHWC, got {input}, {data_format!r}")
+        raise helper.refuse(f"expected images in NCHW or NHWC, got {input}, {data_format!r}")
     if n < 1 or n % 2 == 0:
         raise helper.refuse(f"n must be odd, got {n}")
     attrs = op_settings("lrn", locals())
@@ -470,13 +470,13 @@ def data_norm(
 ) -> Variable:
     """Normalize [N, D] with the count, sum and squares of all examples so far.
 
-    These are parameters; their gradient is what a batch adds to them.
-    param_attr: a dict of initial values: batch_size, batch_sum, batch_square; and scale_w and bias
-    with enable_scale_and_shift.
+    These are parameters, and their gradient is what a batch adds to them.
+    param_attr: a dict of initial values for batch_size, batch_sum and batch_square, and for scale_w
+        and bias with enable_scale_and_shift.
     slot_dim: columns per slot; a slot whose first column is 0 was never seen and stays 0.
     """
     del in_place, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var
-    del sync_stats, summary_decay_rate  # across several GPUs
+    del sync_stats, summary_decay_rate  # for several GPUs
     helper = LayerHelper("data_norm", name)
     given = param_attr if isinstance(param_attr, dict) else {}
     width = helper.check_input(input).shape[1 if data_layout == "NCHW" else -1]

@@ -1,4 +1,4 @@
-"""In-place parameter updates by Fluid's formulas.
+"""In-place parameter updates with Fluid's formulas.
 
 Letters: p parameter, g gradient, rate learning rate float32[1].
 """
@@ -17,12 +17,12 @@ from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
 
-# A new sum is started then, so that small numbers are not lost in a large one.
+# Then a new sum is started, so that small numbers are not lost in a large one.
 _MOST_IN_A_SUM = 16384
 
-# Threads of a pass over a Dataset share parameters. An update halfway through another could divide
-# a moment that has a first gradient by the root of one that does not yet: a step of thousands.
-# The address of a parameter picks its lock.
+# Threads in a pass over a Dataset share parameters. An update in the middle of another could divide
+# a moment that has a first gradient by the root of one that does not have it yet, which would be a
+# step of thousands. A parameter's address picks its lock.
 _locks = [Lock() for _ in range(61)]
 
 
@@ -88,14 +88,16 @@ def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tenso
 
 @op("scheduled_average_decay", "Steps", lod="none")
 def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
-    """Return the decay, smaller in the first steps; integer steps disable it, as in Fluid."""
+    """Return the decay, which is smaller in the first steps; integer steps disable this, as in
+    Fluid.
+    """
     if not steps.is_floating_point():
         return torch.full(steps.shape, decay, device=steps.device)
     return ((steps + 1.0) / (steps + 10.0)).clamp(max=decay)
 
 
 def _update(type: str, inputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an in-place update without autograd; does nothing if there is no gradient.
+    """Register an in-place update without autograd, which does nothing if there is no gradient.
 
     Threads that update the same parameter do so one after the other.
     """
@@ -172,7 +174,7 @@ def adadelta(
     squares.mul_(rho).addcmul_(g, g, value=1 - rho)
     step = ((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g)
     steps.mul_(rho).addcmul_(step, step, value=1 - rho)
-    # As in 1.8.5: uses the mean including this step, not the previous one as in the paper.
+    # As in 1.8.5, uses the mean including this step, not the previous one as in the paper.
     p.data.sub_(((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g))
 
 

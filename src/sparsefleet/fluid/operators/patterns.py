@@ -1,4 +1,4 @@
-"""Variables filled with a pattern or random values, of a given size or that of another one."""
+"""Variables filled with a pattern or random values, with a given size or another variable's."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def random_crop_op(
         for axis, size in enumerate(shape):
             room = example.shape[axis] - size
             if room < 0:
-                raise ValueError(f"{list(shape)} must not exceed {list(x.shape)}")
+                raise ValueError(f"shape {list(shape)} must not exceed {list(x.shape)}")
             begin = int(torch.randint(room + 1, (1,), generator=generator))
             example = example.narrow(axis, begin, size)
         parts.append(example)
@@ -225,7 +225,7 @@ def full_like(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Fill the shape of a variable with one number."""
+    """Fill a variable's shape with one number."""
     del device
     helper = LayerHelper("full_like", name)
     attrs: dict[str, Any] = {"value": float(fill_value)}
@@ -268,7 +268,7 @@ def arange(
     dtype: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Return a `range`, from 0 if only one number is given."""
+    """Return a `range`, starting from 0 if only one number is given."""
     del name
     begin, last = (0, start) if end is None else (start, end)
     return range(begin, last, step, "int64" if dtype is None else dtype)
@@ -323,7 +323,7 @@ def randint(
     helper = LayerHelper("randint", name)
     begin, end = (0, low) if high is None else (low, high)
     if begin >= end:
-        raise helper.refuse(f"low {begin} must be below high {end}")
+        raise helper.refuse(f"low {begin} must be less than high {end}")
     inputs, attrs = sizes_of(helper, "shape", [1] if shape is None else shape, "Shape")
     kind = "int64" if dtype is None else dtype_name(dtype)
     attrs |= {"low": begin, "high": end, "seed": seed, "dtype": kind}

@@ -19,7 +19,7 @@ Sides = Sequence[tuple[int, int]]
 
 
 def channels_first(x: Tensor, data_format: str) -> Tensor:
-    """Convert [N, ..., C] to [N, C, ...], if that is its format."""
+    """Convert [N, ..., C] to [N, C, ...], if that is the format."""
     return x.movedim(-1, 1) if data_format in ("NHWC", "NDHWC") else x
 
 
@@ -36,7 +36,7 @@ def window_sides(
 ) -> list[tuple[int, int]]:
     """Return the padding before and after along each axis of an image.
 
-    paddings: before and after, axis by axis; "SAME" so that ceil(size / stride) windows fit.
+    paddings: before and after, axis by axis, or "SAME" so that ceil(size / stride) windows fit.
     """
     if paddings == "VALID":
         return [(0, 0)] * len(spans)
@@ -62,17 +62,17 @@ _FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
-    """Expand a number to one per axis; a list is checked."""
+    """Expand a number to one per axis; a list is only checked."""
     found = [value] * rank if isinstance(value, int) else list(value)
     if len(found) == 1:
         found *= rank
     if len(found) != rank or not all(isinstance(number, int) for number in found):
-        raise helper.refuse(f"{what} must be one number or {rank}, got {value!r}")
+        raise helper.refuse(f"{what} must be one number or {rank} numbers, got {value!r}")
     return found
 
 
 def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -> list[int] | str:
-    """Return the padding before and after, axis by axis; or "SAME", "VALID"."""
+    """Return the padding before and after, axis by axis, or "SAME" or "VALID"."""
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
             raise helper.refuse(f"padding must be numbers, 'SAME' or 'VALID', got {padding!r}")
@@ -102,7 +102,9 @@ def check_format(helper: LayerHelper, data_format: str, shape: Sequence[int], ra
         wanted = " or ".join(map(repr, _FORMATS[rank]))
         raise helper.refuse(f"data_format must be {wanted}, got {data_format!r}")
     if len(shape) != rank + 2:
-        raise helper.refuse(f"takes inputs with {rank + 2} axes, {data_format}, got {list(shape)}")
+        raise helper.refuse(
+            f"expected an input with {rank + 2} axes, {data_format}, got {list(shape)}"
+        )
     return shape[-1] if data_format.endswith("C") else shape[1]
 
 
@@ -126,7 +128,7 @@ def _register(type: str, rank: int) -> None:
         exclusive: bool = True,
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Pool windows. exclusive: padding does not count in averages."""
+        """Pool windows. exclusive: do not count padding in averages."""
         x = channels_first(x, data_format)
         axes = tuple(range(2, 2 + rank))
         if global_pooling:
@@ -188,7 +190,7 @@ def _spans(size: int, count: int) -> list[tuple[int, int]]:
 
 @op("adaptive_pool", "X", lod="none")
 def adaptive_pool(x: Tensor, *, ksize: Numbers, pooling_type: str) -> Tensor:
-    """Pool with windows of nearly equal sizes, as many along each axis as requested."""
+    """Pool with windows of nearly equal size, as many along each axis as requested."""
     for axis, count in enumerate(ksize, start=2):
         parts = [x.narrow(axis, begin, end - begin) for begin, end in _spans(x.shape[axis], count)]
         if pooling_type == "max":
@@ -205,7 +207,7 @@ def _indexed(shape: tuple[int, ...], *, ksize: Numbers) -> list[tuple[int, ...]]
 
 @op("max_pool_with_index", "X", "Out Mask", lod="none", infer=_indexed)
 def max_pool_with_index(x: Tensor, *, ksize: Numbers) -> list[Tensor]:
-    """Return adaptive maxima, and the flat position of each in its image: int32."""
+    """Return adaptive maxima, and each one's flat position in its image: int32."""
     pool = (
         functional.adaptive_max_pool2d_with_indices
         if len(ksize) == 2
@@ -281,7 +283,7 @@ def _adaptive(
 ) -> Variable | tuple[Variable, Variable]:
     if kind not in ("max", "avg") or (require_index and kind == "avg"):
         raise helper.refuse(
-            f"pool_type must be 'max' or 'avg', and 'max' with require_index, got {kind!r}"
+            f"pool_type must be 'max' or 'avg', and only 'max' with require_index, got {kind!r}"
         )
     check_format(helper, "NCHW" if rank == 2 else "NCDHW", helper.check_input(input).shape, rank)
     wanted = span(helper, size, rank, "pool_size")
@@ -304,7 +306,7 @@ def adaptive_pool2d(
     require_index: bool = False,
     name: str | None = None,
 ) -> Variable | tuple[Variable, Variable]:
-    """Pool with pool_size windows of nearly equal sizes; require_index: also return argmax."""
+    """Pool with pool_size windows of nearly equal size; require_index also returns argmax."""
     helper = LayerHelper("max_pool2d_with_index" if pool_type == "max" else "pool2d", name)
     return _adaptive(helper, input, 2, pool_size, pool_type, require_index)
 

@@ -1,4 +1,4 @@
-"""Boxes that a detector starts from, around each position of a feature map."""
+"""Boxes that a detector starts from, around each position in a feature map."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _ratios(aspect_ratios: Sequence[float], flip: bool) -> list[float]:
 
 
 def _prior_sizes(settings: dict[str, Any]) -> list[tuple[float, float]]:
-    """Return half widths and heights of the priors of a position."""
+    """Return the half widths and heights of a position's priors."""
     ratios = _ratios(settings["aspect_ratios"], settings["flip"])
     sizes: list[tuple[float, float]] = []
     for number, small in enumerate(settings["min_sizes"]):
@@ -75,9 +75,7 @@ def prior_box_op(
     offset: float,
     min_max_aspect_ratios_order: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return boxes around each position of a feature map, relative to the image: [H, W, priors,
-    4].
-    """
+    """Return boxes around each feature map position, relative to the image: [H, W, priors, 4]."""
     settings = {
         "min_sizes": min_sizes,
         "max_sizes": max_sizes,
@@ -162,7 +160,7 @@ def anchor_generator_op(
     stride: Sequence[float],
     offset: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return boxes in pixels around each position of a feature map: [H, W, anchors, 4]."""
+    """Return boxes in pixels around each position in a feature map: [H, W, anchors, 4]."""
     height, width = x.shape[2:]
     columns = torch.arange(width, dtype=x.dtype) * stride[0] + offset * (stride[0] - 1)
     rows = torch.arange(height, dtype=x.dtype) * stride[1] + offset * (stride[1] - 1)
@@ -208,9 +206,7 @@ def prior_box(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, ...]:
-    """Return boxes around each position of a feature map, and their variances: [H, W, priors,
-    4].
-    """
+    """Return boxes around each feature map position, and their variances: [H, W, priors, 4]."""
     helper = LayerHelper("prior_box", name)
     attrs = op_settings(
         "prior_box",
@@ -268,7 +264,7 @@ def anchor_generator(
     offset: float = 0.5,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return boxes in pixels around each position of a feature map: [H, W, anchors, 4]."""
+    """Return boxes in pixels around each position in a feature map: [H, W, anchors, 4]."""
     helper = LayerHelper("anchor_generator", name)
     attrs = {
         "anchor_sizes": _listed(anchor_sizes),

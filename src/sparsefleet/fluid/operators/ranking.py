@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 @op("rank_loss", "Label Left Right")
 def rank_loss_op(label: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return the RankNet loss (Burges et al. 2005): label 1 ranks left first."""
+    """Return the RankNet loss (Burges et al. 2005); label 1 ranks left first."""
     check_same_shape(left, right, label)
     ahead = left - right
     return functional.softplus(ahead) - label.detach() * ahead
@@ -67,7 +67,7 @@ def kldiv_loss_op(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tens
 def smooth_l1_loss(
     x: Tensor, y: Tensor, inside: Tensor | None, outside: Tensor | None, *, sigma: float = 1.0
 ) -> Tensor:
-    """Return the loss, quadratic near 0 and linear further out, summed per example: [N, 1]."""
+    """Return the loss, quadratic near 0 and linear farther out, summed per example: [N, 1]."""
     check_same_shape(x, y)
     gap = x - y if inside is None else (x - y) * inside
     square = sigma * sigma
@@ -101,7 +101,7 @@ class _TeacherStudent(torch.autograd.Function):
 
 
 def _teacher_parts(label: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether there was a click, and the teacher's score, from labels -2, -1, q or 1 + q."""
+    """Return whether there was a click, and the teacher's score, for labels -2, -1, q or 1 + q."""
     clicked = ((label >= 1) | ((label < 0) & (label >= -1))).to(label.dtype)
     return clicked, label - (label >= 1).to(label.dtype)
 
@@ -136,14 +136,14 @@ def sigmoid_focal_loss_op(
 
 @op("center_loss", "X Label Centers", "Loss")
 def center_loss_op(x: Tensor, label: Tensor, centers: Tensor) -> Tensor:
-    """Return half the squared distance to the centre of the label's class: [N, 1]."""
+    """Return half the squared distance to the center of the label's class: [N, 1]."""
     gaps = x - centers.detach()[label.reshape(-1).long()]
     return 0.5 * gaps.square().sum(1, keepdim=True)
 
 
 @op("move_centers", "X Label Rate Centers", "CentersOut", lod="none", has_effect=True)
 def move_centers(x: Tensor, label: Tensor, rate: Tensor, centers: Tensor) -> Tensor:
-    """Move each centre towards the mean of its examples (Wen et al. 2016)."""
+    """Move each center towards the mean of its examples (Wen et al. 2016)."""
     rows = label.reshape(-1).long()
     gaps = x.detach() - centers[rows]
     sums = torch.zeros_like(centers).index_add(0, rows, gaps)
@@ -155,7 +155,7 @@ def move_centers(x: Tensor, label: Tensor, rate: Tensor, centers: Tensor) -> Ten
 def rank_loss(
     label: Variable, left: Variable, right: Variable, name: str | None = None
 ) -> Variable:
-    """Return the RankNet loss: label 1 means that left ranks before right."""
+    """Return the RankNet loss; label 1 means that left ranks before right."""
     helper = LayerHelper("rank_loss", name)
     inputs = {
         "Label": helper.check_input(label, "label"),
@@ -169,7 +169,7 @@ def rank_loss(
 def margin_rank_loss(
     label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
 ) -> Variable:
-    """Return max(0, margin - label * (left - right)); label 1 or -1."""
+    """Return max(0, margin - label * (left - right)) for labels 1 and -1."""
     helper = LayerHelper("margin_rank_loss", name)
     inputs = {
         "Label": helper.check_input(label, "label"),
@@ -200,7 +200,7 @@ def smooth_l1(
     outside_weight: Variable | None = None,
     sigma: float | None = None,
 ) -> Variable:
-    """Return the loss, quadratic for small differences, linear for large, summed per row:
+    """Return the loss, quadratic for small differences and linear for large ones, summed per row:
     [N, 1].
     """
     helper = LayerHelper("smooth_l1_loss")
@@ -223,7 +223,8 @@ def teacher_student_sigmoid_loss(
 ) -> Variable:
     """Return the loss of logits [N, 1] against a click and a teacher's score q.
 
-    label: -2 no click and no teacher, -1 click and no teacher, q no click, 1 + q click.
+    label: -2 for no click and no teacher, -1 for click and no teacher, q for no click, 1 + q for
+    click.
     """
     helper = LayerHelper("teacher_student_sigmoid_loss")
     attrs = {
@@ -258,9 +259,9 @@ def center_loss(
     param_attr: Any,
     update_center: bool = True,
 ) -> Variable:
-    """Return half the squared distance to the class centre, which is updated: [N, 1].
+    """Return half the squared distance to the class center, which is updated: [N, 1].
 
-    param_attr: for the centres [num_classes, D].
+    param_attr: for the centers [num_classes, D].
     """
     helper = LayerHelper("center_loss")
     known = to_param_attr(param_attr)

@@ -1,4 +1,4 @@
-"""Recurrent cells along sequences of equal length. Letters: T steps, B batch."""
+"""Run recurrent cells along sequences of equal length. Letters: T steps, B batch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _gru_shape(shape: Shape, weight: Shape, *others: Any, **settings: Any) -> li
 
 
 class Walk:
-    """Rows [N, W] of sequences, padded so that all are stepped through together.
+    """Sequences' rows [N, W], padded so that all are stepped through together.
 
-    What is computed beyond the end of a sequence is not read.
+    Values computed beyond the end of a sequence are not read.
     """
 
     def __init__(self, x: Tensor, offsets: Tensor, reverse: bool) -> None:
@@ -104,7 +104,9 @@ def gru(
 
 
 def _gru_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights of both gates [D, 2 D] and of the candidate [D, D], adjacent in memory."""
+    """Return the weights of both gates [D, 2 D] and the candidate [D, D], which are adjacent in
+    memory.
+    """
     width, flat = weight.shape[0], weight.reshape(-1)
     border = 2 * width * width
     return flat[:border].reshape(width, 2 * width), flat[border:].reshape(width, width)
@@ -132,7 +134,9 @@ def gru_unit_op(
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute one step: x [B, 3 D], before [B, D]; gate: update, reset, candidate concatenated."""
+    """Compute one step: x [B, 3 D], before [B, D]; `gate` is update, reset and candidate
+    concatenated.
+    """
     width = weight.shape[0]
     if bias is not None:
         x = x + bias.reshape(-1)
@@ -243,12 +247,14 @@ def sequence_conv(
 ) -> Variable:
     """Convolve along each sequence, with zeros beyond its ends: [N, num_filters].
 
-    padding_start: the first row of a window relative to its own row; default: centred.
+    padding_start: the first row of a window relative to its own row; centered by default.
     """
     helper = LayerHelper("sequence_conv", name)
     known = to_param_attr(param_attr)
     if filter_stride != 1 or not padding or known is None:
-        raise helper.refuse("filter_stride must be 1, padding True, and param_attr not False")
+        raise helper.refuse(
+            "filter_stride must be 1, padding must be True, and param_attr cannot be False"
+        )
     shape = [filter_size * helper.check_input(input).shape[1], num_filters]
     weight = helper.create_parameter(known, shape, input.dtype)
     start = -(filter_size // 2) if padding_start is None else padding_start
@@ -271,8 +277,8 @@ def rnn(
     """Run a cell over all steps; return its outputs and its last states.
 
     inputs: [B, T, ...], or [T, B, ...] with time_major, like the outputs; may be a structure.
-    sequence_length: int64[B]; beyond it states are kept, while outputs are still computed.
-    is_reverse: from the last step to the first. Other arguments are passed to `cell.call`.
+    sequence_length: int64[B]; beyond it, states are kept while outputs are still computed.
+    is_reverse: run from the last step to the first. Other arguments are passed to `cell.call`.
     """
     helper = LayerHelper("rnn")
     states = initial_states

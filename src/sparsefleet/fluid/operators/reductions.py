@@ -33,7 +33,7 @@ def _sized(x: Tensor) -> Tensor:
 
 
 def _lod_of(attrs: Mapping[str, Any]) -> LodRule:
-    """Return the LoD of rows that are not reduced; they stay in their sequences."""
+    """Return the LoD of rows that are not reduced, which stay in their sequences."""
     dim = attrs.get("dim")
     return "none" if dim is None or 0 in dim or attrs.get("reduce_all") else "share"
 
@@ -115,7 +115,7 @@ def arg_min(x: Tensor, *, axis: int = 0) -> Tensor:
 def cumsum_op(
     x: Tensor, *, axis: int = -1, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Return cumulative sums. exclusive: without the element itself. reverse: from the end."""
+    """Return cumulative sums. exclusive: omit the element itself. reverse: start from the end."""
     sums = x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis)
     return sums - x if exclusive else sums
 
@@ -127,7 +127,7 @@ def _one(*shapes: object) -> list[tuple[int, ...]]:
 
 @op("squared_l2_norm", "X", lod="none", infer=_one)
 def squared_l2_norm(x: Any) -> Tensor:
-    """Return the squared norm of a tensor, or of the rows (keys, values) for a table."""
+    """Return the squared norm of a tensor, or of a table's rows (keys, values)."""
     if x is None:
         return torch.zeros(1)
     return (torch.from_numpy(x[1]) if isinstance(x, tuple) else x).square().sum().reshape(1)
@@ -146,7 +146,7 @@ def _reduction(type: str) -> Callable[..., Variable]:
         return helper.add(type, {"X": helper.check_input(input)}, attrs)
 
     call.__name__ = call.__qualname__ = type
-    call.__doc__ = f"The {type.removeprefix('reduce_')} over axes `dim`, or over all."
+    call.__doc__ = f"Return the {type.removeprefix('reduce_')} over axes `dim`, or over all axes."
     return layer(call)
 
 
@@ -187,7 +187,9 @@ def cumsum(
     exclusive: bool | None = None,
     reverse: bool | None = None,
 ) -> Variable:
-    """Return cumulative sums; exclusive: without the element itself; reverse: from the end."""
+    """Return cumulative sums; `exclusive` omits the element itself, `reverse` starts from the
+    end.
+    """
     helper = LayerHelper("cumsum")
     attrs = {
         "axis": -1 if axis is None else axis,

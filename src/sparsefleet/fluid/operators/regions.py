@@ -87,7 +87,7 @@ def roi_align_op(
 
 
 def _bins(begin: int, end: int, count: int, limit: int) -> list[tuple[int, int]]:
-    """Return begin and end of `count` parts of a range, within 0..limit."""
+    """Return the begin and end of `count` parts of a range, within 0..limit."""
     size = max(end - begin + 1, 1) / count
     found = []
     for number in range(count):
@@ -108,7 +108,7 @@ def roi_pool_op(
     pooled_width: int,
     spatial_scale: float,
 ) -> tuple[Tensor, Any]:
-    """Return the maximum of each part of a box: [R, C, height, width]; 0 for an empty part."""
+    """Return the maximum in each part of a box: [R, C, height, width]; 0 for an empty part."""
     made = []
     for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = (rounded(float(one) * spatial_scale) for one in roi)
@@ -177,7 +177,7 @@ def psroi_pool_op(
 
 @op("similarity_focus", "X", lod="none", infer=lambda x, **_: [x])
 def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tensor:
-    """Mark, in slices of an axis, the largest value of each row and column, each used once."""
+    """In slices of an axis, mark the largest value of each row and column, each used once."""
     made = torch.zeros_like(x)
     moved, marks = x.movedim(axis, 1), made.movedim(axis, 1)
     for number, picture in enumerate(moved):
@@ -194,7 +194,7 @@ def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tens
 def similarity_focus(
     input: Variable, axis: int, indexes: Sequence[int], name: str | None = None
 ) -> Variable:
-    """Return a mask of input [N, ., ., .] with the dominant positions of slices of an axis."""
+    """Return a mask of input [N, ., ., .] with the dominant positions in slices of an axis."""
     helper = LayerHelper("similarity_focus", name)
     for what, value, kind in (("axis", axis, int), ("indexes", indexes, list)):
         if not isinstance(value, kind):
@@ -223,7 +223,7 @@ def roi_align(
 ) -> Variable:
     """Average points spread over each part of a box: [R, C, height, width].
 
-    spatial_scale: the size of the feature map divided by that of the image.
+    spatial_scale: the feature map's size divided by the image's.
     """
     helper = LayerHelper("roi_align", name)
     attrs = op_settings("roi_align", locals())
@@ -240,7 +240,7 @@ def roi_pool(
     spatial_scale: float = 1.0,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Return the maximum of each part of a box: [R, C, height, width]."""
+    """Return the maximum in each part of a box: [R, C, height, width]."""
     helper = LayerHelper("roi_pool")
     attrs = op_settings("roi_pool", locals())
     inputs = {"X": helper.check_input(input), "ROIs": rois, "RoisLod": rois_lod}

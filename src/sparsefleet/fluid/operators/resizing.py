@@ -1,4 +1,4 @@
-"""Resizing, sampling and rearranging of images and volumes."""
+"""Resize, sample and rearrange images and volumes."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def interpolate_op(
     align_mode: int = 1,
     data_format: str = "NCHW",
 ) -> Tensor:
-    """Resize by interpolation. method: "linear" between neighbours along each axis, or
-    "nearest".
-    """
+    """Resize by interpolation. method: "linear" between neighbors along each axis, or "nearest"."""
     x = channels_first(x, data_format)
     if scale_tensor is not None:
         scale = float(scale_tensor)
@@ -112,7 +110,9 @@ def interpolate_op(
 
 @op("grid_sampler", "X Grid", "Output", lod="none")
 def grid_sampler_op(x: Tensor, grid: Tensor) -> Tensor:
-    """Interpolate between the four pixels around each position in -1..1; 0 beyond the borders."""
+    """Interpolate between the four pixels around each position in -1..1, with 0 beyond the
+    borders.
+    """
     return functional.grid_sample(x, grid, align_corners=True)
 
 
@@ -149,14 +149,14 @@ def pixel_shuffle_op(x: Tensor, *, upscale_factor: int) -> Tensor:
 def space_to_depth_op(x: Tensor, *, blocksize: int) -> Tensor:
     """Move blocks of pixels into channels, in the order of 1.8.5.
 
-    It spreads the channels over blocks of a larger image, then reinterprets the values in the shape
-    of the smaller one.
+    This spreads the channels over blocks of a larger image, then reinterprets the values in the
+    smaller one's shape.
     """
     count, channels, height, width = x.shape
     if height % blocksize or width % blocksize or channels % blocksize**2:
         raise ValueError(
-            f"{height} x {width} must be divisible by {blocksize}, and {channels} channels by "
-            f"{blocksize**2}"
+            f"the size {height} x {width} must be divisible by {blocksize}, and the {channels} "
+            f"channels by {blocksize**2}"
         )
     blocks = x.reshape(count, blocksize, blocksize, channels // blocksize**2, height, width)
     return blocks.permute(0, 3, 4, 1, 5, 2).reshape(
@@ -172,7 +172,7 @@ def shuffle_channel_op(x: Tensor, *, group: int) -> Tensor:
 
 @op("temporal_shift", "X", lod="none")
 def temporal_shift_op(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Tensor:
-    """Shift some channels back by a step, and some ahead: [N * seg_num, C, H, W]."""
+    """Shift some channels back by a step, and some forward: [N * seg_num, C, H, W]."""
     channels = x.shape[1]
     back, ahead = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
     steps = x.reshape(-1, seg_num, *x.shape[1:])
@@ -214,8 +214,8 @@ def image_resize(
     """Resize images to `out_shape`, or by the factor `scale`.
 
     resample: "BILINEAR", "NEAREST", or "TRILINEAR" for volumes.
-    align_corners: the corners of both images are the same points. Otherwise align_mode 0 aligns
-    pixel centres, 1 pixel corners.
+    align_corners: whether the corners of both images are the same points; otherwise align_mode 0
+    aligns pixel centers, and 1 pixel corners.
     """
     if resample not in _METHODS:
         helper = LayerHelper("image_resize", name)
@@ -223,9 +223,9 @@ def image_resize(
     method, rank = _METHODS[resample]
     helper = LayerHelper(f"{resample.lower()}_interp", name)
     if len(helper.check_input(input).shape) != rank + 2 or data_format not in _FORMATS[rank]:
-        raise helper.refuse(f"{resample} takes {' or '.join(_FORMATS[rank])}, got {input}")
+        raise helper.refuse(f"{resample} needs {' or '.join(_FORMATS[rank])}, got {input}")
     if align_mode not in (0, 1) or (out_shape is None and scale is None):
-        raise helper.refuse("out_shape or scale must be given; align_mode is 0 or 1")
+        raise helper.refuse("out_shape or scale must be given, and align_mode must be 0 or 1")
     inputs: dict[str, Any] = {"X": input}
     attrs: dict[str, Any] = {
         "method": method,
@@ -309,7 +309,7 @@ def resize_nearest(
     align_corners: bool = True,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Resize images by the nearest pixel; see `image_resize`."""
+    """Resize images to the nearest pixel; see `image_resize`."""
     return image_resize(
         input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, 1, data_format
     )
@@ -321,7 +321,7 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
     helper = LayerHelper("image_resize_short")
     sizes = list(helper.check_input(input).shape[2:])
     if len(sizes) != 2 or -1 in sizes:
-        raise helper.refuse(f"expects images [N, C, H, W] of known size, got {input}")
+        raise helper.refuse(f"expected images [N, C, H, W] of known size, got {input}")
     short = min(sizes)
     out_shape = [int(size * out_short_len / short + 0.5) for size in sizes]
     return image_resize(input, out_shape, resample=resample)
@@ -387,7 +387,7 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
 
 @layer
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
-    """Interleave the channels of the groups: the first of each, then the second, and so on."""
+    """Interleave the groups' channels: the first of each, then the second, and so on."""
     return _add("shuffle_channel", x, name, group=group)
 
 
@@ -395,7 +395,7 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
 def temporal_shift(
     x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
 ) -> Variable:
-    """Shift some channels of [N * seg_num, C, H, W] a step earlier, some a step later."""
+    """Shift some channels of [N * seg_num, C, H, W] one step earlier, and some one step later."""
     return _add("temporal_shift", x, name, seg_num=seg_num, shift_ratio=shift_ratio)
 
 

@@ -50,10 +50,12 @@ class StaticRNN:
         self._helper = LayerHelper("static_rnn", name)
         self._body: Block | None = None
         self._is_open = False
-        self._sequences: dict[str, Variable] = {}  # by the name of the variable in a step
+        self._sequences: dict[str, Variable] = {}  # keyed by the name of the variable in a step
         # Initial value, name of the next value.
         self._memories: dict[str, tuple[Variable, str | None]] = {}
-        self._outputs: list[tuple[Variable, Variable]] = []  # name in a step, name over all steps
+        self._outputs: list[
+            tuple[Variable, Variable]
+        ] = []  # name in a step, and name over all steps
         self.seq_len: int | None = None
 
     @contextmanager
@@ -92,10 +94,10 @@ class StaticRNN:
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """Return the value of the last `update_memory`; in the first step `init`.
+        """Return the value set by the last `update_memory` or, in the first step, `init`.
 
-        Without init: init_value in this shape, with the batch size taken from batch_ref: a sequence
-        [T, B, ...] or its step.
+        Without init, this is init_value in the given shape, with the batch size taken from
+        batch_ref, a sequence [T, B, ...] or its step.
         """
         body = self._inside("memory")
         if init is None:
@@ -115,7 +117,7 @@ class StaticRNN:
         return made
 
     def update_memory(self, mem: Variable, var: Variable) -> None:
-        """Set the value of the memory in the next step."""
+        """Set the memory's value in the next step."""
         self._inside("update_memory")
         if mem.name not in self._memories:
             raise ValueError(f"layers.StaticRNN: {mem} is not a memory of this network")
@@ -137,10 +139,12 @@ class StaticRNN:
             self.step_output(each)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Variable | list[Variable]:
-        """Return the results, each [T, ...]: one variable, or a list."""
+        """Return the results, each [T, ...], as one variable or a list."""
         del args, kwargs
         if self._body is None or self._is_open:
-            raise ValueError("layers.StaticRNN: its results are available after step() is closed")
+            raise ValueError(
+                "layers.StaticRNN: its results are only available after step() is closed"
+            )
         if not self._outputs:
             raise ValueError("layers.StaticRNN: call step_output(...) within step()")
         found = [outside for _, outside in self._outputs]
@@ -156,7 +160,7 @@ class StaticRNN:
             raise self._helper.refuse("call step_input(...) within step()")
         still = [name for name, (_, after) in self._memories.items() if after is None]
         if still:
-            raise self._helper.refuse(f"memory '{still[0]}' is never updated: call update_memory")
+            raise self._helper.refuse(f"memory '{still[0]}' is never updated; call update_memory")
         first = [init for init, _ in self._memories.values()]
         after = [name for _, name in self._memories.values()]
         steps = [each.name for each, _ in self._outputs]
@@ -233,7 +237,7 @@ class DynamicRNN:
         ]
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """Return the current item of the sequences of x that have one, longest first."""
+        """Return the current item of the sequences in x that have one, longest first."""
         self._inside("step_input")
         if self._helper.check_input(x, "x").lod_level <= level:
             raise self._helper.refuse(f"step_input must have lod_level > {level}, got {x}")
@@ -248,7 +252,7 @@ class DynamicRNN:
         return array_read(array, self._step)
 
     def static_input(self, x: Variable) -> Variable:
-        """Return the rows or sequences of x that belong to unfinished sequences."""
+        """Return the rows or sequences in x that belong to unfinished sequences."""
         self._inside("static_input")
         table = self._known_table("static_input")
         with self._outside():
@@ -263,10 +267,10 @@ class DynamicRNN:
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> Variable:
-        """Return the value of the last `update_memory`; in the first step `init` or `value`.
+        """Return the value from the last `update_memory` or, in the first step, `init` or `value`.
 
-        shape: of one row. need_reorder: init is in batch order, as usual, rather than in that of
-        the step inputs, longest first.
+        shape: the shape of one row. need_reorder: whether init is in batch order, as usual, rather
+        than in the step inputs' order, longest first.
         """
         self._inside("memory")
         table = self._known_table("memory")
@@ -289,7 +293,7 @@ class DynamicRNN:
         return made
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Set the value of the memory in the next step."""
+        """Set the memory's value in the next step."""
         self._inside("update_memory")
         array = self._memories.get(self._helper.check_input(ex_mem, "ex_mem").name)
         if array is None:
@@ -306,10 +310,12 @@ class DynamicRNN:
             self._arrays.append(array)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Variable | list[Variable]:
-        """Return the results as sequences: one variable, or a list."""
+        """Return the results as sequences, as one variable or a list."""
         del args, kwargs
         if self._state != "after":
-            raise ValueError("layers.DynamicRNN: its results are available after block() is closed")
+            raise ValueError(
+                "layers.DynamicRNN: its results are only available after block() is closed"
+            )
         return self._outputs[0] if len(self._outputs) == 1 else self._outputs
 
     def _inside(self, what: str) -> None:

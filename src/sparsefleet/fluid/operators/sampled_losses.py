@@ -1,4 +1,4 @@
-"""Losses over many classes that sample a few of them."""
+"""Losses over many classes that sample only a few of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _draw(
     dist: Tensor | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Sample class ids, int64 of this shape: "uniform", "log_uniform" or by `dist`."""
+    """Sample class ids, int64 of this shape, by "uniform", "log_uniform" or `dist`."""
     if sampler == "uniform":
         return torch.randint(classes, shape, generator=generator)
     if sampler == "log_uniform":
@@ -79,7 +79,7 @@ def nce_op(
     """Return the noise-contrastive loss, with separate negatives for each example."""
     true = label.shape[1]
     shape = (len(x), num_neg_samples)
-    # As 1.8.5: the logarithmic sampler never draws the last class.
+    # As in 1.8.5, the logarithmic sampler never draws the last class.
     classes = num_total_classes - (sampler == "log_uniform")
     negatives = _draw(sampler, classes, shape, dist, generator)
     labels = torch.cat([label.long(), negatives], 1)
@@ -122,7 +122,7 @@ def hierarchical_sigmoid(
     *,
     num_classes: int,
 ) -> Tensor:
-    """Return the loss along the path of each label in a tree of classes.
+    """Return the loss along each label's path in a tree of classes.
 
     The default is the complete binary tree, in which the bits of label + num_classes give the path.
     Steps beyond the end of a path add log 2 each, as in Fluid.
@@ -170,7 +170,7 @@ def sample_logits(
     remove_accidental_hits: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return logits of the labels and sampled classes, minus the log of their probabilities."""
+    """Return the logits of the labels and sampled classes, minus the log of their probabilities."""
     label = label.long()
     true = label.shape[1]
     if samples is None or chances is None:
@@ -189,7 +189,9 @@ def _unique_samples(
     probability.
     """
     if count > classes:
-        raise ValueError(f"num_samples is {count}, but there are {classes} classes")
+        raise ValueError(
+            f"num_samples must be at most {classes}, the number of classes, got {count}"
+        )
     found: dict[int, None] = {}
     tries = 0
     while len(found) < count:
@@ -244,7 +246,7 @@ def nce(
 ) -> Variable:
     """Return the noise-contrastive loss: input [N, D], label int64[N, T] -> [N, 1].
 
-    num_neg_samples: negative classes per example, 10 by default.
+    num_neg_samples: number of negative classes per example, 10 by default.
     sampler: "uniform", "log_uniform", or "custom_dist" with the probabilities of all classes.
     """
     del is_sparse
@@ -337,7 +339,7 @@ def sampled_softmax_with_cross_entropy(
 ) -> Variable:
     """Return the cross entropy over the label and some sampled classes: [N, 1].
 
-    customized_samples: int64[N, num_true + num_samples], the labels first.
+    customized_samples: int64[N, num_true + num_samples], with the labels first.
     """
     helper = LayerHelper("sample_logits")
     inputs = {

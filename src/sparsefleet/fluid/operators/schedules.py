@@ -29,7 +29,7 @@ Tensor = torch.Tensor
 
 
 def _rate(type: str, inputs: str = "Step") -> Callable[[Callable[..., Tensor]], Any]:
-    """Register a schedule: computed in double precision, it gives the nearest float32."""
+    """Register a schedule, computed in double precision and rounded to the nearest float32."""
 
     def register(function: Callable[..., Tensor]) -> Any:
         @functools.wraps(function)
@@ -133,7 +133,7 @@ def _of_rate(step: Any, rate: Any, **settings: Any) -> list[Any]:
 
 @op("adam_rate", "Step Rate", lod="none", infer=_of_rate)
 def adam_rate(step: Tensor, rate: Tensor, *, beta1: float, beta2: float) -> Tensor:
-    """Return the rate of a step, counted from 1, corrected for moments that started at zero."""
+    """Return the rate for a step, counted from 1, corrected for moments that started at zero."""
     done = step.double()
     return (rate * torch.sqrt(1 - beta2**done) / (1 - beta1**done)).to(rate.dtype)
 
@@ -142,9 +142,9 @@ _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _decay_step_counter(begin: int = 0) -> Variable:
-    """Return the steps done, counted once per run for all schedules: float32[1].
+    """Return the number of steps done, counted once per run for all schedules: float32[1].
 
-    Public programs use it to write their own schedules.
+    Public programs use this to write their own schedules.
     """
     counter = autoincreased_step_counter(_COUNTER, begin)
     helper = LayerHelper("cast")
@@ -156,7 +156,7 @@ def _decay_step_counter(begin: int = 0) -> Variable:
 def autoincreased_step_counter(
     counter_name: str | None = None, begin: int = 1, step: int = 1
 ) -> Variable:
-    """Return a counter that starts at `begin` and grows by `step` in each run: int64[1]."""
+    """Return a counter that starts at `begin` and increases by `step` in each run: int64[1]."""
     name = "@STEP_COUNTER@" if counter_name is None else counter_name
     helper = LayerHelper("global_step_counter")
     block = helper.main_program.global_block()
@@ -183,7 +183,7 @@ def _schedule(
 
 
 def _eager_schedule(type: str, **attrs: Any) -> Any:
-    """Return the schedule as an object, which counts the steps of its optimizer."""
+    """Return the schedule as an object that counts its optimizer's steps."""
     from sparsefleet.fluid.dygraph import schedules
 
     kind = getattr(schedules, type.title().replace("_", ""))
@@ -194,7 +194,9 @@ def _eager_schedule(type: str, **attrs: Any) -> Any:
 def exponential_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """Return learning_rate * decay_rate ** (step / decay_steps); staircase: integer quotient."""
+    """Return learning_rate * decay_rate ** (step / decay_steps); `staircase` uses the integer
+    quotient.
+    """
     return _schedule(
         "exponential_decay",
         learning_rate=learning_rate,
@@ -208,7 +210,7 @@ def exponential_decay(
 def natural_exp_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """learning_rate * exp(-decay_rate * step / decay_steps)."""
+    """Return learning_rate * exp(-decay_rate * step / decay_steps)."""
     return _schedule(
         "natural_exp_decay",
         learning_rate=learning_rate,
@@ -222,7 +224,7 @@ def natural_exp_decay(
 def inverse_time_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """learning_rate / (1 + decay_rate * step / decay_steps)."""
+    """Return learning_rate / (1 + decay_rate * step / decay_steps)."""
     return _schedule(
         "inverse_time_decay",
         learning_rate=learning_rate,
@@ -240,7 +242,7 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Variable:
-    """Decay from learning_rate to end_learning_rate within decay_steps; cycle: repeatedly."""
+    """Decay from learning_rate to end_learning_rate within decay_steps; `cycle` repeats this."""
     return _schedule(
         "polynomial_decay",
         learning_rate=learning_rate,
@@ -256,7 +258,8 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
     """Use values[0] before step boundaries[0], and so on."""
     if len(values) != len(boundaries) + 1:
         raise LayerHelper("piecewise_decay").refuse(
-            f"{len(values)} values for {len(boundaries)} boundaries: expected one more"
+            f"got {len(values)} values for {len(boundaries)} boundaries, expected one more value "
+            "than boundaries"
         )
     return _schedule("piecewise_decay", boundaries=list(boundaries), values=list(values))
 
@@ -285,7 +288,7 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Var
 def linear_lr_warmup(
     learning_rate: float | Variable, warmup_steps: int, start_lr: float, end_lr: float
 ) -> Variable:
-    """Increase from start_lr to end_lr in warmup_steps, then use learning_rate."""
+    """Increase from start_lr to end_lr over warmup_steps, then use learning_rate."""
     attrs: dict[str, Any] = {"warmup_steps": warmup_steps, "start_lr": start_lr, "end_lr": end_lr}
     if isinstance(learning_rate, Variable):
         return _schedule("linear_lr_warmup", inputs={"Rate": learning_rate}, **attrs)

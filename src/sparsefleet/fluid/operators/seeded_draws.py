@@ -1,7 +1,7 @@
 """The random numbers that 1.8.5 draws on a CPU with a fixed seed.
 
-They come from C++'s `minstd_rand` through the distributions of libstdc++, so a seeded program
-starts with the same parameters as there. An operator with a seed draws the same in every run.
+They come from C++'s `minstd_rand` through libstdc++'s distributions, so a seeded program starts
+with the same parameters as in 1.8.5. An operator with a seed draws the same numbers in every run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def seeded_truncated_normal(made: torch.Tensor, seed: int, mean: float, std: flo
 
 
 def _canonical(seed: int, count: int, kind: Any) -> Floats:
-    """Return this many numbers from 0..1."""
+    """Return this many numbers in 0..1."""
     found: list[Floats] = []
     stream = _blocks(seed, kind)
     while count > 0:
@@ -71,7 +71,7 @@ def _canonical(seed: int, count: int, kind: Any) -> Floats:
 
 
 def _blocks(seed: int, kind: Any) -> Iterator[Floats]:
-    """Yield numbers from 0..1 without end; a float64 takes two numbers of the generator."""
+    """Yield numbers in 0..1 without end; a float64 uses two of the generator's numbers."""
     powers = np.ones(_BLOCK, np.uint64)
     for place in range(_BLOCK.bit_length() - 1):  # powers[i] = multiplier ** (i + 1)
         size = 1 << place

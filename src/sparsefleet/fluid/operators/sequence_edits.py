@@ -1,4 +1,4 @@
-"""Cutting, reversing and searching sequences."""
+"""Cut, reverse and search sequences."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def sequence_slice_op(x: Tensor, offset: Tensor, length: Tensor, *, lods: Lods) 
     offsets = level_of(lods[0], "X")
     starts, sizes = offset.reshape(-1).long(), length.reshape(-1).long()
     if len(starts) != len(offsets) - 1 or len(sizes) != len(offsets) - 1:
-        raise ValueError(f"{len(offsets) - 1} sequences, but {len(starts)} offsets")
+        raise ValueError(
+            f"got {len(offsets) - 1} sequences and {len(starts)} offsets, expected the same number"
+        )
     if bool(((starts < 0) | (sizes < 0) | (starts + sizes > offsets.diff())).any()):
         raise ValueError(
             f"offset {starts.tolist()} and length {sizes.tolist()} exceed sequences of length "
@@ -100,7 +102,7 @@ def sequence_slice_op(x: Tensor, offset: Tensor, length: Tensor, *, lods: Lods) 
 
 @op("sequence_scatter", "X Ids Updates", lod="function", infer=_same)
 def sequence_scatter_op(x: Tensor, ids: Tensor, updates: Tensor, *, lods: Lods) -> Made:
-    """Add the updates of sequence i to row i of x, at the columns in ids."""
+    """Add sequence i of the updates to row i of x, at the columns in ids."""
     rows = segments(level_of(lods[1], "Ids"))
     columns = ids.reshape(-1).long()
     return x.index_put((rows, columns), updates.reshape(-1), accumulate=True), ()
@@ -109,7 +111,7 @@ def sequence_scatter_op(x: Tensor, ids: Tensor, updates: Tensor, *, lods: Lods) 
 @op("row_conv", "X Filter", lod="function", infer=_same)
 def row_conv_op(x: Tensor, weight: Tensor, *, lods: Lods) -> Made:
     """Return weighted sums of each row and its successors in the sequence; weights [K, D]."""
-    if x.dim() == 3:  # sequences of one length
+    if x.dim() == 3:  # sequences of equal length
         padded = torch.nn.functional.pad(x, [0, 0, 0, len(weight) - 1])
         total = sum(padded[:, shift : shift + x.shape[1]] * row for shift, row in enumerate(weight))
         return total, ()
@@ -166,9 +168,9 @@ def im2sequence_op(
     paddings: list[int],
     out_stride: Sequence[int] = (1, 1),
 ) -> Made:
-    """Return the windows of each image as one sequence. paddings: top, left, bottom, right.
+    """Return each image's windows as one sequence. paddings: top, left, bottom, right.
 
-    sizes: real height and width of each image, of which out_stride pixels are one here; only
+    sizes: each image's real height and width, of which out_stride pixels are one pixel here; only
     windows within them are returned.
     """
     del lods
@@ -202,7 +204,7 @@ def _greedy_shape(x: Shape, length: Shape, **settings: Any) -> list[Shape]:
 
 @op("ctc_greedy", "X", lod="function", infer=_column)
 def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
-    """Return the best class of each row without repeats and blanks; -1 if all are blank."""
+    """Return the best class of each row without repeats and blanks, or -1 if all are blank."""
     offsets = level_of(lods[0], "X")
     best = torch.split_with_sizes(x.argmax(1), offsets.diff().tolist())
     kept = [_without_repeats(part, blank) for part in best]
@@ -216,7 +218,7 @@ def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
 def ctc_greedy_padded(
     x: Tensor, length: Tensor, *, blank: int, padding_value: int = 0
 ) -> list[Tensor]:
-    """Decode [B, T, C] as `ctc_greedy` does: [B, T] padded, and the lengths [B, 1]."""
+    """Decode [B, T, C] as `ctc_greedy` does: [B, T], padded, and the lengths [B, 1]."""
     best, sizes = x.argmax(2), length.reshape(-1).tolist()
     kept = [_without_repeats(row[:size], blank) for row, size in zip(best, sizes, strict=True)]
     out = torch.full_like(best, padding_value)
@@ -276,8 +278,8 @@ def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
 def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
-    """Return each id with its successors in the sequence: [N, win_size]; pad_value beyond
-    the end.
+    """Return each id with its successors in the sequence: [N, win_size], with pad_value beyond the
+    end.
     """
     helper = LayerHelper("sequence_enumerate", name)
     attrs = {"win_size": win_size, "pad_value": pad_value}
@@ -304,7 +306,7 @@ def sequence_slice(
 def sequence_scatter(
     input: Variable, index: Variable, updates: Variable, name: str | None = None
 ) -> Variable:
-    """Add sequence i of updates to row i of input [B, D], at the columns of index."""
+    """Add sequence i of the updates to row i of input [B, D], at the columns in index."""
     helper = LayerHelper("sequence_scatter", name)
     inputs = {
         "X": helper.check_input(input),
@@ -363,7 +365,7 @@ def im2sequence(
     out_stride: Span = 1,
     name: str | None = None,
 ) -> Variable:
-    """Return the windows of each image [N, C, H, W] as a sequence of rows."""
+    """Return each image's windows as a sequence of rows, from images [N, C, H, W]."""
     helper = LayerHelper("im2sequence", name)
     sides = [padding] * 4 if isinstance(padding, int) else list(padding)
     sides = sides * 2 if len(sides) == 2 else sides

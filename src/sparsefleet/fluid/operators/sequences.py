@@ -1,4 +1,4 @@
-"""Layers over sequences: variables whose rows are divided by a LoD."""
+"""Layers over sequences, which are variables whose rows are divided by a LoD."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Made = tuple[Any, Lod]
 
 
 def level_of(lod: Lod, what: str, level: int = -1) -> Tensor:
-    """Return the offsets int64[B + 1] of a level; raise ValueError if there are no sequences."""
+    """Return a level's offsets int64[B + 1]; raise ValueError if there are no sequences."""
     if not lod:
-        raise ValueError(f"its input {what} has no LoD: feed a LoDTensor (fluid.create_lod_tensor)")
+        raise ValueError(f"its input {what} has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
     return lod[level]
 
 
@@ -56,7 +56,7 @@ def _open(shape: tuple[int, ...], *others: Any, **settings: Any) -> list[tuple[i
 def sequence_pool_op(
     x: Tensor, *, lods: Lods, pooltype: str = "SUM", pad_value: float = 0.0
 ) -> Made:
-    """Pool each sequence to one row; `pad_value` for an empty one."""
+    """Pool each sequence to one row, with `pad_value` for an empty sequence."""
     offsets = level_of(lods[0], "X")
     lengths = offsets.diff()
     shape = (len(lengths), *x.shape[1:])
@@ -95,7 +95,7 @@ def sequence_softmax_op(x: Tensor, *, lods: Lods) -> Made:
 
 
 def _repeat(x: Tensor, x_offsets: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat each sequence of x; return the rows and the new lengths."""
+    """Repeat each sequence in x; return the rows and the new lengths."""
     lengths = torch.repeat_interleave(x_offsets.diff(), times)
     starts = torch.repeat_interleave(x_offsets[:-1], times)
     ends = torch.cumsum(lengths, 0)
@@ -114,7 +114,9 @@ def sequence_expand_op(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1)
     times = level_of(lods[1], "Y", ref_level).diff()
     x_offsets = lods[0][0] if lods[0] else torch.arange(len(x) + 1)
     if len(times) != len(x_offsets) - 1:
-        raise ValueError(f"X has {len(x_offsets) - 1} sequences, Y has {len(times)}")
+        raise ValueError(
+            f"X has {len(x_offsets) - 1} sequences and Y has {len(times)}, expected the same number"
+        )
     rows, lengths = _repeat(x, x_offsets, times)
     return rows, (offsets_of(lengths),) if lods[0] else ()
 
@@ -125,7 +127,9 @@ def sequence_expand_as_op(x: Tensor, y: Tensor, *, lods: Lods) -> Made:
     del y
     offsets = level_of(lods[1], "Y", 0)
     if len(offsets) - 1 != len(x):
-        raise ValueError(f"X has {len(x)} rows, Y has {len(offsets) - 1} sequences")
+        raise ValueError(
+            f"X has {len(x)} rows and Y has {len(offsets) - 1} sequences, expected the same number"
+        )
     return x[segments(offsets)], (offsets,)
 
 
@@ -136,10 +140,10 @@ def _reshaped(shape: tuple[int, ...], *, new_dim: int) -> list[tuple[int, ...]]:
 
 @op("sequence_reshape", "X", lod="function", infer=_reshaped)
 def sequence_reshape_op(x: Tensor, *, lods: Lods, new_dim: int) -> Made:
-    """Reshape the values of each sequence to rows of another width."""
+    """Reshape each sequence's values to rows of a different width."""
     values = level_of(lods[0], "X") * x.shape[1]
     if bool((values % new_dim).any()):
-        raise ValueError(f"the values of a sequence cannot be divided into rows of {new_dim}")
+        raise ValueError(f"a sequence's values cannot be divided into rows of width {new_dim}")
     return x.reshape(-1, new_dim), (values // new_dim,)
 
 
@@ -208,7 +212,7 @@ def _convolved(
 def sequence_conv(
     x: Tensor, weight: Tensor, *, lods: Lods, context_start: int, context_length: int
 ) -> Made:
-    """Multiply windows of rows in each sequence, zero-padded at its ends, by the filter."""
+    """Multiply windows of rows in each sequence, zero-padded at the ends, by the filter."""
     offsets = level_of(lods[0], "X")
     which, rows = segments(offsets), torch.arange(len(x))
     begin, end = offsets[:-1][which], offsets[1:][which]
@@ -227,8 +231,8 @@ _POOLS = ("average", "first", "last", "max", "sqrt", "sum")
 def sequence_pool(
     input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0
 ) -> Variable:
-    """Pool each sequence to one row: sum, average, sqrt (sum / root of length), max, first
-    or last.
+    """Pool each sequence to one row by sum, average, sqrt (sum / root of length), max, first or
+    last.
     """
     del is_test
     helper = LayerHelper("sequence_pool")
@@ -287,7 +291,7 @@ def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Var
 
 @layer
 def sequence_reshape(input: Variable, new_dim: int) -> Variable:
-    """Reshape the values of each sequence to rows of another width."""
+    """Reshape each sequence's values to rows of a different width."""
     helper = LayerHelper("sequence_reshape")
     return _like(helper, "sequence_reshape", {"X": helper.check_input(input)}, new_dim=new_dim)
 

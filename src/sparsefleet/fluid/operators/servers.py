@@ -1,4 +1,4 @@
-"""Operators of programs in a parameter-server job; see `fluid.distributed`."""
+"""Operators for programs in a parameter-server job; see `fluid.distributed`."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ _AMP = AmpConfig()
 
 @op("cast", "X")
 def cast_op(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
-    """Convert to a dtype. by_place: replace float16 with the device's native type, bfloat16 on a
-    CPU.
+    """Convert to a dtype. by_place: replace float16 with the device's native type (bfloat16 on a
+    CPU).
     """
     is_chosen = by_place and out_dtype == "float16"
     return x.to(half_dtype(_AMP, x.device) if is_chosen else getattr(torch, out_dtype))
@@ -96,7 +96,7 @@ def _reshape_shape(
         elif before == 0:
             sizes[place] = 0
     elif before >= 0 and before != after:
-        raise ValueError(f"{list(x)} cannot become {given}")
+        raise ValueError(f"shape {list(x)} cannot be changed to {given}")
     return [tuple(sizes)]
 
 
@@ -115,7 +115,7 @@ def reshape_op(
     shape: Sequence[int] = (),
     shape_places: Sequence[int] = (),
 ) -> Tensor:
-    """Change the shape: 0 keeps the size of x there, -1 takes what is left."""
+    """Change the shape; 0 keeps x's size there, and -1 takes what is left."""
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(sizes)])
 
@@ -137,7 +137,7 @@ def _squeezed(x: Shape, **attrs: Any) -> list[Shape] | None:
     if not axes:
         return None
     if any(not -len(x) <= axis < len(x) for axis in axes):
-        raise ValueError(f"axes {axes} are not within the {len(x)} axes of the input")
+        raise ValueError(f"axes {axes} are out of range for an input with {len(x)} axes")
     dropped = {axis % len(x) for axis in axes if x[axis] in (1, -1)}
     return [tuple(size for place, size in enumerate(x) if place not in dropped)]
 
@@ -197,7 +197,7 @@ def _concat_shape(
     rank = len(shapes[0])
     axis = attrs.get("axis", 0)
     if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is not within the {rank} axes of the inputs")
+        raise ValueError(f"axis {axis} is out of range for inputs with {rank} axes")
     axis %= rank
     made = common_shape(shapes, {axis})
     along = [shape[axis] for shape in shapes]
@@ -212,7 +212,7 @@ def concat_op(
     axis: int = 0,
     lods: list[Any] | None = None,
 ) -> Any:
-    """Concatenate; along the first axis, the sequences of all inputs follow each other."""
+    """Concatenate; along the first axis, all inputs' sequences follow one another."""
     made = torch.cat(tensors, axis if axis_tensor is None else int(axis_tensor))
     return made if lods is None else (made, _joined(lods[0]))
 
@@ -231,7 +231,7 @@ def _stacked(shapes: list[Shape], **attrs: Any) -> list[Shape]:
     made = common_shape(shapes)
     axis = attrs.get("axis", 0)
     if not -len(made) - 1 <= axis <= len(made):
-        raise ValueError(f"axis {axis} is not within {-len(made) - 1}..{len(made)}")
+        raise ValueError(f"axis must be in {-len(made) - 1}..{len(made)}, got {axis}")
     axis %= len(made) + 1
     return [(*made[:axis], len(shapes), *made[axis:])]
 
@@ -249,7 +249,7 @@ def _split_shapes(
     if axis_tensor is not None:
         return [(-1,) * len(x)] * (num or len(sections))
     if not -len(x) <= axis < len(x):
-        raise ValueError(f"axis {axis} is not within the {len(x)} axes of the input")
+        raise ValueError(f"axis {axis} is out of range for an input with {len(x)} axes")
     axis %= len(x)
     if num:
         if x[axis] >= 0 and x[axis] % num:
@@ -258,7 +258,7 @@ def _split_shapes(
     elif -1 in sections and x[axis] >= 0 and not parts:
         sections[sections.index(-1)] = x[axis] - sum(size for size in sections if size >= 0)
     elif -1 not in sections and x[axis] >= 0 and sum(sections) != x[axis]:
-        raise ValueError(f"sections {sections} do not add up to {x[axis]}")
+        raise ValueError(f"sections {sections} must add up to {x[axis]}")
     return [(*x[:axis], size, *x[axis + 1 :]) for size in sections]
 
 
@@ -309,7 +309,7 @@ def expand_op(
     expand_times: Sequence[int] = (),
     expand_times_places: Sequence[int] = (),
 ) -> Tensor:
-    """Repeat x along each axis as often as given."""
+    """Repeat x along each axis the given number of times."""
     times = run_sizes(expand_times, times_tensor, parts, expand_times_places)
     if len(times) != x.dim():
         raise ValueError(f"expand_times has {len(times)} numbers, expected {x.dim()}")
@@ -319,7 +319,9 @@ def expand_op(
 def _expanded_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
     del attrs
     if len(x) != len(target):
-        raise ValueError(f"x has {len(x)} axes, but the target has {len(target)}")
+        raise ValueError(
+            f"x has {len(x)} axes, but the target has {len(target)}; expected the same number"
+        )
     return [target]
 
 
@@ -327,7 +329,9 @@ def _expanded_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
 def expand_as_op(x: Tensor, target: Tensor) -> Tensor:
     """Repeat x until it is as large as the target."""
     if any(size % part for size, part in zip(target.shape, x.shape, strict=True)):
-        raise ValueError(f"{list(target.shape)} is not a multiple of {list(x.shape)}")
+        raise ValueError(
+            f"the target shape {list(target.shape)} is not a multiple of {list(x.shape)}"
+        )
     return x.repeat(*(size // part for size, part in zip(target.shape, x.shape, strict=True)))
 
 
@@ -357,7 +361,7 @@ def reverse_op(x: Tensor, *, axis: Sequence[int]) -> Tensor:
 
 @layer
 def cast(x: Variable, dtype: Any) -> Variable:
-    """Convert to another dtype."""
+    """Convert to a different dtype."""
     helper = LayerHelper("cast")
     return helper.add("cast", {"X": helper.check_input(x, "x")}, {"out_dtype": dtype_name(dtype)})
 
@@ -366,7 +370,7 @@ def cast(x: Variable, dtype: Any) -> Variable:
 def concat(
     input: Variable | Sequence[Variable], axis: int | Variable = 0, name: str | None = None
 ) -> Variable:
-    """Concatenate along an axis; for an array, its elements."""
+    """Concatenate along an axis; for an array, concatenate its elements."""
     helper = LayerHelper("concat", name)
     inputs = [input] if isinstance(input, Variable) else list(input)
     given: dict[str, Any] = {"X": list(map(helper.check_input, inputs))}
@@ -383,7 +387,7 @@ def _joined_elements(
 ) -> Variable:
     """Concatenate or stack the elements of an array along an axis."""
     if len(inputs) != 1 or isinstance(axis, Variable):
-        raise helper.refuse("takes one array and an axis that is a number")
+        raise helper.refuse("expected one array and a number as the axis")
     (array,) = inputs
     out, index = helper.new_variable(array.dtype), helper.new_variable("int32", stop_gradient=True)
     attrs = {"axis": axis, "use_stack": use_stack}
@@ -405,7 +409,7 @@ def reshape(
     inplace: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Change the shape: 0 keeps the size of x there, one -1 takes what is left."""
+    """Change the shape; 0 keeps x's size there, and one -1 takes what is left."""
     helper = LayerHelper("reshape2", name)
     del inplace
     inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
@@ -426,7 +430,7 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
 
 @layer
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Remove these axes of size 1; all such axes if none are given."""
+    """Remove these axes of size 1, or all of them if none are given."""
     helper = LayerHelper("squeeze", name)
     return helper.add("squeeze2", {"X": helper.check_input(input)}, {"axes": list(axes)})
 
@@ -467,7 +471,7 @@ def split(
     dim: int | Variable = -1,
     name: str | None = None,
 ) -> list[Variable]:
-    """Split along an axis: into a number of equal parts, or parts of these sizes."""
+    """Split along an axis into a number of equal parts, or into parts of these sizes."""
     helper = LayerHelper("split", name)
     if not isinstance(num_or_sections, (int, list, tuple)):
         raise TypeError(f"num_or_sections must be a number or a list, got {num_or_sections!r}")
@@ -501,7 +505,7 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
     helper = LayerHelper("unstack")
     count = helper.check_input(x, "x").shape[axis] if num is None else num
     if count < 0:
-        raise helper.refuse(f"the size of axis {axis} of {x} is unknown: pass num")
+        raise helper.refuse(f"the size of axis {axis} of {x} is unknown; pass num")
     outs = [helper.new_variable(x.dtype) for _ in range(count)]
     helper.append_op("unstack", {"X": x}, {"Y": outs}, {"axis": axis})
     return outs
@@ -509,7 +513,7 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 
 @layer
 def expand(x: Variable, expand_times: Sizes, name: str | None = None) -> Variable:
-    """Repeat x along each axis as often as given."""
+    """Repeat x along each axis the given number of times."""
     helper = LayerHelper("expand", name)
     inputs, attrs = sizes_of(helper, "expand_times", expand_times, "ExpandTimes")
     inputs["X"] = helper.check_input(x, "x")
@@ -518,7 +522,7 @@ def expand(x: Variable, expand_times: Sizes, name: str | None = None) -> Variabl
 
 @layer
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
-    """Repeat x until it has the shape of another variable."""
+    """Repeat x until it has a different variable's shape."""
     helper = LayerHelper("expand_as", name)
     target = helper.check_input(target_tensor, "target_tensor")
     return helper.add("expand_as", {"X": helper.check_input(x, "x"), "target_tensor": target})

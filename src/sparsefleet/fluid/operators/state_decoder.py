@@ -1,4 +1,4 @@
-"""Decoders of `fluid.contrib`: one cell, trained step by step and then searched with a beam."""
+"""Decoders from `fluid.contrib`: one cell, trained step by step and then searched with a beam."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 class InitState:
     """The initial value of a state: `init`, or `value` with the batch size of init_boot.
 
-    need_reorder: init is in batch order, not in that of the step inputs.
+    need_reorder: whether init is in batch order, not in the step inputs' order.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class _Decoder(Protocol):
 
 
 class StateCell:
-    """One step of a decoder: inputs and states by name, and the function that updates states.
+    """One step of a decoder, with inputs and states by name and the function that updates states.
 
     out_state: the state that predictions are made from.
 
@@ -103,7 +103,7 @@ class StateCell:
         return list(self._first)
 
     def enter(self, decoder: _Decoder) -> None:
-        """Become the cell of a decoder; a cell can be in only one at a time."""
+        """Become a decoder's cell; a cell can be in only one decoder at a time."""
         if self._decoder is not None:
             raise ValueError("the StateCell is already in a decoder; close its block() first")
         self._decoder = decoder
@@ -117,7 +117,7 @@ class StateCell:
         """Return the current value of a state."""
         self._begin()
         if state_name not in self._current:
-            raise ValueError(f"there is no state {state_name!r}; states are {self.state_names}")
+            raise ValueError(f"there is no state {state_name!r}; the states are {self.state_names}")
         return self._current[state_name]
 
     def get_input(self, input_name: str) -> Variable:
@@ -141,7 +141,9 @@ class StateCell:
         self._begin()
         for name, value in inputs.items():
             if name not in self.inputs:
-                raise ValueError(f"there is no input {name!r}; inputs are {sorted(self.inputs)}")
+                raise ValueError(
+                    f"there is no input {name!r}; the inputs are {sorted(self.inputs)}"
+                )
             self.inputs[name] = value
         if self._updater is None:
             raise ValueError("the StateCell has no updater; decorate one with @state_updater")
@@ -159,7 +161,7 @@ class StateCell:
         return self._current[self._out_state]
 
     def _begin(self) -> None:
-        """Replace initial values with the states of the step, at the first use in a decoder."""
+        """Replace initial values with the step's states, on first use in a decoder."""
         if self._decoder is None or self._before:
             return
         for name, first in self._first.items():
@@ -209,7 +211,7 @@ class TrainingDecoder:
         return self._rnn
 
     def step_input(self, x: Variable) -> Variable:
-        """Return the current item of the sequences of x."""
+        """Return the current item of the sequences in x."""
         self._check("step_input")
         return self._rnn.step_input(x)
 
@@ -226,7 +228,9 @@ class TrainingDecoder:
     def __call__(self, *args: Any, **kwargs: Any) -> Variable | list[Variable]:
         """Return the results as sequences."""
         if self._status != self.AFTER_DECODER:
-            raise ValueError("TrainingDecoder: its results are available after block() is closed")
+            raise ValueError(
+                "TrainingDecoder: its results are only available after block() is closed"
+            )
         return self._rnn(*args, **kwargs)
 
     def _check(self, what: str) -> None:
@@ -235,7 +239,9 @@ class TrainingDecoder:
 
 
 class BeamSearchDecoder:
-    """Searches for the best sequences with a cell: `decode()`, or a custom step in `block()`."""
+    """Searches for the best sequences with a cell, with `decode()` or a custom step in
+    `block()`.
+    """
 
     BEFORE_BEAM_SEARCH_DECODER = 0
     IN_BEAM_SEARCH_DECODER = 1
@@ -271,7 +277,7 @@ class BeamSearchDecoder:
         self._zero = fill_constant([1], "int64", 0)
         self._limit = fill_constant([1], "int64", max_len)
         self._condition = less_than(self._counter, self._limit)
-        self._arrays: dict[str, Variable] = {}  # by the name of what was read
+        self._arrays: dict[str, Variable] = {}  # keyed by the name of the variable that was read
         self._updates: list[tuple[Variable, Variable]] = []
         self._found: dict[str, Variable] = {}  # arrays of ids and scores
         self._status = self.BEFORE_BEAM_SEARCH_DECODER
@@ -311,7 +317,7 @@ class BeamSearchDecoder:
         fill_constant([1], "bool", False, out=self._condition)
 
     def decode(self) -> None:
-        """Define the usual step: look up the last words, run the cell, keep the best words."""
+        """Define the usual step: look up the last words, run the cell, and keep the best words."""
         with self.block():
             ids = self.read_array(self._first[0], is_ids=True)
             scores = self.read_array(self._first[1], is_scores=True)
@@ -320,7 +326,9 @@ class BeamSearchDecoder:
             kept: list[tuple[Variable, Variable]] = []
             for name, first in self._inputs.items():
                 if name not in self._cell.inputs:
-                    raise ValueError(f"input_var_dict: the cell has no input {name!r}")
+                    raise ValueError(
+                        f"input_var_dict has {name!r}, which is not an input of the cell"
+                    )
                 value = self.read_array(first)
                 given[name] = sequence_expand(value, scores)
                 kept.append((value, given[name]))
@@ -348,10 +356,12 @@ class BeamSearchDecoder:
                         self.update_array(before, after)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return what the last step passed to `update_array`; in the first step `init`."""
+        """Return the value that the last step passed to `update_array` or, in the first step,
+        `init`.
+        """
         self._check("read_array")
         if is_ids and is_scores:
-            raise ValueError("an array cannot hold ids and scores at once")
+            raise ValueError("an array cannot hold both ids and scores")
         with self._outside():
             array = array_write(self._helper.check_input(init, "init"), self._zero)
         if is_ids or is_scores:
@@ -361,7 +371,9 @@ class BeamSearchDecoder:
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set what `read_array` returns in the next step; array: what it returned in this one."""
+        """Set the value that `read_array` returns in the next step; `array` is its result in
+        this step.
+        """
         self._check("update_array")
         found = self._arrays.get(self._helper.check_input(array, "array").name)
         if found is None:
@@ -371,7 +383,9 @@ class BeamSearchDecoder:
     def __call__(self) -> tuple[Variable, ...]:
         """Return the ids and scores of the best sequences."""
         if self._status != self.AFTER_BEAM_SEARCH_DECODER:
-            raise ValueError("BeamSearchDecoder: its results are available after block() is closed")
+            raise ValueError(
+                "BeamSearchDecoder: its results are only available after block() is closed"
+            )
         if set(self._found) != {"ids", "scores"}:
             raise ValueError("read ids and scores with read_array(is_ids=True) and is_scores=True")
         return tuple(

@@ -1,4 +1,4 @@
-"""Detections: scored boxes, with overlapping ones suppressed."""
+"""Detections, which are scored boxes with overlapping ones suppressed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ Lods = list[Any]
 
 
 def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: float) -> Tensor:
-    """Return indices of boxes, best first, that overlap no better one by more than the limit."""
+    """Return the indices of boxes, best first, that overlap no better one by more than the
+    limit.
+    """
     order = scores.argsort(descending=True, stable=True)
     shared = overlaps(boxes[order], boxes[order], extra)
     kept: list[int] = []
@@ -51,14 +53,16 @@ def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: f
 
 
 def best_places(scores: Tensor, threshold: float, count: int) -> Tensor:
-    """Return indices of scores above the threshold, best first; at most `count` if that is >= 0."""
+    """Return the indices of scores above the threshold, best first; at most `count` if it is >=
+    0.
+    """
     places = (scores > threshold).nonzero().reshape(-1)
     order = scores[places].argsort(descending=True, stable=True)
     return places[order[:count] if count >= 0 else order]
 
 
 def lod_of_lengths(lengths: Sequence[int]) -> Any:
-    """Return a LoD of one level from lengths."""
+    """Return a one-level LoD from lengths."""
     return (torch.tensor([0, *lengths]).cumsum(0),)
 
 
@@ -82,9 +86,9 @@ def multiclass_nms_op(
     nms_eta: float,
     background_label: int,
 ) -> tuple[list[Tensor], Any]:
-    """Return rows (label, score, box) of each image: boxes [N, M, 4], scores [N, C, M].
+    """Return rows (label, score, box) for each image: boxes [N, M, 4], scores [N, C, M].
 
-    Or boxes [M, C, 4] and scores [M, C] with a LoD of images.
+    Also takes boxes [M, C, 4] and scores [M, C] with a LoD of images.
     """
     extra = 0.0 if normalized else 1.0
     by_lod = scores.dim() == 2
@@ -197,7 +201,7 @@ def yolo_box_op(
     clip_bbox: bool = True,
     scale_x_y: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the boxes and class scores of a YOLOv3 head [N, A (5 + C), H, W]."""
+    """Return a YOLOv3 head's boxes and class scores: [N, A (5 + C), H, W]."""
     count, _, height, width = x.shape
     sizes = torch.tensor(list(anchors), dtype=x.dtype).reshape(-1, 2)
     head = x.reshape(count, len(sizes), 5 + class_num, height, width)
@@ -248,7 +252,7 @@ def generate_proposals_op(
     min_size: float,
     eta: float,
 ) -> tuple[list[Tensor], Any]:
-    """Return the best boxes of a region proposal network in each image."""
+    """Return a region proposal network's best boxes in each image."""
     del lods
     flat_anchors, flat_variances = anchors.reshape(-1, 4), variances.reshape(-1, 4)
     rois, chances, lengths = [], [], []
@@ -281,7 +285,7 @@ def _level_shapes(rois: Shape, **settings: Any) -> list[Shape]:
 
 
 def _unscaled(info: Tensor) -> Tensor:
-    """Return height and width unscaled: the image was already scaled."""
+    """Return the height and width unscaled, since the image was already scaled."""
     return torch.cat([info[:2], info.new_ones(1)])
 
 
@@ -320,7 +324,7 @@ def collect_fpn_proposals_op(
     *,
     post_nms_topN: int,  # noqa: N803  Fluid's name
 ) -> Tensor:
-    """Return the best boxes of all levels."""
+    """Return the best boxes on all levels."""
     order = torch.cat([one.reshape(-1) for one in scores]).argsort(descending=True, stable=True)
     return torch.cat(rois)[order[:post_nms_topN]]
 
@@ -352,7 +356,7 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Return rows (label, score, box) of boxes that overlap no better one of their class."""
+    """Return rows (label, score, box) for boxes that overlap no better one in their class."""
     helper = LayerHelper("multiclass_nms", name)
     return _suppressed(
         helper,
@@ -384,7 +388,7 @@ def multiclass_nms2(
     return_index: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Apply `multiclass_nms`; return_index: also return the indices of the boxes."""
+    """Apply `multiclass_nms`; return_index also returns the boxes' indices."""
     helper = LayerHelper("multiclass_nms2", name)
     attrs = op_settings("multiclass_nms2", locals())
     out, index = _suppressed(helper, bboxes, scores, attrs)
@@ -430,7 +434,7 @@ def detection_output(
     nms_eta: float = 1.0,
     return_index: bool = False,
 ) -> Any:
-    """Return the detections of an SSD head: decode boxes, compute probabilities, drop overlaps."""
+    """Return an SSD head's detections: decode boxes, compute probabilities, drop overlaps."""
     helper = LayerHelper("detection_output")
     boxes = box_coder(prior_box, prior_box_var, loc, code_type="decode_center_size")
     chances = transpose(softmax(scores), perm=[0, 2, 1])
@@ -452,7 +456,7 @@ def yolo_box(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> tuple[Variable, ...]:
-    """Return boxes and class scores of a YOLOv3 head."""
+    """Return a YOLOv3 head's boxes and class scores."""
     helper = LayerHelper("yolo_box", name)
     if not isinstance(anchors, (list, tuple)):
         raise TypeError(f"anchors must be a list, got {anchors!r}")
@@ -479,7 +483,7 @@ def generate_proposals(
     eta: float = 1.0,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the best boxes of a region proposal network, and their probabilities."""
+    """Return a region proposal network's best boxes, and their probabilities."""
     helper = LayerHelper("generate_proposals", name)
     inputs = {
         "Scores": scores,
@@ -526,7 +530,7 @@ def collect_fpn_proposals(
     post_nms_top_n: int,
     name: str | None = None,
 ) -> Variable:
-    """Return the best boxes of all pyramid levels."""
+    """Return the best boxes on all pyramid levels."""
     helper = LayerHelper("collect_fpn_proposals", name)
     count = max_level - min_level + 1
     inputs = {

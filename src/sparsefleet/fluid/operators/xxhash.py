@@ -21,7 +21,7 @@ Numbers = NDArray[Any]
 
 
 def xxhash64(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
-    """Return the hash of each row: uint8[N, K] -> uint64[N].
+    """Return each row's hash: uint8[N, K] -> uint64[N].
 
     >>> hex(xxhash64(np.frombuffer(b"abc", dtype=np.uint8)[None])[0])
     '0x44bc2cf5ad770999'
@@ -90,7 +90,7 @@ _Q1, _Q2, _Q3, _Q4, _Q5 = (
 
 
 def xxhash32(rows: NDArray[np.uint8], seed: int = 0) -> Numbers:
-    """Return the 32-bit hash of each row: uint8[N, K] -> uint32[N]; K a multiple of 4.
+    """Return each row's 32-bit hash: uint8[N, K] -> uint32[N]; K must be a multiple of 4.
 
     >>> hex(xxhash32(np.frombuffer(b"abcd", dtype=np.uint8)[None])[0])
     '0xa3643705'

@@ -22,19 +22,19 @@ __all__ = ["ExponentialMovingAverage", "ModelAverage", "plain_parameters"]
 
 
 def plain_parameters(program: Program, user: str) -> list[Parameter]:
-    """Return all parameters of a program; raise ConfigError if one is in a table."""
+    """Return all of a program's parameters; raise ConfigError if one is in a table."""
     found = program.global_block().all_parameters()
     for parameter in found:
         if parameter.is_table:
             raise ConfigError(
-                f"{user} needs all rows of '{parameter.name}' in each step, but it is an "
-                "embedding with is_sparse=True: use is_sparse=False"
+                f"{user} needs all rows of '{parameter.name}' in each step, but it is an embedding "
+                "with is_sparse=True; use is_sparse=False"
             )
     return found
 
 
 class _Average(ABC):
-    """Two programs: one replaces the parameters with averages, the other restores them."""
+    """Two programs, one that replaces the parameters with averages and one that restores them."""
 
     def __init__(self, every: Sequence[Parameter]) -> None:
         parameters = [one for one in every if one.do_model_average is not False]
@@ -63,11 +63,13 @@ class _Average(ABC):
 
     @abstractmethod
     def _apply_to(self, helper: LayerHelper, parameter: Parameter, out: Variable) -> None:
-        """Add operators that write the average of a parameter to `out`."""
+        """Add operators that write a parameter's average to `out`."""
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Use averages as parameters in the block; restore them after it if need_restore."""
+        """Use averages as parameters in the block, and restore the parameters after it if
+        need_restore.
+        """
         executor.run(self.apply_program)
         try:
             yield
@@ -76,7 +78,7 @@ class _Average(ABC):
                 self.restore(executor)
 
     def restore(self, executor: Any) -> None:
-        """Restore the parameters from before `apply`."""
+        """Restore the parameters to their values before `apply`."""
         executor.run(self.restore_program)
 
 
@@ -86,8 +88,8 @@ class ExponentialMovingAverage(_Average):
     thres_steps: a float32[1] variable with the number of steps; limits the decay to (1 + steps) /
     (10 + steps). As in Fluid, an int64 one has no effect.
 
-    Call `update` after minimize. As in Fluid, `apply` corrects the averages themselves for their
-    start at 0: apply once, or at the end, rather than between steps.
+    Call `update` after minimize. As in Fluid, `apply` corrects the averages themselves for starting
+    at 0, so apply once, or at the end, rather than between steps.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class ModelAverage(_Average):
 
 
 def _accumulators(helper: LayerHelper, parameter: Parameter) -> dict[str, Variable]:
-    """Return slot of average_accumulates -> variable, with Fluid's names."""
+    """Return average_accumulates slot -> variable, with Fluid's names."""
     sums = {"Sum1": "sum_1", "Sum2": "sum_2", "Sum3": "sum_3"}
     counts = {
         "NumAccumulates": "num_accumulates",
@@ -203,6 +205,6 @@ def _accumulators(helper: LayerHelper, parameter: Parameter) -> dict[str, Variab
 
 
 def _kept_here(like: Variable, name: str) -> Variable:
-    """Create a persistent variable of the default program."""
+    """Create a persistent variable in the default program."""
     block = default_main_program().global_block()
     return block.create_var(name, like.shape, like.dtype, persistable=True, stop_gradient=True)

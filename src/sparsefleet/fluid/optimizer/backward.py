@@ -1,4 +1,4 @@
-"""Gradients of a program: one operator that calls autograd."""
+"""Compute a program's gradients with one operator that calls autograd."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def append_backward(
 ) -> list[tuple[Parameter, Variable]]:
     """Add the backward pass of a loss of shape [1]; return parameters and their gradients.
 
-    checkpoints: variables, or names, between which activations are recomputed in this pass instead
-    of being kept. By default all are kept.
+    checkpoints: variables or names between which activations are recomputed in this pass instead of
+    being kept. By default, all are kept.
 
-    The gradient of any variable that the loss depends on is then `<name>@GRAD`, that of another
-    loss `<name>@GRAD_0` and so on.
+    The gradient of any variable that the loss depends on is then `<name>@GRAD`; for a second loss
+    it is `<name>@GRAD_0`, and so on.
     """
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"{call_site()}: callbacks must be a list, got {callbacks!r}")
@@ -55,7 +55,7 @@ def append_backward(
 
 
 def computed_gradients(parameters: Sequence[Any] | None) -> list[tuple[Any, Any]]:
-    """Return parameters and the gradients that `backward` left at them in imperative mode."""
+    """Return parameters and the gradients that `backward` computed for them in imperative mode."""
     from sparsefleet.fluid.dygraph.eager import hold_gradient
 
     if parameters is None:
@@ -75,14 +75,15 @@ def gradients(
 ) -> list[Variable | None]:
     """Return the summed gradients of targets with respect to inputs; None for unrelated inputs.
 
-    What is computed from these gradients has gradients, too.
+    Values computed from these gradients have gradients, too.
     """
     target_list = _as_list(targets)
     input_list = _as_list(inputs)
     given = _as_list(target_gradients) or [None] * len(target_list)
     if len(given) != len(target_list):
         raise ValueError(
-            f"target_gradients: {len(given)} for {len(target_list)} targets, expected one for each"
+            f"got {len(given)} target_gradients for {len(target_list)} targets, expected one for "
+            "each"
         )
     for what, items in (("targets", target_list), ("inputs", input_list)):
         if any(not isinstance(item, Variable) for item in items):
@@ -115,13 +116,13 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> Any:
-    """Return `gradients`; for a single input, its gradient instead of a list."""
+    """Return `gradients`; for a single input, return its gradient instead of a list."""
     found = gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 
 
 def _check_names(what: str, items: Any) -> None:
-    """Raise TypeError unless it is None or a collection of variables and names."""
+    """Raise TypeError unless the argument is None or a collection of variables and names."""
     if items is None:
         return
     if isinstance(items, (Variable, str)) or not isinstance(items, (list, tuple, set, frozenset)):
@@ -149,7 +150,7 @@ def _check_target(target: Any, gradient: Any) -> None:
 
 
 def _weighted_sum(targets: Sequence[Variable], weights: Sequence[Variable | None]) -> Variable:
-    """Return a scalar whose gradients are the sum of those of the targets."""
+    """Return a scalar whose gradients are the sum of the targets' gradients."""
     from sparsefleet.fluid import layers
 
     totals = []
@@ -171,7 +172,7 @@ def _append_grad_suffix_(name: str) -> str:
 
 def _block_of(loss: Any) -> Block:
     if not isinstance(loss, Variable) or loss.block is None:
-        raise TypeError(f"{call_site()}: the loss must be a Variable of a program, got {loss!r}")
+        raise TypeError(f"{call_site()}: the loss must be a Variable in a program, got {loss!r}")
     return loss.block
 
 
@@ -189,7 +190,9 @@ def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> se
 
 
 def _sources(block: Block, targets: Sequence[str], stopped: Collection[str]) -> list[Variable]:
-    """Return the variables with a gradient: those that affect the target and let gradients pass."""
+    """Return the variables that have a gradient: those that affect the target and let gradients
+    pass.
+    """
     known_vars = block.visible_vars()
     needed = set(targets)
     for op in reversed(block.ops):
@@ -220,7 +223,7 @@ def _add(
         made = []
         for source in sources:
             name = source.grad_name
-            while name in taken:  # belongs to another loss, and may still be fetched
+            while name in taken:  # belongs to a different loss, and may still be fetched
                 name = unique_name.generate(source.grad_name)
             made.append(block.create_var(name, source.shape, source.dtype, stop_gradient=True))
         block.append_op(

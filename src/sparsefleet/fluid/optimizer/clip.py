@@ -1,4 +1,4 @@
-"""Gradient clipping before the update."""
+"""Clip gradients before the update."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Pairs = list[tuple[Parameter, Variable]]
 
 
 class GradientClipBase(ABC):
-    """Base class of all clips.
+    """Base class for all clips.
 
-    need_clip: a function of a parameter that says whether its gradient is clipped; by default all.
+    need_clip: a function that says whether a parameter's gradient is clipped; by default, all are.
     """
 
     def __init__(self, need_clip: Callable[[Any], bool] | None = None) -> None:
@@ -47,11 +47,11 @@ class GradientClipBase(ABC):
         self._need_clip = need_clip
 
     def group(self) -> Any:
-        """Return the group; gradients with equal groups are clipped together."""
+        """Return the group; gradients in the same group are clipped together."""
         return id(self)
 
     def apply(self, pairs: Pairs) -> Pairs:
-        """Add operators to the program of the gradients; return what to update with."""
+        """Add operators to the gradients' program; return the gradients to update with."""
         known = [(p, g) for p, g in pairs if g is not None]
         chosen = [(p, g) for p, g in known if self._need_clip is None or self._need_clip(p)]
         clipped = {p.name: g for p, g in self._clipped(chosen)} if chosen else {}
@@ -96,7 +96,7 @@ class GradientClipByNorm(GradientClipBase):
 
 
 class GradientClipByGlobalNorm(GradientClipBase):
-    """Scales the gradients of a group to a joint norm of at most clip_norm."""
+    """Scales a group's gradients to a joint norm of at most clip_norm."""
 
     def __init__(
         self,
@@ -123,8 +123,9 @@ ClipByGlobalNorm = GradientClipByGlobalNorm
 
 
 class ErrorClipByValue:
-    """For `Variable._set_error_clip`: clips the variable's gradient to min..max; min is -max by
-    default."""
+    """Clips a variable's gradient to min..max, for `Variable._set_error_clip`; min is -max by
+    default.
+    """
 
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max, self.min = float(max), -float(max) if min is None else float(min)
@@ -134,9 +135,9 @@ class ErrorClipByValue:
 
 
 def error_clip_callback(block: Any, context: Any) -> None:
-    """Do nothing: every backward pass clips the gradients that `_set_error_clip` asks for.
+    """Do nothing, since every backward pass clips the gradients that `_set_error_clip` asks for.
 
-    For `append_backward(callbacks=[...])`.
+    Used with `append_backward(callbacks=[...])`.
     """
 
 
@@ -158,7 +159,7 @@ def set_gradient_clip(
     param_list: Sequence[Parameter | str] | None = None,
     program: Program | None = None,
 ) -> None:
-    """Clip the gradients of these or all parameters in later `minimize` calls."""
+    """Clip the gradients of these parameters, or of all, in later `minimize` calls."""
     if not isinstance(clip, GradientClipBase):
         raise TypeError(f"clip must be a fluid.clip.GradientClipBy... object, got {clip!r}")
     block = (program or default_main_program()).global_block()
@@ -170,7 +171,7 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:
-    """Apply the clips set by `set_gradient_clip` or ParamAttr."""
+    """Apply the clips that were set by `set_gradient_clip` or ParamAttr."""
     groups: dict[Any, tuple[GradientClipBase, Pairs]] = {}
     for parameter, gradient in param_grads:
         clip = parameter.gradient_clip_attr
@@ -180,9 +181,9 @@ def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:
         norm, wanted = (getattr(known, "clip_norm", None) for known in (clip, first))
         if norm != wanted:
             raise ConfigError(
-                f"the gradient of '{parameter.name}' has clip_norm {norm}, that of "
-                f"'{members[0][0].name}' in the same group '{clip.group()}' has {wanted}: use "
-                "the same value, or another group_name"
+                f"the gradient of '{parameter.name}' has clip_norm {norm}, but "
+                f"'{members[0][0].name}' in the same group '{clip.group()}' has {wanted}; use the "
+                "same value, or a different group_name"
             )
         members.append((parameter, gradient))
     clipped = {p.name: g for clip, pairs in groups.values() for p, g in clip.apply(pairs)}

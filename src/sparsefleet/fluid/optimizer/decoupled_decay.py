@@ -18,11 +18,13 @@ __all__ = ["extend_with_decoupled_weight_decay"]
 def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[Optimizer]:
     """Return a subclass that also subtracts `coeff * parameter` from each parameter.
 
-    Its first argument is weight_decay, the coefficient; apply_decay_param_fun, by keyword, selects
-    by name which parameters decay.
+    Its first argument is weight_decay, the coefficient; the keyword argument apply_decay_param_fun
+    selects by name which parameters decay.
     """
     if not isinstance(base_optimizer, type) or not issubclass(base_optimizer, Optimizer):
-        raise TypeError(f"expected a class of fluid.optimizer, got {base_optimizer!r}")
+        raise TypeError(
+            f"base_optimizer must be a class from fluid.optimizer, got {base_optimizer!r}"
+        )
 
     class OptimizerWithDecoupledWeightDecay(base_optimizer):  # type: ignore[misc, valid-type]
         """The optimizer with decoupled weight decay."""

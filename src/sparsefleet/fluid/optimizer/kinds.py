@@ -1,4 +1,4 @@
-"""The optimizers of Fluid, with its defaults."""
+"""Fluid's optimizers, with its defaults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Rate = float | Variable
 
 
 class SGDOptimizer(Optimizer):
-    """p -= rate * g."""
+    """Plain SGD: p -= rate * g."""
 
     type = "sgd"
 
@@ -70,7 +70,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
-    """Momentum. Fluid sends only the largest gradients between GPUs after rampup_begin_step."""
+    """Momentum. After rampup_begin_step, Fluid sends only the largest gradients between GPUs."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
 
 
 class LarsMomentumOptimizer(Optimizer):
-    """Momentum with a rate per parameter, from the ratio of its norm to its gradient's."""
+    """Momentum with a rate per parameter, from the ratio of its norm to its gradient's norm."""
 
     type = "lars_momentum"
     accumulators = (("Velocity", "velocity", 0.0),)
@@ -189,7 +189,7 @@ class DecayedAdagradOptimizer(Optimizer):
 
 
 class _WithBetas(Optimizer):
-    """Running means of the gradient and its magnitude."""
+    """Adam-like updates with running means of the gradient and its magnitude."""
 
     def __init__(
         self,
@@ -223,8 +223,8 @@ class AdamOptimizer(_WithBetas):
 
     Moments keep moving a rare row in the steps between its batches. A table does not touch rows
     without gradients, so it applies the whole movement at once: the sum over the following steps
-    equals a plain step with beta1 = 0 at Adam's rate of that time. With lazy_mode rows wait for
-    their gradients, and count their own steps.
+    equals a plain step with beta1 = 0 at Adam's rate at that time. With lazy_mode, rows wait for
+    their gradients and count their own steps.
     """
 
     type = "adam"
@@ -281,7 +281,7 @@ class AdamaxOptimizer(_WithBetas):
 class LambOptimizer(_WithBetas):
     """Adam with a rate per parameter, scaled by its norm (You et al. 2019).
 
-    exclude_from_weight_decay_fn: returns whether a parameter is left without weight decay.
+    exclude_from_weight_decay_fn: returns whether to exclude a parameter from weight decay.
     """
 
     type = "lamb"

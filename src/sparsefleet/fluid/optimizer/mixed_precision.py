@@ -1,4 +1,4 @@
-"""Training in half precision with float32 parameters."""
+"""Train in half precision with float32 parameters."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class AutoMixedPrecisionLists:
     """Lists of operators in half precision (white), in float32 (black), or like their inputs
     (gray).
 
-    An operator in no list is black. The sets are those of Fluid 1.8.5; custom ones take precedence.
+    An operator in no list is black. The sets are Fluid 1.8.5's; custom ones take precedence.
 
     custom_black_varnames: operators that read or write these variables are black.
 
@@ -106,7 +106,9 @@ class AutoMixedPrecisionLists:
     ) -> None:
         white, black = set(custom_white_list or ()), set(custom_black_list or ())
         if white & black:
-            raise ValueError(f"operators in both custom lists: {', '.join(sorted(white & black))}")
+            raise ValueError(
+                f"custom lists must not overlap, but both have {', '.join(sorted(white & black))}"
+            )
         self.white_list = (white_list - black) | white
         self.black_list = (black_list - white) | black
         self.gray_list = gray_list - white - black
@@ -124,8 +126,8 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
     """Insert a `cast` wherever a value passes between float32 and half-precision operators.
 
     Outputs of white operators are declared float16, which becomes bfloat16 on the CPU. Parameters
-    stay float32: operators read copies. Only the outermost block is rewritten; what inner blocks
-    read or write stays float32, as do table rows.
+    stay float32, and operators read copies. Only the outermost block is rewritten; variables that
+    inner blocks read or write stay float32, as do table rows.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -149,7 +151,7 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
 
 
 def _kinds(block: Block, lists: AutoMixedPrecisionLists) -> list[Kind | None]:
-    """Return the kind of each operator; None where nothing before it has one."""
+    """Return the kind of each operator, or None where nothing before it has one."""
     black_names = lists.black_varnames | _names_of_bodies(block) | _names_made_twice(block)
     kind_of: dict[str, Kind | None] = {}  # the latest operator that wrote a variable
     found: list[Kind | None] = []
@@ -185,7 +187,9 @@ def _names_of_bodies(block: Block) -> set[str]:
 
 
 def _names_made_twice(block: Block) -> set[str]:
-    """Return variables written more than once: a variable has one type for all its writers."""
+    """Return variables written more than once, since a variable has one type for all its
+    writers.
+    """
     found: set[str] = set()
     made: set[str] = set()
     for op in block.ops:
@@ -274,7 +278,7 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
         self._scaled_loss: Variable | None = None
 
     def get_loss_scaling(self) -> Variable:
-        """Return the variable with the loss scale: float32[1]."""
+        """Return the variable that holds the loss scale: float32[1]."""
         if self._scale is None:
             self._scale = _state("loss_scaling", "float32", self._first_scale)
         return self._scale
@@ -311,7 +315,7 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
                 ]
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """Add the optimizer's updates; with a dynamic scale only if all gradients are finite."""
+        """Add the optimizer's updates; with a dynamic scale, only if all gradients are finite."""
         if self._is_dynamic:
             with _default_main().role_guard("backward"):
                 params_grads = self._kept_if_finite(params_grads)
@@ -352,12 +356,12 @@ def decorate(
 ) -> OptimizerWithMixedPrecision:
     """Return an optimizer whose `minimize` runs white operators in half precision.
 
-    That is bfloat16 on a CPU, float16 on a GPU; parameters and optimizer state are float32. The
+    This is bfloat16 on a CPU and float16 on a GPU; parameters and optimizer state are float32. The
     loss, and with it all gradients, is scaled in the backward pass.
 
-    use_dynamic_loss_scaling: a scale that grows by incr_ratio after more than incr_every_n_steps
-    finite steps in a row, and shrinks by decr_ratio after more than decr_every_n_nan_or_inf others.
-    A step with a non-finite gradient changes nothing else.
+    use_dynamic_loss_scaling: use a scale that grows by incr_ratio after more than
+    incr_every_n_steps finite steps in a row, and shrinks by decr_ratio after more than
+    decr_every_n_nan_or_inf others. A step with a non-finite gradient changes nothing else.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):

@@ -1,4 +1,6 @@
-"""Base of all optimizers: backward pass, clipping, weight decay, one update per parameter."""
+"""Base class for all optimizers: backward pass, clipping, weight decay, one update per
+parameter.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Pairs = list[tuple[Parameter, Variable]]
 
 
 class Optimizer:
-    """Base class of all optimizers; use one of its subclasses.
+    """Base class for all optimizers; use one of its subclasses.
 
     learning_rate: a number, or a variable such as one from a schedule.
     regularization: for parameters without their own.
@@ -44,7 +46,7 @@ class Optimizer:
     type = ""
     """The operator that updates a parameter."""
     accumulators: tuple[tuple[str, str, float], ...] = ()
-    """Slot of the operator, name and initial value of each state variable of a parameter."""
+    """The operator slot, name and initial value of each of a parameter's state variables."""
 
     def __init__(
         self,
@@ -65,13 +67,13 @@ class Optimizer:
         self._name = name
         self._rates: dict[Program, Variable] = {}
         self._states: dict[str, Variable] = {}
-        """What is kept for parameters in imperative mode, by name."""
+        """The optimizer's state for parameters in imperative mode, by name."""
         self._rate_of_step: Variable | None = None
 
     # -- overridden by kinds --------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Return the attrs of the operator."""
+        """Return the operator's attrs."""
         return {}
 
     def settings_of(self, parameter: Parameter) -> dict[str, Any]:
@@ -80,15 +82,15 @@ class Optimizer:
         return self.settings()
 
     def table_settings(self) -> dict[str, Any] | None:
-        """Return the `sparsefleet.optim` class and fields for rows; None if there is none."""
+        """Return the `sparsefleet.optim` class and fields for rows, or None if there is none."""
         return None
 
     def table_rate(self, rate: Variable) -> Variable:
-        """Return the learning rate of rows for a given rate of parameters."""
+        """Return the learning rate for rows, given the rate for parameters."""
         return rate
 
     def extra_inputs(self) -> dict[str, Variable]:
-        """Return settings that are variables, by the slots of the operator."""
+        """Return settings that are variables, by operator slot."""
         return {}
 
     def first_value(self, name: str, value: float) -> float:
@@ -130,7 +132,7 @@ class Optimizer:
     def apply_optimize(
         self, loss: Variable, startup_program: Program | None, params_grads: Pairs
     ) -> list[Operator]:
-        """Call `apply_gradients` in the program of the loss."""
+        """Call `apply_gradients` in the loss's program."""
         assert loss.block is not None
         with program_guard(loss.block.program, startup_program or default_startup_program()):
             return self.apply_gradients(params_grads)
@@ -139,7 +141,8 @@ class Optimizer:
         """Add the update of each parameter, in the order of their names."""
         if not params_grads:
             warnings.warn(
-                "nothing to train: the loss does not depend on any parameter", stacklevel=2
+                "there is nothing to train, because the loss does not depend on any parameter",
+                stacklevel=2,
             )
         program = default_main_program()
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
@@ -212,7 +215,7 @@ class Optimizer:
             default_startup_program().changed()
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable:
-        """Return the variable with the learning rate."""
+        """Return the variable that holds the learning rate."""
         program = program or default_main_program()
         if in_dygraph_mode():
             return self._rate_now()
@@ -253,14 +256,14 @@ class Optimizer:
             parameter.clear_gradient()  # type: ignore[union-attr]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer state in imperative mode, and the state of the schedule."""
+        """Return the optimizer state and the schedule's state in imperative mode."""
         found: dict[str, Any] = dict(self._states)
         if hasattr(self._rate, "state_dict"):
             found["LR_Scheduler"] = self._rate.state_dict()
         return found
 
     def set_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+        """Resume from the result of `state_dict`."""
         from sparsefleet.fluid.dygraph.eager import kept_variable
 
         if hasattr(self._rate, "set_dict") and "LR_Scheduler" in state_dict:

@@ -1,4 +1,4 @@
-"""Optimizers that wrap another one: gradient merging, look-ahead, recomputation."""
+"""Optimizers that wrap another optimizer: gradient merging, look-ahead, recomputation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OptimizerWrapper(ABC):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Minimize the loss; the returned gradients are those of one batch."""
+        """Minimize the loss; the returned gradients are for one batch."""
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         return self.apply_optimize(loss, startup_program, pairs), pairs
 
@@ -61,7 +61,7 @@ class OptimizerWrapper(ABC):
     def apply_optimize(
         self, loss: Variable, startup_program: Program | None, params_grads: Pairs
     ) -> list[Operator]:
-        """Call `apply_gradients` in the program of the loss."""
+        """Call `apply_gradients` in the loss's program."""
         assert loss.block is not None
         with program_guard(loss.block.program, startup_program or default_startup_program()):
             return self.apply_gradients(params_grads)
@@ -72,11 +72,11 @@ class OptimizerWrapper(ABC):
 
 
 class GradientMergeOptimizer(OptimizerWrapper):
-    """Updates at every k_steps-th run with the merged gradients of those runs.
+    """Updates on every k_steps-th run with the merged gradients from those runs.
 
-    This trains on a batch k_steps times as large in the memory of one. In between nothing is
-    updated, neither parameters nor optimizer state; learning-rate schedules count runs. Embeddings
-    with is_sparse=True become plain parameters.
+    This trains on a batch k_steps times as large with the memory of one. In between, neither
+    parameters nor optimizer state are updated; learning-rate schedules count runs. Embeddings with
+    is_sparse=True become plain parameters.
 
     avg: use the mean of the gradients; otherwise their sum.
 
@@ -130,7 +130,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
 
 
 class LookaheadOptimizer:
-    """Look-ahead (Zhang et al. 2019): every k steps, moves slow parameters by alpha."""
+    """Look-ahead (Zhang et al. 2019), which moves slow parameters by alpha every k steps."""
 
     def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
         if not isinstance(inner_optimizer, (Optimizer, OptimizerWrapper)):
@@ -176,8 +176,8 @@ class LookaheadOptimizer:
 class RecomputeOptimizer(OptimizerWrapper):
     """Wraps an optimizer with a backward pass that keeps only checkpoints.
 
-    What the forward pass computes before the last checkpoint is discarded and recomputed when the
-    backward pass needs it: results are the same, dropout included.
+    Values that the forward pass computes before the last checkpoint are discarded and recomputed
+    when the backward pass needs them; results are the same, including dropout.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -203,17 +203,17 @@ class RecomputeOptimizer(OptimizerWrapper):
         no_grad_set: Collection[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Minimize the loss; grad_clip replaces that of the optimizer."""
+        """Minimize the loss; grad_clip replaces the optimizer's own."""
         if grad_clip is not None:
             self._optimizer._grad_clip = grad_clip
         return super().minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def load(self, state_dict: object) -> None:
-        """Refuse, like Fluid: a program's state is loaded by `fluid.load`."""
-        raise NotImplementedError("RecomputeOptimizer has no load(): use fluid.load")
+        """Raise an error, like Fluid, because `fluid.load` loads a program's state."""
+        raise NotImplementedError("RecomputeOptimizer has no load(); use fluid.load")
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
-        """Set the variables, or names, to keep."""
+        """Set the variables or names to keep."""
         for item in checkpoints:
             if not isinstance(item, (str, Variable)):
                 raise TypeError(f"a checkpoint must be a Variable or its name, got {item!r}")

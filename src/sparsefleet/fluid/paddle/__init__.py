@@ -1,4 +1,4 @@
-"""Runs scripts that import `paddle` unchanged, with sparsefleet behind that name."""
+"""Run scripts that import `paddle` unchanged, with sparsefleet under that name."""
 
 from sparsefleet.fluid.paddle.as_paddle import PROVIDED_PATH, environment_with_paddle
 

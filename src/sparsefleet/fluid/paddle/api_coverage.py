@@ -1,4 +1,4 @@
-"""Reports which names used by public Fluid programs are supported."""
+"""Report which names used by public Fluid programs are supported."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class ApiName:
     """The name as programs write it; the part before the first dot may be a class, fleet[ps] ..."""
 
     programs: int
-    """Public programs that use it."""
+    """Number of public programs that use it."""
 
     core_programs: int
-    """The programs among them about recommendation, matching and parameter servers."""
+    """Number of those programs that are about recommendation, matching or parameter servers."""
 
     is_here: bool
 
 
 def coverage() -> list[ApiName]:
-    """Return all names, the most used first."""
+    """Return all names, most used first."""
     starts = _starts()
     with open(_NAMES, encoding="utf-8", newline="") as file:
         return [
@@ -73,14 +73,16 @@ class PublicName:
     """Whether it resolves under its path."""
 
     cases: int
-    """Cases of the original's own tests, among those tried, that use the name and pass there."""
+    """Number of cases, among those tried from the original's tests, that use the name and pass
+    there.
+    """
 
     passing: int
-    """The cases among them that also pass here, when last measured."""
+    """Number of those cases that also pass here, when last measured."""
 
 
 def public_names() -> list[PublicName]:
-    """Return the public names of Fluid 1.8.5, in order."""
+    """Return Fluid 1.8.5's public names, in order."""
     with open(_PUBLIC, encoding="utf-8", newline="") as file:
         return [_public_name(row) for row in csv.DictReader(file)]
 
@@ -93,7 +95,7 @@ def _public_name(row: dict[str, str]) -> PublicName:
 
 
 def _resolves(name: str) -> bool:
-    """Return whether `paddle.fluid.layers.fc` and the like exist, imported as programs do."""
+    """Return whether a path such as `paddle.fluid.layers.fc` exists, imported as programs do."""
     module, _, last = name.rpartition(".")
     top, _, rest = module.removeprefix("paddle").removeprefix(".").partition(".")
     if not top:
@@ -108,7 +110,7 @@ def _resolves(name: str) -> bool:
 
 
 def _starts() -> dict[str, list[Start]]:
-    """Return, for each first part of a name, the objects in which to look up the rest."""
+    """Return, for each first part of a name, the objects to look up the rest in."""
     fleet = "incubate.fleet"
     servers = f"{fleet}.parameter_server.distribute_transpiler"
     strategies = [

@@ -1,4 +1,4 @@
-"""`python -m sparsefleet.as_paddle train.py args...`: runs a script that imports `paddle`."""
+"""`python -m sparsefleet.as_paddle train.py args...`: run a script that imports `paddle`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PROVIDED_PATH = str(Path(__file__).parent / "provided")
 def environment_with_paddle(variables: Mapping[str, str]) -> dict[str, str]:
     """Return `variables` changed so that child processes find this `paddle` first.
 
-    `python` is then this interpreter: pipe commands call it by that name, and another one may not
-    have sparsefleet.
+    `python` is then this interpreter, because pipe commands call it by that name and a different
+    one may not have sparsefleet.
 
     >>> found = environment_with_paddle({"PYTHONPATH": "/mine"})["PYTHONPATH"]
     >>> found == f"{PROVIDED_PATH}{os.pathsep}/mine"
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     if wrong:
         print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
         return 2
-    # A new interpreter, not runpy: the script is __main__ as usual, also for multiprocessing, and
-    # no part of sparsefleet is loaded before the script imports it.
+    # Uses a new interpreter, not runpy, so that the script is __main__ as usual, also for
+    # multiprocessing, and no part of sparsefleet is loaded before the script imports it.
     command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment_with_paddle(os.environ))
@@ -72,19 +72,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _mistake(arguments: Sequence[str]) -> str:
     if sys.flags.ignore_environment:
-        return "python -E and -I ignore PYTHONPATH, through which scripts find paddle: omit them"
+        return "python -E and -I ignore PYTHONPATH, which scripts need to find paddle; omit them"
     if not arguments:
         return "no script was given"
     first = arguments[0]
     if first == "-m":
-        return "" if len(arguments) > 1 else "-m needs the name of a module"
+        return "" if len(arguments) > 1 else "-m needs a module name"
     if first.startswith("-"):
-        return f"unknown flag {first}; flags of the script come after its name"
+        return f"unknown flag {first}; the script's flags come after its name"
     return "" if os.path.exists(first) else f"script {first!r} does not exist"
 
 
 def _interpreter_flags(num_arguments: int) -> list[str]:
-    """Return the interpreter options of this process, such as -u or -W error."""
+    """Return this process's interpreter options, such as -u or -W error."""
     *flags, _ = sys.orig_argv[1 : len(sys.orig_argv) - num_arguments]  # the last one is this module
     if flags and flags[-1].startswith("-") and flags[-1].endswith("m"):  # -m, or as in -um
         flags[-1] = flags[-1][:-1]

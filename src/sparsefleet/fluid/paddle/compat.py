@@ -19,7 +19,7 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with bytes decoded, also in lists, sets and dicts; `inplace` modifies those.
+    """Return `obj` with bytes decoded, also within lists, sets and dicts; `inplace` modifies those.
 
     >>> to_text([b"a", "b", 3])
     ['a', 'b', 3]
@@ -28,7 +28,8 @@ def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with strings encoded, also in lists, sets and dicts; `inplace` modifies those.
+    """Return `obj` with strings encoded, also within lists, sets and dicts; `inplace` modifies
+    those.
 
     >>> to_bytes({"a"})
     {b'a'}
@@ -55,7 +56,7 @@ def floor_division(x: Any, y: Any) -> Any:
 
 def get_exception_message(exc: BaseException) -> str:
     """Return the exception's message."""
-    assert exc is not None, "get_exception_message takes an exception, got None"
+    assert exc is not None, "get_exception_message needs an exception, got None"
     return str(exc)
 
 

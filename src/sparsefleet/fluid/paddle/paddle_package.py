@@ -70,7 +70,7 @@ def restore_numpy() -> None:
     """Add names that NumPy removed, and restore old behavior.
 
     An array of one element converts to a number whatever its number of dimensions. `numpy.array` of
-    lists of unequal lengths is an array of objects. Numbers are shown without their type.
+    lists of unequal length returns an array of objects. Numbers are shown without their type.
     """
     convert_one_element_arrays(np.ndarray)
     np.set_printoptions(legacy="1.25")
@@ -96,7 +96,7 @@ def _old_array(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def restore_python() -> None:
-    """Add what Python removed: `time.clock`, and abstract classes in `collections`."""
+    """Add names that Python removed: `time.clock`, and the abstract classes in `collections`."""
     _add(time, "clock", time.process_time)
     for name in collections.abc.__all__:
         _add(collections, name, getattr(collections.abc, name))
@@ -127,7 +127,7 @@ __getattr__ = known_names("paddle", "paddle", _HOMES)
 def provide(package: str) -> None:
     """Make `import paddle.fluid...`, old names of Python and NumPy, and Fluid's logs work.
 
-    package: the name under which the package is imported; any name other than "paddle" is a tool
+    package: the name that the package is imported under; any name other than "paddle" means a tool
     scanning all modules, and nothing is done.
     """
     if package != "paddle":
@@ -140,11 +140,11 @@ def provide(package: str) -> None:
 
 
 def enable_static() -> None:
-    """Do nothing: layers always add operators to programs."""
+    """Do nothing, since layers always add operators to programs."""
 
 
 class AliasFinder(MetaPathFinder):
-    """Finds `package.name.rest` as the module `homes[name].rest` itself, not as a copy.
+    """Resolves `package.name.rest` to the module `homes[name].rest` itself, not to a copy.
 
     homes: name -> the module it stands for; names that are not modules are not found.
 

@@ -1,4 +1,4 @@
-"""`paddle.utils.plot`: curves drawn while a notebook or script trains."""
+"""`paddle.utils.plot`, which draws curves while a notebook or script trains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlotData:
 class Ploter:
     """Curves with these titles, drawn by Matplotlib; needs `pip install matplotlib`.
 
-    With the environment variable DISABLE_PLOT=True it draws nothing, and needs nothing.
+    With the environment variable DISABLE_PLOT=True, it draws nothing and does not need Matplotlib.
     """
 
     def __init__(self, *args: str) -> None:
@@ -43,11 +43,11 @@ class Ploter:
     def append(self, title: str, step: float, value: float) -> None:
         """Add a point to the curve with this title."""
         if title not in self._curves:
-            raise AssertionError(f"no curve {title!r}; there are {sorted(self._curves)}")
+            raise AssertionError(f"no curve {title!r}; the curves are {sorted(self._curves)}")
         self._curves[title].append(step, value)
 
     def plot(self, path: str | None = None) -> None:
-        """Draw all curves into a file, or in place of the notebook cell's last output."""
+        """Draw all curves to a file, or in place of the notebook cell's last output."""
         if self._is_off:
             return
         drawn = {title: curve for title, curve in self._curves.items() if curve.step}

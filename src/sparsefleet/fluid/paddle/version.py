@@ -1,4 +1,4 @@
-"""`paddle.version`: the release whose API is provided."""
+"""`paddle.version`, with the release whose API is provided."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLUID_VERSION = "1.8.5"
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
-    """Raise an error unless the version is in range; "0.0.0.0" stands for any.
+    """Raise an error unless the version is in range; "0.0.0.0" means any version.
 
     >>> require_version("1.6.0")
     """
@@ -37,10 +37,12 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
     installed = tuple(int(part) for part in (major, minor, patch, rc))
     low, high = _parts(min_version), None if max_version is None else _parts(max_version)
     if not any(installed):
-        warnings.warn("the version is 0.0.0.0, a developer's: it is not checked", stacklevel=2)
+        warnings.warn(
+            "the version is 0.0.0.0, a developer's version, so it is not checked", stacklevel=2
+        )
     elif low > installed or (high is not None and high < installed):
         raise Exception(
-            f"the program requires Fluid {min_version} to {max_version or 'any'}; this is "
+            f"the program requires Fluid {min_version} to {max_version or 'any'}, but this is "
             f"{'.'.join(map(str, installed[:3]))}"
         )
 
@@ -61,7 +63,7 @@ rc = "0"
 istaged = True
 
 commit = "sparsefleet"
-"""Fluid prints the commit of its source here."""
+"""Print the commit, as Fluid does with its source's commit."""
 
 with_mkl = "OFF"
 

@@ -104,7 +104,7 @@ def test_batches_dealt_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
     assert list(distributed_batch_reader(batches)()) == [1, 3, 5]
     monkeypatch.setenv("PADDLE_TRAINER_ID", "2")
-    with pytest.raises(ValueError, match="is 2, expected less than PADDLE_TRAINERS_NUM 2"):
+    with pytest.raises(ValueError, match="must be less than PADDLE_TRAINERS_NUM, 2, got 2"):
         distributed_batch_reader(batches)
 
 
@@ -173,7 +173,7 @@ def test_pslib_minimizes_the_losses_of_several_programs() -> None:
             losses.append(fluid.layers.mean(fluid.layers.fc(rows, 1)))
         startups.append(startup)
     optimizer = fleet.distributed_optimizer(fluid.optimizer.Adam(0.1), {"table_first": {}})
-    with pytest.raises(ValueError, match="scopes must have an entry per loss"):
+    with pytest.raises(ValueError, match="scopes must have one entry per loss"):
         optimizer.minimize(losses, [fluid.Scope()], startups)
     operators, pairs = optimizer.minimize(losses, [fluid.Scope()] * 2, startups)
     assert {parameter.name for parameter, _ in pairs} >= {"table_first", "table_second"}

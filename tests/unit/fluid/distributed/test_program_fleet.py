@@ -145,7 +145,7 @@ def test_the_optimizer_and_the_strategy_are_checked() -> None:
         fleet.distributed_optimizer(sgd(), "sync")  # type: ignore[arg-type]
     network = Network.build(ids_and_numbers)
     optimizer = fleet.distributed_optimizer(sgd(), DistributeTranspilerConfig())
-    with pytest.raises(TypeError, match="loss must be one Variable"):
+    with pytest.raises(TypeError, match="loss must be a Variable"):
         optimizer.minimize([network.loss])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="startup_program"):
         optimizer.minimize(network.loss, startup_program=[network.startup])  # type: ignore[arg-type]

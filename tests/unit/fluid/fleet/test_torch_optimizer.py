@@ -23,7 +23,7 @@ def test_strategy_chooses_mode_and_threads() -> None:
     assert fleet.model.mode.name == "geo"
     with fleet.step():
         distributed.minimize(model(torch.arange(3)).sum())
-    with pytest.raises(ConfigError, match=r"got \[3, 1\]: reduce it with .mean"), fleet.step():
+    with pytest.raises(ConfigError, match=r"got \[3, 1\]; reduce it with .mean"), fleet.step():
         distributed.minimize(model(torch.arange(3)))
     fleet.stop_worker()
 

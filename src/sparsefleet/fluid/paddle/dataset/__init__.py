@@ -1,4 +1,4 @@
-"""Readers of the public data sets in Fluid's examples, each loaded on first use."""
+"""Readers for the public data sets in Fluid's examples, each loaded on first use."""
 
 from sparsefleet.fluid.unknown_names import known_names
 

@@ -1,6 +1,6 @@
-"""CIFAR: small color images. A sample is (pixels float32[3072] in 0..1, class).
+"""CIFAR, small color images. A sample is (pixels float32[3072] in 0..1, class).
 
-Reads the binary archives; the Python ones would have to be unpickled.
+This reads the binary archives, because the Python ones would have to be unpickled.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _PIXELS = 3 * 32 * 32
 
 
 def train10(cycle: bool = False) -> Reader:
-    """Return a reader of the 50,000 training images of 10 classes; `cycle` repeats them."""
+    """Return a reader of the 50,000 training images in 10 classes; `cycle` repeats them."""
     return _reader(_cifar10(), "data_batch", 1, cycle)
 
 
 def test10(cycle: bool = False) -> Reader:
-    """Return a reader of the 10,000 test images of 10 classes; `cycle` repeats them."""
+    """Return a reader of the 10,000 test images in 10 classes; `cycle` repeats them."""
     return _reader(_cifar10(), "test_batch", 1, cycle)
 
 
 def train100() -> Reader:
-    """Return a reader of the 50,000 training images of 100 classes."""
+    """Return a reader of the 50,000 training images in 100 classes."""
     return _reader(_cifar100(), "train.bin", 2)
 
 
 def test100() -> Reader:
-    """Return a reader of the 10,000 test images of 100 classes."""
+    """Return a reader of the 10,000 test images in 100 classes."""
     return _reader(_cifar100(), "test.bin", 2)
 
 

@@ -1,4 +1,4 @@
-"""Downloads and caches the files of data sets."""
+"""Download and cache the files of data sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["DATA_HOME", "UNKNOWN", "download", "md5file", "numbered_words"]
 
 
 DATA_HOME = os.path.expanduser("~/.cache/paddle/dataset")
-"""Paddle's own cache, so that existing downloads are used. A script may assign another folder."""
+"""Paddle's own cache, so that existing downloads are used. A script may assign a different
+folder.
+"""
 
 _TIMEOUT_S = 30.0
 
@@ -30,8 +32,8 @@ def md5file(fname: str) -> str:
 def download(url: str, module_name: str, md5sum: str, save_name: str | None = None) -> str:
     """Return the path of a data set's file, DATA_HOME/module_name/name; download it if missing.
 
-    A file there with another MD5 sum is replaced. Raises RuntimeError naming file and URL if the
-    download fails.
+    A file there with a different MD5 sum is replaced. Raises RuntimeError naming the file and URL
+    if the download fails.
     """
     folder = os.path.join(DATA_HOME, module_name)
     path = os.path.join(folder, save_name or url.split("/")[-1])
@@ -66,9 +68,9 @@ UNKNOWN = "<unk>"
 
 
 def numbered_words(counts: Mapping[str, int], more_than: int) -> dict[str, int]:
-    """Return word -> number, the most frequent first; UNKNOWN, for all others, is last.
+    """Return word -> number, most frequent first; UNKNOWN, for all other words, is last.
 
-    more_than: only words that occur more often get a number.
+    more_than: only words that occur more often than this get a number.
 
     >>> numbered_words({"b": 2, "a": 2, "rare": 1, "c": 3}, 1)
     {'c': 0, 'a': 1, 'b': 2, '<unk>': 3}

@@ -1,4 +1,4 @@
-"""CoNLL 2005: semantic roles. Letters: T words of a sentence.
+"""CoNLL 2005, semantic roles. Letters: T words in a sentence.
 
 A sample has nine lists of T numbers: the words; five of the verb's context, each repeated (two
 words before, one before, the verb's position, one after, two after); the verb, repeated; 1 near the
@@ -50,7 +50,7 @@ def get_embedding() -> str:
 
 
 def test() -> Reader:
-    """Return a reader of the test set, the only free part; examples train on it."""
+    """Return a reader of the test set, the only free part, which examples train on."""
     words, verbs, labels = get_dict()
     path = _file(DATA_URL, DATA_MD5)
 
@@ -92,7 +92,9 @@ def _numbered(names: Sequence[str]) -> dict[str, int]:
 
 
 def _label_numbers(labels: Sequence[str]) -> dict[str, int]:
-    """Number the labels: B-X and I-X adjacent, O last; sorted, so that all processes agree."""
+    """Number the labels, with B-X and I-X adjacent and O last, sorted so that all processes
+    agree.
+    """
     tags = sorted({label[2:] for label in labels if label.startswith(("B-", "I-"))})
     return _numbered([*(f"{part}-{tag}" for tag in tags for part in "BI"), "O"])
 
@@ -104,7 +106,7 @@ def _word_at(sentence: Sequence[str], place: int) -> str:
 
 
 def _propositions(path: str) -> Iterator[tuple[list[str], str, list[str]]]:
-    """Yield (words, verb, labels) for each verb of each sentence."""
+    """Yield (words, verb, labels) for each verb in each sentence."""
     with tarfile.open(path) as archive:
         lines = zip(_gzip_lines(archive, _WORDS), _gzip_lines(archive, _PROPS), strict=True)
         sentence: list[str] = []
@@ -141,5 +143,5 @@ def _tags(column: Sequence[str]) -> list[str]:
             tags.append(f"I-{current}" if inside else "O")
             inside = inside and text == "*"
         else:
-            raise ValueError(f"CoNLL label {text!r}: expected brackets around *")
+            raise ValueError(f"CoNLL label must have brackets around *, got {text!r}")
     return tags

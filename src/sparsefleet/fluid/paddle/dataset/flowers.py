@@ -1,4 +1,4 @@
-"""Oxford flowers: photographs of 102 kinds. A sample is (pixels float32[3 * 224 * 224], class).
+"""Oxford flowers, photographs of 102 kinds. A sample is (pixels float32[3 * 224 * 224], class).
 
 Labels and parts are MATLAB files, which SciPy reads (`pip install scipy`).
 """
@@ -26,7 +26,7 @@ LABEL_URL, LABEL_MD5 = f"{URL_PREFIX}imagelabels.mat", "e0620be6f572b9609742df49
 SETID_URL, SETID_MD5 = f"{URL_PREFIX}setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"
 
 TRAIN_FLAG, TEST_FLAG, VALID_FLAG = "tstid", "trnid", "valid"
-"""Parts of setid.mat. The largest, meant for tests, is for training, as in Paddle."""
+"""The parts in setid.mat. The largest, meant for tests, is used for training, as in Paddle."""
 
 Sample = tuple[bytes, int]
 Mapper = Callable[[Sample], Any]
@@ -54,7 +54,7 @@ def train(
     """Return a reader of the training pictures; `cycle` repeats them.
 
     mapper: converts (encoded image, class) to a sample.
-    use_xmap: map in threads, up to `buffered_size` samples ahead, in any order.
+    use_xmap: apply the mapper in threads, up to `buffered_size` samples ahead, in any order.
     """
     return _reader(TRAIN_FLAG, mapper, buffered_size, use_xmap, cycle)
 
@@ -116,6 +116,6 @@ def _matrix(path: str, name: str) -> NDArray[Any]:
     try:
         scipy_io = importlib.import_module("scipy.io")
     except ImportError as error:
-        raise ImportError(f"reading {path} requires SciPy: pip install scipy") from error
+        raise ImportError(f"reading {path} requires SciPy; run pip install scipy") from error
     row: NDArray[Any] = scipy_io.loadmat(path)[name][0]
     return row

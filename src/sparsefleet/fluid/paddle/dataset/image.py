@@ -1,6 +1,6 @@
-"""Pictures for networks: loaded as BGR arrays [height, width, 3], resized, cropped, flipped.
+"""Load pictures as BGR arrays [height, width, 3]; resize, crop and flip them.
 
-Pictures are decoded and resized by Pillow (`pip install pillow`).
+Pictures are decoded and resized with Pillow (`pip install pillow`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def center_crop(im: Picture, size: int, is_color: bool = True) -> Picture:
 
 
 def random_crop(im: Picture, size: int, is_color: bool = True) -> Picture:
-    """Return a random part of a picture, `size` by `size`, drawn by NumPy's generator."""
+    """Return a random part of a picture, `size` by `size`, drawn with NumPy's generator."""
     del is_color
     top, left = (np.random.randint(0, side - size + 1) for side in im.shape[:2])
     return im[top : top + size, left : left + size]
@@ -127,10 +127,10 @@ def load_and_transform(
 def batch_images_from_tar(
     data_file: str, dataset_name: str, img2label: Mapping[str, int], num_per_batch: int = 1024
 ) -> str:
-    """Write the archive's labeled pictures into files of `num_per_batch`; return their list's path.
+    """Write the archive's labeled pictures into files of `num_per_batch`; return the list's path.
 
-    Each file is a pickled dict with `label` and `data`, the encoded pictures. Files of an earlier
-    call are used again.
+    Each file is a pickled dict with `label` and `data`, the encoded pictures. Files from an earlier
+    call are reused.
     """
     folder = f"{data_file}_{dataset_name}_batch"
     listed = os.path.join(folder, f"{dataset_name}.txt")
@@ -169,4 +169,4 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        raise ImportError("decoding images requires Pillow: pip install pillow") from error
+        raise ImportError("decoding images requires Pillow; run pip install pillow") from error

@@ -1,4 +1,4 @@
-"""Penn Treebank: sentences, as ngrams of word numbers or as whole sequences."""
+"""Penn Treebank sentences, as n-grams of word numbers or as whole sequences."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Reader = Callable[[], Iterator[Any]]
 
 
 class DataType:
-    """The kind of sample: NGRAM, n numbers; SEQ, (<s> + sentence, sentence + <e>)."""
+    """The kind of sample: NGRAM is n numbers, SEQ is (<s> + sentence, sentence + <e>)."""
 
     NGRAM = 1
     SEQ = 2
 
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
-    """Return word -> number for words that occur more often than `min_word_freq`."""
+    """Return word -> number for words that occur more than `min_word_freq` times."""
     counts: Counter[str] = Counter()
     for name in ("train", "valid"):
         for words in _sentences(name):
@@ -41,7 +41,7 @@ def build_dict(min_word_freq: int = 50) -> dict[str, int]:
 def train(word_idx: Mapping[str, int], n: int, data_type: int = DataType.NGRAM) -> Reader:
     """Return a reader of the training text.
 
-    n: size of an n-gram; for sequences, the maximum length (0: no limit).
+    n: size of an n-gram; for sequences, the maximum length (0 for no limit).
     """
     return _reader("train", word_idx, n, data_type)
 

@@ -1,4 +1,4 @@
-"""MNIST: handwritten digits. A sample is (pixels float32[784] in -1..1, digit)."""
+"""MNIST, handwritten digits. A sample is (pixels float32[784] in -1..1, digit)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def reader_creator(image_filename: str, label_filename: str, buffer_size: int) -
         images, labels = _idx(image_filename, _IMAGES), _idx(label_filename, _LABELS)
         if len(images) != len(labels):
             raise ValueError(
-                f"{image_filename} has {len(images)} images, {label_filename} has "
+                f"{image_filename} has {len(images)} images, but {label_filename} has "
                 f"{len(labels)} labels"
             )
         for start in range(0, len(images), buffer_size):
@@ -76,9 +76,7 @@ def _idx(path: str, magic: int) -> NDArray[Any]:
         content = file.read()
     (found,) = struct.unpack_from(">I", content)
     if found != magic:
-        raise ValueError(
-            f"{path}: not an IDX file of this kind: it starts with {found}, expected {magic}"
-        )
+        raise ValueError(f"{path}: expected an IDX file that starts with {magic}, found {found}")
     sizes = struct.unpack_from(f">{found % 256}I", content, 4)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * len(sizes))
     return values.reshape(sizes)

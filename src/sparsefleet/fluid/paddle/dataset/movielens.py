@@ -1,7 +1,7 @@
-"""MovieLens 1M: movie ratings by users.
+"""MovieLens 1M, movie ratings by users.
 
-A sample is [user, gender, age class, job, movie, categories, words of the title, [rating]], with
-ratings from -3 to 5.
+A sample is [user, gender, age class, job, movie, categories, title words, [rating]], with ratings
+from -3 to 5.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def train(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
 
 
 def test(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
-    """Return a reader of a random share `test_ratio`, determined by the seed."""
+    """Return a reader of a random fraction `test_ratio`, determined by the seed."""
     return lambda: _ratings(rand_seed, test_ratio, of_test=True)
 
 
@@ -107,7 +107,7 @@ def movie_categories() -> dict[str, int]:
 
 
 def get_movie_title_dict() -> dict[str, int]:
-    """Return title word, in lower case -> number."""
+    """Return lower-case title word -> number."""
     return _title_words(fetch())
 
 

@@ -1,4 +1,4 @@
-"""Boston house prices. A sample is (13 centred features, price): float64 arrays."""
+"""Boston house prices. A sample is (13 centered features, price), as float64 arrays."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Reader = Callable[[], Iterator[tuple[Array, Array]]]
 
 
 def train() -> Reader:
-    """Return a reader of the first four fifths."""
+    """Return a reader of the first four fifths of the data."""
     return _reader(load_data(fetch())[0])
 
 
 def test() -> Reader:
-    """Return a reader of the last fifth."""
+    """Return a reader of the last fifth of the data."""
     return _reader(load_data(fetch())[1])
 
 
@@ -58,8 +58,8 @@ def load_data(filename: str, feature_num: int = 14, ratio: float = 0.8) -> tuple
         numbers = np.array(file.read().split(), np.float64)
     if numbers.size % feature_num:
         raise ValueError(
-            f"{filename}: {numbers.size} numbers cannot be split into rows of {feature_num}: "
-            "the file may be truncated"
+            f"{filename}: {numbers.size} numbers cannot be split into rows of {feature_num}; the "
+            "file may be truncated"
         )
     rows = numbers.reshape(-1, feature_num)
     features = rows[:, :-1]

@@ -1,4 +1,4 @@
-"""WMT14, French-English. A sample is (source, <s> + target, target + <e>), as word numbers."""
+"""WMT14, French-English. A sample is (source, <s> + target, target + <e>) as word numbers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def gen(dict_size: int) -> Reader:
 
 
 def get_dict(dict_size: int, reverse: bool = True) -> tuple[dict[Any, Any], ...]:
-    """Return the dictionaries of both languages: number -> word; with reverse=False, the
-    inverse.
-    """
+    """Return both languages' dictionaries, number -> word, or the inverse with reverse=False."""
     with tarfile.open(_fetch()) as archive:
         words: tuple[dict[Any, Any], ...] = tuple(
             dict(_words(archive, ending, dict_size)) for ending in ("src.dict", "trg.dict")

@@ -1,4 +1,4 @@
-"""WMT16, English-German. A sample is (source, <s> + target, target + <e>), as word numbers."""
+"""WMT16, English-German. A sample is (source, <s> + target, target + <e>) as word numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def validation(src_dict_size: int, trg_dict_size: int, src_lang: str = "en") -> 
 
 
 def get_dict(lang: str, dict_size: int, reverse: bool = False) -> dict[str, int] | dict[int, str]:
-    """Return word -> number for "en" or "de"; `reverse`: number -> word."""
+    """Return word -> number for "en" or "de"; `reverse` returns number -> word."""
     words = _words(lang, dict_size)
     if reverse:
         return dict(enumerate(words))
@@ -74,7 +74,9 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
 
 
 def _words(lang: str, dict_size: int) -> list[str]:
-    """Return the marks, then words by frequency; cached in a file, one per line, as Paddle does."""
+    """Return the marks, then words by frequency, cached in a file with one per line, as in
+    Paddle.
+    """
     _check_language(lang)
     size = min(dict_size, TOTAL_EN_WORDS if lang == "en" else TOTAL_DE_WORDS)
     path = os.path.join(os.path.dirname(fetch()), f"{lang}_{size}.dict")

@@ -1,6 +1,6 @@
-"""`python -m sparsefleet.distributed.launch`: Fluid's launcher of collective jobs, with its flags.
+"""`python -m sparsefleet.distributed.launch`: Fluid's launcher for collective jobs, with its flags.
 
-Starts one process per GPU of this machine; run the same command on each machine of the job. Unlike
+Starts one process per GPU on this machine; run the same command on each machine in the job. Unlike
 Fluid's, it returns the exit code of the failed process; see `sparsefleet launch`.
 """
 
@@ -32,7 +32,7 @@ class PaddleCluster:
 
     node_ips: tuple[str, ...]
     node_rank: int
-    """The index of this machine."""
+    """This machine's index."""
     endpoints: tuple[str, ...]
 
     @property
@@ -43,7 +43,7 @@ class PaddleCluster:
     def from_first_port(
         cls, node_ips: tuple[str, ...], node_rank: int, port: int | None, num_local: int
     ) -> PaddleCluster:
-        """Use ports starting at `port` on every machine; None: free ports of the only machine.
+        """Use ports starting at `port` on every machine; None uses free ports on the only machine.
 
         >>> PaddleCluster.from_first_port(("10.0.0.7", "10.0.0.8"), 0, 6070, 2).endpoints
         ('10.0.0.7:6070', '10.0.0.7:6071', '10.0.0.8:6070', '10.0.0.8:6071')
@@ -58,7 +58,7 @@ class PaddleCluster:
 def cluster_from_cloud(
     variables: Mapping[str, str], started_port: int | None, num_local: int
 ) -> PaddleCluster:
-    """Read the variables of Paddle's scheduler. Raises ConfigError naming the invalid one."""
+    """Read the variables from Paddle's scheduler. Raises ConfigError naming the invalid one."""
     environ = CheckedEnviron(variables, "--use_paddlecloud needs it")
     node_ips = tuple(text.strip() for text in environ["PADDLE_TRAINERS"].text.split(","))
     environ["POD_IP"].one_of(*node_ips)
@@ -71,7 +71,7 @@ def cluster_from_cloud(
         if len(found) != len(node_ips) * num_ports or num_local > num_ports:
             raise given.refused(
                 f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} machines, "
-                f"but at least {num_local} are needed"
+                f"with at least {num_local} each"
             )
         starts = range(0, len(found), num_ports)
         places = [place for start in starts for place in found[start : start + num_local]]
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     options = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
-        # Without a log directory, all output of the processes is shown.
+        # Without a log directory, all of the processes' output is shown.
         log_dir = options.log_dir or stack.enter_context(tempfile.TemporaryDirectory())
         try:
             config = _config(options, os.environ, log_dir)
@@ -137,13 +137,13 @@ def _make_parser() -> argparse.ArgumentParser:
         "--started_port",
         type=int,
         default=None,
-        help="first port of each machine (default: free ones; several machines: 6070)",
+        help="first port on each machine (default: free ports, or 6070 for several machines)",
     )
     parser.add_argument(
         "--print_config",
         type=bool,
         default=True,
-        help="empty: do not show the settings; any other text shows them, as in Fluid",
+        help="if empty, do not show the settings; any other text shows them, as in Fluid",
     )
     parser.add_argument(
         "--selected_gpus",
@@ -184,7 +184,9 @@ def _config(options: argparse.Namespace, environ: Mapping[str, str], log_dir: st
 
 
 def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
-    """Return the GPU numbers among those visible; see Fluid's FLAGS_selected_gpus."""
+    """Return the numbers of the given GPUs among the visible ones; see Fluid's
+    FLAGS_selected_gpus.
+    """
     if selected is None:
         import torch
 
@@ -198,7 +200,9 @@ def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
     seen = [text.strip() for text in visible.split(",")]
     for text in wanted:
         if text not in seen:
-            raise ConfigError(f"--selected_gpus: {text} is not in CUDA_VISIBLE_DEVICES {visible!r}")
+            raise ConfigError(
+                f"--selected_gpus has {text}, which is not in CUDA_VISIBLE_DEVICES {visible!r}"
+            )
     return tuple(seen.index(text) for text in wanted)
 
 

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     options = parser.parse_args(arguments)
     if not options.print_config:
-        print("launch_ps: --print_config is empty: nothing is started")
+        print("launch_ps: --print_config is empty, so nothing is started")
         return 0
     try:
         config = _config(options)
@@ -101,7 +101,8 @@ def _print_config(options: argparse.Namespace, config: LaunchConfig) -> None:
     print("------------------------------------------------", flush=True)
     if "," in options.cluster_node_ips:
         print(
-            "launch_ps: everything runs on this machine; for several: sparsefleet launch --nodes",
+            "launch_ps: everything runs on this machine; for several machines, use sparsefleet "
+            "launch --nodes",
             file=sys.stderr,
         )
 

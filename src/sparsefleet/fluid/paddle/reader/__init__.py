@@ -1,4 +1,4 @@
-"""Readers of Python data and their decorators: shuffle, map, buffer, batch."""
+"""Readers for Python data and their decorators: shuffle, map, buffer, batch."""
 
 from sparsefleet.fluid.paddle.reader.decorators import (
     batch,

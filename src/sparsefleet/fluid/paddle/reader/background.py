@@ -1,4 +1,4 @@
-"""An iterator that a background thread reads ahead."""
+"""An iterator that a background thread reads ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Background", "WAIT_S", "check_count", "close_iterator", "end_threads
 def check_count(name: str, value: object, low: int = 1) -> int:
     """Return `value` as an int >= `low`; raise ConfigError naming `name` otherwise.
 
-    A float is truncated: old scripts divide sizes with `/`, which was integer division in Python 2.
+    A float is truncated, because old scripts divide sizes with `/`, which Python 2 truncated.
     """
     try:
         count = int(value) if isinstance(value, float) else operator.index(value)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ T = TypeVar("T")
 WAIT_S = 600.0
 """Seconds to wait for an item before raising an error."""
 
-_END_S = 5.0  # for a thread to return from the function it is in
+_END_S = 5.0  # time for a thread to return from its current function
 
 _log = logging.getLogger("sparsefleet.fluid.paddle.reader")
 
@@ -43,10 +43,10 @@ _log = logging.getLogger("sparsefleet.fluid.paddle.reader")
 class Background(Iterator[T]):
     """Iterates over `begin()` with up to `capacity` items read ahead; items must not be None.
 
-    An error of `begin()` or its iterator is raised after the items before it, with its traceback.
+    An error from `begin()` or its iterator is raised after the items before it, with its traceback.
     The thread stops at the end of the items, on `close()`, or when this is garbage-collected.
 
-    what: names the source of the items in messages.
+    what: the name of the items' source, for messages.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Background(Iterator[T]):
         self._wait_s = wait_s
         advice = f"(wait_s): {what} is stuck or too slow"
         self.queue: BatchQueue[T] = BatchQueue(capacity, 1, advice)
-        """The queue between the thread and the consumer; measures how long either waits."""
+        """The queue between the thread and the consumer, which measures how long either waits."""
         thread = threading.Thread(
             target=_produce, args=(begin, self.queue, what), name="sparsefleet-ahead", daemon=True
         )
@@ -79,18 +79,18 @@ class Background(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread; no more items follow. Thread-safe: waiting callers get the end."""
+        """Stop the thread; no more items follow. Thread-safe; waiting callers see the end."""
         self._end()
 
 
 def close_iterator(items: Any) -> None:
-    """Run the clean-up of a generator now."""
+    """Run a generator's clean-up now."""
     if hasattr(items, "close"):
         items.close()
 
 
 def end_threads(threads: list[threading.Thread], queue: BatchQueue[Any], what: str) -> None:
-    """Close the queue that threads write to and wait for them to notice."""
+    """Close the queue that threads write to, and wait for them to notice."""
     queue.close()
     deadline = monotonic() + _END_S
     for thread in threads:
@@ -98,7 +98,7 @@ def end_threads(threads: list[threading.Thread], queue: BatchQueue[Any], what: s
             continue
         thread.join(max(0.0, deadline - monotonic()))
         if thread.is_alive():
-            _log.warning("%s has not returned for %g s: abandoning its thread", what, _END_S)
+            _log.warning("%s has not returned for %g s; abandoning its thread", what, _END_S)
 
 
 def _produce(begin: Callable[[], Iterable[T]], queue: BatchQueue[T], what: str) -> None:

@@ -1,6 +1,6 @@
-"""Batches of NVIDIA DALI pipelines, for both APIs; needs `pip install sparsefleet[dali]`.
+"""Batches from NVIDIA DALI pipelines, for both APIs; needs `pip install sparsefleet[dali]`.
 
-Letters: B samples of a batch.
+Letters: B samples in a batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ class DaliBatches:
     """Passes over DALI pipelines; tensors stay on the device where the pipelines created them.
 
     pipelines: one, or one per place, built or not, all with the same batch size.
-    names: of the outputs. A batch is then a dict name -> tensor [B, ...] for `exe.run(feed=...)`,
-    or a list of them with several pipelines. None: tuples, as `Trainer.fit` takes.
-    size: samples per pass of one pipeline; None: as the reader reports.
+    names: names of the outputs. A batch is then a dict of name -> tensor [B, ...] for
+    `exe.run(feed=...)`, or a list of dicts with several pipelines. With None, batches are tuples,
+    as `Trainer.fit` takes.
+    size: samples per pass of one pipeline; None uses the number that the reader reports.
     reader_name: the pipelines' reader, which knows the number of samples in its shard. It should
     have pad_last_batch=True, so that each pass starts at the first sample. With neither size nor
-    reader_name a pass is endless.
-    last_batch: handling of an incomplete last batch. "fill": as the pipeline returns it; "partial":
-    only samples of this pass; "drop": dropped.
+    reader_name, a pass is endless.
+    last_batch: what to do with an incomplete last batch. "fill" keeps it as the pipeline returns
+    it, "partial" keeps only samples from this pass, "drop" drops it.
 
     Tensors are copies, since pipelines overwrite theirs.
     """
@@ -81,7 +82,9 @@ class DaliBatches:
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
         if self._size is None:
-            raise TypeError("DaliBatches without size and reader_name: a pass has no end")
+            raise TypeError(
+                "DaliBatches has no length without size or reader_name, because a pass has no end"
+            )
         if self._last_batch == "drop":
             return self._size // self._batch_size
         return -(-self._size // self._batch_size)
@@ -106,12 +109,12 @@ class DaliBatches:
             if not output.is_dense_tensor():
                 raise DataError(
                     f"output {self._name_of(place)} of a DALI pipeline has samples of different "
-                    "shapes: resize, crop or pad them in the pipeline"
+                    "shapes; resize, crop or pad them in the pipeline"
                 )
             found.append(from_dlpack(output.as_tensor()).clone())
         if self._names is not None and len(found) != len(self._names):
             raise ConfigError(
-                f"DaliBatches: {len(self._names)} names {self._names} for a pipeline with "
+                f"DaliBatches: got {len(self._names)} names {self._names} for a pipeline with "
                 f"{len(found)} outputs"
             )
         return tuple(found)

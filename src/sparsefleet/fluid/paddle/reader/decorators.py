@@ -56,7 +56,7 @@ def compose(*readers: ReaderFunction, check_alignment: bool = True) -> Resumable
 
 
 def chain(*readers: ReaderFunction) -> ResumableReader:
-    """Read the items of the first reader, then those of the next.
+    """Read the items of the first reader, then the next reader's, and so on.
 
     >>> list(chain(lambda: iter([1, 2]), lambda: iter([3]))())
     [1, 2, 3]
@@ -76,7 +76,7 @@ def firstn(reader: ReaderFunction, n: int) -> ResumableReader:
 def shuffle(reader: ReaderFunction, buf_size: int, *, seed: int | None = None) -> ResumableReader:
     """Read `buf_size` items at a time and return them in random order.
 
-    The order depends on the seed and the pass number: it differs between passes and repeats for the
+    The order depends on the seed and the pass number; it differs between passes and repeats for the
     same seed. seed: None draws one from Python's `random`.
 
     >>> numbers = shuffle(lambda: iter(range(5)), 100, seed=1)
@@ -132,7 +132,7 @@ def distributed_batch_reader(
     own = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     if not 0 <= own < count:
         raise ConfigError(
-            f"PADDLE_TRAINER_ID is {own}, expected less than PADDLE_TRAINERS_NUM {count}"
+            f"PADDLE_TRAINER_ID must be less than PADDLE_TRAINERS_NUM, {count}, got {own}"
         )
 
     def read() -> Iterator[Batch]:

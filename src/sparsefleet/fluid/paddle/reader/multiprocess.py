@@ -1,4 +1,4 @@
-"""Runs several readers at once, each in its own process.
+"""Run several readers at once, each in its own process.
 
 Processes are forks, so a reader may be any function. Items return through pipes between this
 process and its own children, pickled by Python's multiprocessing. Nothing sent by another program
@@ -24,7 +24,7 @@ from sparsefleet.fluid.paddle.reader.resumable import ReaderFunction, ResumableR
 
 __all__ = ["multiprocess_reader"]
 
-_END_S = 5.0  # for a child to exit after it was terminated
+_END_S = 5.0  # time for a child to exit after it was terminated
 _AT_END = "end"
 
 
@@ -37,7 +37,7 @@ def multiprocess_reader(
 ) -> ResumableReader:
     """Read all readers in child processes; items come in order of arrival.
 
-    use_pipe: take items from the children's pipes on demand; otherwise a thread empties the pipes
+    use_pipe: take items from the children's pipes on demand; otherwise, a thread empties the pipes
     into a queue of `queue_size` items.
     wait_s: seconds to wait for an item before raising DataError.
 
@@ -136,7 +136,7 @@ class _InProcesses(ResumableReader):
 def _start(
     number: int, walk: Iterator[tuple[Any, Any]], children: dict[Connection, _Child]
 ) -> None:
-    """Start a child; only it holds its end of the pipe, so that its death is noticed."""
+    """Start a child; only the child holds its end of the pipe, so that its death is noticed."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(
@@ -146,7 +146,7 @@ def _start(
         daemon=True,
     )
     with warnings.catch_warnings():
-        # Newer Pythons warn about forking with threads: a child that hangs runs into the deadline.
+        # Newer Pythons warn about forking with threads; a child that hangs runs into the deadline.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         process.start()
     sending.close()
@@ -156,11 +156,10 @@ def _start(
 def _run_child(
     walk: Iterator[tuple[Any, Any]], sending: Connection, of_parent: list[Connection]
 ) -> None:
-    """Run in the child. It closes the parent's ends, so that writing fails once the parent is
-    gone.
-    """
+    """Run in the child. Closes the parent's ends, so that writing fails once the parent is gone."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its children
+    # The parent gets the signal too, and ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for connection in of_parent:
         connection.close()
     with contextlib.suppress(BrokenPipeError):
@@ -178,7 +177,7 @@ def _run_child(
 def _that_can_be_sent(error: BaseException) -> BaseException | None:
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # an error's own code may raise any other error
+    except Exception:  # an error's own code may raise any error
         return None
     return error
 
@@ -189,8 +188,8 @@ def _read_message(connection: Connection, child: _Child) -> _Message:
     except (EOFError, OSError):
         child.process.join(_END_S)
         raise DataError(
-            f"reader {child.number} of multiprocess_reader: its process {child.process.pid} died "
-            f"with exit code {child.process.exitcode}"
+            f"multiprocess_reader: process {child.process.pid} of reader {child.number} died with "
+            f"exit code {child.process.exitcode}"
         ) from None
     assert isinstance(message, _Message)
     if not message.trace:

@@ -34,7 +34,7 @@ class PassProgress:
 class ResumableReader(ABC):
     """A reader over other readers. Each call starts a pass over all items.
 
-    An item's position is the state of the pass after it, in lists and numbers; it travels with the
+    An item's position is the state of the pass after it, as lists and numbers; it travels with the
     item through threads and processes, so that items read ahead but not taken do not count. Passes
     are counted, since each is shuffled differently.
     """
@@ -51,11 +51,10 @@ class ResumableReader(ABC):
 
     @abstractmethod
     def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield the items after `position`, each with its own position; None: all."""
+        """Yield the items after `position`, or all if it is None, each with its own position."""
 
     def describe(self) -> str:
-        """Describe how the reader was built: a state is only valid for a reader built the same
-        way."""
+        """Describe how the reader was built; a state only fits a reader built the same way."""
         inner = ", ".join(source.describe() for source in self.sources)
         return f"{self.kind}({inner})"
 
@@ -82,7 +81,7 @@ class ResumableReader(ABC):
         progress.is_over = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass; at its end, the start of the next one.
+        """Return the position in the last started pass; at its end, the start of the next one.
 
         It consists of lists, dicts, strings and numbers.
         """
@@ -98,7 +97,7 @@ class ResumableReader(ABC):
         return self.state_dict() if self._progress.number < 0 else self._state_at(self._progress)
 
     def rewind(self) -> None:
-        """Abandon the started pass: the next one is complete, unless a state was loaded."""
+        """Abandon the started pass; the next one is complete, unless a state was loaded."""
         if self._loaded is None:
             self._progress.is_over = True
 
@@ -117,17 +116,17 @@ class ResumableReader(ABC):
         The reader must be built the same way, and its functions must return the same items.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"not the state of a reader: {state!r:.200}")
+            raise ConfigError(f"expected the state of a reader, got {state!r:.200}")
         if state.get("reader") != self.describe():
             raise ConfigError(
                 f"the state belongs to {state.get('reader')}, but this reader is "
-                f"{self.describe()}: build it the same way"
+                f"{self.describe()}; build it the same way"
             )
         try:
             seeds = [int(seed) for seed in state["seeds"]]
             loaded = PassProgress(int(state["pass"]), state["position"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"not the state of a reader: {state!r:.200}") from error
+            raise ConfigError(f"expected the state of a reader, got {state!r:.200}") from error
         if len(seeds) != len(self.seeds()):
             raise ConfigError(f"the state has {len(seeds)} seeds, expected {len(self.seeds())}")
         self._adopt(iter(seeds))
@@ -141,7 +140,7 @@ class ResumableReader(ABC):
 
 
 class FunctionReader(ResumableReader):
-    """A reader function of the user: it resumes by reading again and skipping items."""
+    """A user's reader function, which resumes by reading again and skipping items."""
 
     def __init__(self, function: ReaderFunction) -> None:
         super().__init__()
@@ -156,12 +155,12 @@ class FunctionReader(ResumableReader):
         if number < had:
             raise DataError(
                 f"a reader ended after {number} items, but {had} were read before its state was "
-                "saved: its data has changed"
+                "saved; its data has changed"
             )
 
 
 def resumable(reader: ReaderFunction) -> ResumableReader:
-    """Return the reader with `state_dict` and `load_state_dict`; itself if it has them.
+    """Return the reader with `state_dict` and `load_state_dict`, or itself if it has them.
 
     A function must return the same items in each pass.
 
@@ -178,7 +177,7 @@ def resumable(reader: ReaderFunction) -> ResumableReader:
         return reader
     if not callable(reader):
         raise TypeError(
-            f"a reader is a function without arguments that returns an iterator, got "
+            "a reader must be a function without arguments that returns an iterator, got "
             f"{type(reader).__name__}"
         )
     return FunctionReader(reader)

@@ -1,4 +1,4 @@
-"""The implementation of reader decorators: passes with a position after each item."""
+"""The implementation of the reader decorators: passes with a position after each item."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ComposeNotAligned(ValueError):  # noqa: N818  Fluid's name
 
 
 class Mapped(ResumableReader):
-    """Applies a function to items of several readers; a position has one entry per reader."""
+    """Applies a function to items from several readers; a position has one entry per reader."""
 
     kind = "map_readers"
 
@@ -49,7 +49,7 @@ class Mapped(ResumableReader):
 
 
 class Composed(ResumableReader):
-    """Combines items of several readers; a position has one entry per reader."""
+    """Combines items from several readers; a position has one entry per reader."""
 
     kind = "compose"
 
@@ -129,8 +129,8 @@ class Shuffled(ResumableReader):
             marked = list(islice(walk, self._buf_size))
             if taken and len(marked) <= taken:
                 raise DataError(
-                    f"shuffle: {taken} items of a buffer were returned before the state was "
-                    f"saved, but it now has {len(marked)}: the data has changed"
+                    f"shuffle: {taken} items from a buffer were returned before the state was "
+                    f"saved, but it now has {len(marked)}; the data has changed"
                 )
             if not marked:
                 return
@@ -159,7 +159,7 @@ class Cached(ResumableReader):
             yield item, number
 
     def _items_of_all(self) -> list[Any]:
-        """Return the items of the source's first pass; read again only if its order has changed."""
+        """Return the items of the source's first pass; read again only if the order has changed."""
         with self._lock:
             seeds = self.seeds()
             if self._kept is None or self._kept[0] != seeds:
@@ -192,7 +192,7 @@ class Buffered(ResumableReader):
 
 
 class Batched(ResumableReader):
-    """Groups items into lists; a position is that of the last item."""
+    """Groups items into lists; a position is the last item's."""
 
     kind = "batch"
 

@@ -1,4 +1,4 @@
-"""Applies a function to the items of a reader in several threads."""
+"""Apply a function to a reader's items in several threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def xmap_readers(
 ) -> ResumableReader:
     """Apply `mapper` to each item in `process_num` threads, up to `buffer_size` items ahead.
 
-    order: return results in the order of the items; otherwise as they become ready.
+    order: return results in the order of the items instead of as they become ready.
     wait_s: seconds to wait for a result before raising DataError.
 
     >>> list(xmap_readers(lambda n: n * n, lambda: iter(range(4)), 2, 8, order=True)())
@@ -51,12 +51,14 @@ class _Task(NamedTuple):
     value: Any
     error: BaseException | None = None
     was_taken: bool = False
-    """Already handed out when the state was taken: passed through only for its position."""
+    """Whether it was already handed out when the state was taken; it is then only used for its
+    position.
+    """
 
 
 class _ParallelMapped(ResumableReader):
-    """Maps in threads. A position is the one up to which all items were handed out, and the later
-    ones handed out.
+    """Maps items in threads. A position is the point up to which all items were handed out, plus
+    any later items handed out.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class _GivenOut:
     def __init__(self, before: Any, had: list[int]) -> None:
         self._before = before
         self._low = 0
-        self._above: dict[int, Any] = dict.fromkeys(had)  # None: not seen again yet
+        self._above: dict[int, Any] = dict.fromkeys(had)  # None if not seen again yet
 
     def add(self, task: _Task) -> list[Any]:
         """Return the position after `task`."""
@@ -146,7 +148,7 @@ class _MapTeam:
             thread.start()
 
     def results(self) -> Iterator[_Task]:
-        """Yield results in the order in which they are ready."""
+        """Yield results in the order in which they become ready."""
         while (task := self._done.take(self._wait_s)) is not None:
             yield task
 
@@ -186,7 +188,7 @@ class _MapTeam:
 
 
 def _tasks_of(walk: Iterator[tuple[Any, Any]], had: set[int]) -> Iterator[_Task]:
-    """Yield the items as tasks; an error is the last of them."""
+    """Yield the items as tasks; an error, if any, is the last."""
     number = -1
     try:
         for number, (item, position) in enumerate(walk):

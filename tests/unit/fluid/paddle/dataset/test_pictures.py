@@ -30,7 +30,7 @@ def test_mnist_gives_pixels_of_minus_one_to_one(put: Put) -> None:
 def test_mnist_refuses_other_files(put: Put) -> None:
     put(mnist, "TEST_IMAGE_URL", "TEST_IMAGE_MD5", "mnist", idx_of(np.arange(3)))
     put(mnist, "TEST_LABEL_URL", "TEST_LABEL_MD5", "mnist", idx_of(np.arange(3)))
-    with pytest.raises(ValueError, match="starts with 2049, expected 2051"):
+    with pytest.raises(ValueError, match="starts with 2051, found 2049"):
         next(mnist.test()())
 
 

@@ -79,7 +79,11 @@ def test_wrong_variable_of_the_scheduler_is_named(changed: dict[str, str], messa
     ("words", "environ", "message"),
     [
         (("--selected_gpus", "a"), {}, "--selected_gpus must be numbers"),
-        (("--selected_gpus", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, "1 is not in CUDA_VISIBLE"),
+        (
+            ("--selected_gpus", "1"),
+            {"CUDA_VISIBLE_DEVICES": "0"},
+            "has 1, which is not in CUDA_VISIBLE",
+        ),
         (
             ("--selected_gpus", "0", "--cluster_node_ips", "127.0.0.1,127.0.0.1"),
             {},

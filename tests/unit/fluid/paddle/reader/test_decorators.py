@@ -143,7 +143,7 @@ def test_invalid_settings_are_refused(make: Callable[[], Any]) -> None:
 
 
 def test_values_that_are_not_readers_are_refused() -> None:
-    with pytest.raises(TypeError, match="a reader is a function without arguments.*got list"):
+    with pytest.raises(TypeError, match="a reader must be a function without arguments.*got list"):
         reader.buffered([1, 2], 5)  # type: ignore[arg-type]
 
 

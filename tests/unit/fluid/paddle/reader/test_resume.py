@@ -174,9 +174,9 @@ def test_states_of_other_readers_are_refused() -> None:
         ConfigError, match=r"shuffle by 4\(function\(\)\), but this reader is shuffle by 5"
     ):
         reader.shuffle(numbers(5), 5).load_state_dict(state)
-    with pytest.raises(ConfigError, match="not the state of a reader"):
+    with pytest.raises(ConfigError, match="expected the state of a reader"):
         reader.shuffle(numbers(5), 4).load_state_dict({"version": 9})
-    with pytest.raises(ConfigError, match="not the state of a reader"):
+    with pytest.raises(ConfigError, match="expected the state of a reader"):
         reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": 7})
     with pytest.raises(ConfigError, match="the state has 0 seeds, expected 1"):
         reader.shuffle(numbers(5), 4).load_state_dict({**state, "seeds": []})

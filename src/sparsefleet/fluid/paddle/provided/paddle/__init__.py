@@ -1,4 +1,4 @@
-"""The package that scripts find as `paddle`: sparsefleet under the names of Paddle 1.8."""
+"""The package that scripts import as `paddle`: sparsefleet under the names of Paddle 1.8."""
 
 from sparsefleet.fluid.paddle.paddle_package import __getattr__ as __getattr__
 from sparsefleet.fluid.paddle.paddle_package import provide
