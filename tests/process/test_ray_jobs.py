@@ -171,6 +171,53 @@ def test_a_function_trains_on_shards_of_ray_data_and_reports(
         assert Path(folder, "mine").exists()
 
 
+def test_a_dataset_of_ray_data_is_read_as_the_same_columns_in_memory(cluster: RayCluster) -> None:
+    import ray.data
+
+    from sparsefleet.data.features import Categorical, Features, MultiValued, Numeric
+
+    del cluster
+    features = Features(
+        Categorical("ad"),
+        Categorical("city", hash_seed=1),
+        MultiValued("tags", hash_seed=2),
+        Numeric("price", missing=0.0),
+        label="click",
+    )
+    rows = [
+        {
+            "ad": at,
+            "city": f"city {at % 7}",
+            "tags": [f"tag {tag}" for tag in range(at % 4)],
+            "price": None if at < 100 else at * 0.5,  # some blocks have no price at all
+            "click": float(at % 2),
+        }
+        for at in range(1000)
+    ]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    ((wanted, labels),) = features.memory(columns, 1000)
+    dataset = ray.data.from_items(rows, override_num_blocks=7)
+    for source in (dataset, dataset.iterator(), dataset.materialize().sort("ad")):
+        found = list(features.reader(source, batch_size=64))
+        ads = np.concatenate([inputs["ad"] for inputs, _ in found])
+        order = np.argsort(ads)
+        assert ads[order].tolist() == list(range(1000))
+        for name in ("city", "price"):
+            values = np.concatenate([inputs[name] for inputs, _ in found])
+            np.testing.assert_array_equal(values[order], wanted[name])
+        np.testing.assert_array_equal(np.concatenate([one for _, one in found])[order], labels)
+        tags = [part for inputs, _ in found for part in np.split(*_borders(inputs["tags"]))]
+        np.testing.assert_array_equal(np.concatenate([tags[at] for at in order]), wanted["tags"][0])
+    half = [features.reader(dataset, batch_size=64, worker_index=at, worker_num=2) for at in (0, 1)]
+    assert sum(len(labels) for reader in half for _, labels in reader) == 1000
+
+
+def _borders(ragged: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the arguments of np.split for a list per example."""
+    values, offsets = ragged
+    return values, offsets[1:]
+
+
 def test_an_error_of_the_function_is_raised_and_servers_end(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ Python.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -36,6 +37,7 @@ _MAX_KEPT_BYTES = 64 * 1024  # characters of a bad row
 _FILE_MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
 _NOUN = "Arrow IPC"
+_DATASET_ROWS = 8192  # taken from a dataset at a time
 
 
 class RowBatches(NamedTuple):
@@ -105,9 +107,13 @@ class ArrowSource:
         from sparsefleet.data.arrow_columns import SlotColumns  # loads pyarrow, 40 MB
 
         with self._format.open_batches(part, self._context.config) as rows:
-            slots = [SlotColumns(field, rows.schema, part.path) for field in self._format.fields]
+            fields, schema = self._format.fields, rows.schema
+            slots = [SlotColumns(field, schema, part.path) for field in fields]
             at = rows.begin
             for batch in rows.batches:
+                if batch.schema != schema:  # of a stream, whose tables may differ in their types
+                    schema = batch.schema
+                    slots = [SlotColumns(field, schema, part.path) for field in fields]
                 skip = min(max(part.begin - at, 0), batch.num_rows)
                 at += skip
                 if skip < batch.num_rows:
@@ -236,15 +242,17 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class ArrowStream(ArrowFormat):
-    """The rows of Arrow tables or record batches that a function yields.
+    """The rows of a dataset, or of the Arrow tables that a function yields.
 
-    function: called without arguments on the reading thread; returns an iterable. To resume, it is
-        called again and its first rows are skipped, so it should yield the same rows each time. The
-        reader's files are None, and each of several workers needs a function for its own part.
+    source: a dataset of Hugging Face `datasets` (a `Dataset` or an `IterableDataset`), a dataset or
+        shard of Ray Data, a pyarrow Table, or a function without arguments that returns an iterable
+        of Arrow tables or record batches. It is read on the reading thread. To resume, it is read
+        again and its first rows are skipped, so it should have the same order each time.
     slots: as for `Parquet`.
 
-    A Hugging Face dataset is ``lambda: dataset.with_format("arrow").iter(8192)``, a Ray dataset
-    ``lambda: dataset.iter_batches(batch_format="pyarrow")``.
+    The reader's files are None. With ``Reader(worker_num=N)`` each worker reads the whole source
+    and keeps every Nth row; a shard per worker, such as ``ray.train.get_dataset_shard("train")``,
+    needs no ``worker_num``.
 
     >>> import pyarrow
     >>> from sparsefleet.data import ArrowStream, Reader, Slot
@@ -254,17 +262,18 @@ class ArrowStream(ArrowFormat):
     [[17, 18], [99]]
     """
 
-    def __init__(
-        self, function: Callable[[], Iterable[pa.Table | pa.RecordBatch]], *slots: Slot
-    ) -> None:
+    def __init__(self, source: Any, *slots: Slot) -> None:
         super().__init__(*slots)
-        if not callable(function):
+        function = _function_of(source)
+        if function is None:
             raise ConfigError(
-                "ArrowStream takes a function that returns an iterable of Arrow tables, got a "
-                f"{type(function).__name__}"
+                "ArrowStream takes a dataset of Hugging Face or Ray Data, an Arrow table, or a "
+                "function that returns an iterable of Arrow tables, got a "
+                f"{type(source).__name__}"
             )
         self.function = function
-        self.unnamed_input = f"<{getattr(function, '__name__', type(function).__name__)}>"
+        named = source if callable(source) else type(source)
+        self.unnamed_input = f"<{getattr(named, '__name__', type(named).__name__)}>"
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:  # noqa: ARG002
@@ -272,10 +281,10 @@ class ArrowStream(ArrowFormat):
         first = next(batches, None)
         if first is None:
             raise DataError(
-                f"{part.path}: the function of ArrowStream yielded no tables; it must yield at "
+                f"{part.path}: the source of ArrowStream yielded no tables; it must yield at "
                 "least one"
             )
-        yield RowBatches(first.schema, _chained(first, batches), 0, None)
+        yield RowBatches(first.schema, itertools.chain([first], batches), 0, None)
 
     def _batches(self, path: str) -> Iterator[pa.RecordBatch]:
         """Yield record batches; add the table number to the function's errors."""
@@ -289,7 +298,7 @@ class ArrowStream(ArrowFormat):
                 if isinstance(table, pa.RecordBatch):
                     yield table
                 elif isinstance(table, pa.Table):
-                    yield from table.combine_chunks().to_batches()
+                    yield from table.combine_chunks().to_batches() or [_no_rows(table.schema)]
                 else:
                     raise DataError(
                         f"{path}, table {number}: expected a pyarrow Table or RecordBatch, found a "
@@ -304,12 +313,43 @@ class ArrowStream(ArrowFormat):
             ) from error
 
 
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    for batch in rest:
-        if batch.schema != first.schema:
-            raise DataError(
-                "the tables of ArrowStream have different schemas: "
-                f"{first.schema.to_string()!r:.200} and {batch.schema.to_string()!r:.200}"
-            )
-        yield batch
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+
+
+def is_arrow_dataset(source: object) -> bool:
+    """Return whether `ArrowStream` takes this object other than as a function."""
+    return not callable(source) and _function_of(source) is not None
+
+
+def _hugging_face_tables(dataset: Any) -> Iterator[pa.Table]:
+    """Return the tables of a `Dataset` or `IterableDataset` of Hugging Face."""
+    import pyarrow as pa
+
+    if getattr(dataset, "features", None) is not None:
+        yield from dataset.with_format("arrow").iter(_DATASET_ROWS)
+        return
+    # A stream whose types are not known yet: as Arrow, each example would have types of its own,
+    # which Hugging Face then cannot join.
+    for columns in dataset.with_format(None).iter(_DATASET_ROWS):
+        yield pa.table(columns)
+
+
+def _function_of(source: Any) -> Callable[[], Iterable[pa.Table | pa.RecordBatch]] | None:
+    """Return a function that yields the tables of a dataset; None for an object of another kind.
+
+    The objects are recognized by their methods, so that neither library is imported.
+    """
+    if callable(source):
+        return source  # type: ignore[no-any-return]
+    if hasattr(source, "iter_batches"):  # a dataset, iterator or shard of Ray Data
+        return lambda: source.iter_batches(batch_format="pyarrow", batch_size=_DATASET_ROWS)
+    if hasattr(source, "with_format") and hasattr(source, "iter"):  # Hugging Face
+        return lambda: _hugging_face_tables(source)
+    if hasattr(source, "schema") and hasattr(source, "to_batches"):  # a pyarrow Table or Dataset
+        return lambda: source.to_batches() or [_no_rows(source.schema)]
+    if hasattr(source, "schema") and hasattr(source, "num_rows"):  # a RecordBatch
+        return lambda: [source]
+    return None

@@ -6,13 +6,13 @@ Letters: B examples, W columns of a feature, N values of all examples.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream
+from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream, is_arrow_dataset
 from sparsefleet.data.csv_format import Csv
 from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.memory_data import MemoryData
@@ -20,9 +20,6 @@ from sparsefleet.data.parquet_format import Parquet
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.records import Records
 from sparsefleet.errors import ConfigError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
 
@@ -339,26 +336,31 @@ class Features:
         """Return the format of Arrow IPC and Feather files."""
         return ArrowIpc(*self._list_fields)
 
-    def arrow_stream(
-        self, function: Callable[[], Iterable[pa.Table | pa.RecordBatch]]
-    ) -> ArrowStream:
-        """Return the format of Arrow tables that a function yields; see `ArrowStream`."""
-        return ArrowStream(function, *self._list_fields)
+    def arrow_stream(self, source: Any) -> ArrowStream:
+        """Return the format of a dataset, or of a function that yields Arrow tables.
+
+        source: as for `ArrowStream`.
+        """
+        return ArrowStream(source, *self._list_fields)
 
     def reader(
         self,
-        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
+        files: Any,
         format: Csv | Parquet | ArrowIpc | ArrowStream | None = None,  # noqa: A002
         *,
         batch_size: int,
         **settings: Any,
     ) -> Reader:
-        """Return a reader of files, with labels if there is a label.
+        """Return a reader of files or of a dataset, with labels if there is a label.
 
+        files: paths as for `Reader`, or a dataset of Hugging Face or Ray Data, or an Arrow table;
+            see `ArrowStream`.
         format: the result of `csv()` or a similar method. None chooses it by the suffix of the
             first file: .csv, .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
         settings: the settings of `Reader`.
         """
+        if format is None and is_arrow_dataset(files):
+            files, format = None, self.arrow_stream(files)  # noqa: A001
         chosen = self._format_of(files) if format is None else format
         label = None if self.label is None else self.label.name
         return Reader(files, chosen, batch_size, label=label, **settings)
@@ -405,7 +407,18 @@ class Features:
         return MemoryData(Reader(None, format, batch_size, label=label))
 
     def _format_of(self, files: Any) -> Csv | Parquet | ArrowIpc:
-        one = files if isinstance(files, (str, os.PathLike)) else next(iter(files or ()), "")
+        if isinstance(files, Mapping):
+            raise ConfigError(
+                f"Features.reader takes files or one dataset, got a {type(files).__name__} with "
+                f"{', '.join(repr(key) for key in files)[:200] or 'nothing'}; pick one of them"
+            )
+        is_path = isinstance(files, (str, os.PathLike))
+        if not is_path and files is not None and not isinstance(files, Iterable):
+            raise ConfigError(
+                "Features.reader takes paths, a dataset of Hugging Face or Ray Data, or an Arrow "
+                f"table, got {files!r:.100}"
+            )
+        one = files if is_path else next(iter(files or ()), "")
         path = os.fspath(one)
         for ending in (".gz", ".zst", ".zstd"):
             path = path.removesuffix(ending)
