@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
-from sparsefleet.zoo.inputs import FeatureRows, Tables
+from sparsefleet.zoo.inputs import FeatureRows, Tables, require_kind, require_like, require_one_id
 from sparsefleet.zoo.layers import mlp
 
 __all__ = ["DIEN", "DienLoss", "DienOutput"]
@@ -77,6 +78,10 @@ class DIEN(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_kind(features, "history", history, kinds.Sequence)
+        require_one_id(features, "candidate", candidate)
+        if negatives is not None:
+            require_like(features, "negatives", negatives, history)
         self.rows = FeatureRows(features, tables)
         self.history, self.candidate, self.negatives = history, candidate, negatives
         sequences = [history] if negatives is None else [history, negatives]

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
-from sparsefleet.zoo.inputs import FeatureRows, Tables
+from sparsefleet.zoo.inputs import FeatureRows, Tables, require_kind, require_one_id
 from sparsefleet.zoo.layers import mlp
 from sparsefleet.zoo.ragged import Padded
 
@@ -64,6 +65,8 @@ class DIN(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_kind(features, "history", history, kinds.Sequence)
+        require_one_id(features, "candidate", candidate)
         self.rows = FeatureRows(features, tables)
         self.history, self.candidate = history, candidate
         self.others = [feature.name for feature in features.without(history)]

@@ -97,6 +97,8 @@ class FeatureRows(nn.Module):
         for feature in features.of(kinds.IdFeature):
             name = feature.table_name + suffix
             key = f"of_{name.replace('.', '_')}"  # a ModuleDict rejects names such as "items"
+            while key in self.tables and self.tables[key].name != name:
+                key += "_"  # of "a.b" and "a_b"
             self._key_of[feature.name] = key
             if key not in self.tables:
                 self.tables[key] = SparseEmbedding(
@@ -201,6 +203,41 @@ class FeatureRows(nn.Module):
         pooling = feature.pooling if isinstance(feature, kinds.MultiValued) else "mean"
         rows = self._table(feature)(values)
         return pool(rows, offsets, feature.max_length, pooling).unsqueeze(1)
+
+
+def require_kind(features: Features, argument: str, name: str, kind: type[kinds.Feature]) -> None:
+    """Raise ConfigError unless `name`, given as `argument` of a model, is such a feature."""
+    feature = features[name]
+    if not isinstance(feature, kind):
+        raise ConfigError(
+            f"{argument}='{name}' must be a {kind.__name__}, but this feature is a "
+            f"{type(feature).__name__}"
+        )
+
+
+def require_one_id(features: Features, argument: str, name: str) -> None:
+    """Raise ConfigError unless the feature is a Categorical of one column."""
+    require_kind(features, argument, name, kinds.Categorical)
+    columns = getattr(features[name], "columns", None)
+    if isinstance(columns, tuple):
+        raise ConfigError(
+            f"{argument}='{name}' must have one id per example, but this feature has the columns "
+            f"{columns}; use a Categorical with one column"
+        )
+
+
+def require_like(features: Features, argument: str, name: str, history: str) -> None:
+    """Raise ConfigError unless the feature is a Sequence with the table and length of `history`."""
+    require_kind(features, argument, name, kinds.Sequence)
+    one, other = features[name], features[history]
+    assert isinstance(one, kinds.Sequence)
+    assert isinstance(other, kinds.Sequence)
+    if (one.table_name, one.max_length) != (other.table_name, other.max_length):
+        raise ConfigError(
+            f"{argument}='{name}' has the table '{one.table_name}' and max_length "
+            f"{one.max_length}, but history='{history}' has '{other.table_name}' and "
+            f"{other.max_length}; use the same for both"
+        )
 
 
 def _scaled(feature: kinds.Numeric, values: Tensor) -> Tensor:

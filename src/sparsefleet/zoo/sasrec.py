@@ -15,7 +15,7 @@ from torch.nn import functional
 from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
-from sparsefleet.zoo.inputs import FeatureRows, Tables
+from sparsefleet.zoo.inputs import FeatureRows, Tables, require_kind, require_like
 
 __all__ = ["NextItemLoss", "NextItems", "SASRec"]
 
@@ -90,14 +90,15 @@ class SASRec(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_kind(features, "history", history, kinds.Sequence)
+        require_kind(features, "candidate", candidate, kinds.Categorical)
+        for argument, name in (("chosen", chosen), ("refused", refused)):
+            if name is not None:
+                require_like(features, argument, name, history)
         used = [name for name in (history, candidate, chosen, refused) if name is not None]
         self.rows = FeatureRows(Features(*(features[name] for name in used)), tables)
-        self.history, self.candidate, self.chosen, self.refused = (
-            history,
-            candidate,
-            chosen,
-            refused,
-        )
+        self.history, self.candidate = history, candidate
+        self.chosen, self.refused = chosen, refused
         dim = self.rows.common_dim([history, candidate])
         if dim % heads:
             raise ConfigError(

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
-from sparsefleet.zoo.inputs import FeatureRows, Inputs, Tables
+from sparsefleet.zoo.inputs import FeatureRows, Inputs, Tables, require_kind, require_one_id
 from sparsefleet.zoo.layers import mlp
 
 __all__ = ["InBatchSoftmax", "Towers", "TwoTower"]
@@ -64,6 +65,9 @@ class TwoTower(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_one_id(features, "item_id", item_id)
+        if log_frequency is not None:
+            require_kind(features, "log_frequency", log_frequency, kinds.Numeric)
         self.user_rows = FeatureRows(features.only(*user), tables)
         self.item_rows = FeatureRows(features.only(*item), tables)
         self.item_id, self.log_frequency = item_id, log_frequency

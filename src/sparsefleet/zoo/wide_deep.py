@@ -37,7 +37,9 @@ class LinearTerms(nn.Module):
 
     def forward(self, inputs: Any) -> Tensor:
         """Return the sum of all terms, float32[B]."""
-        total: Tensor = self.weights.fields(inputs).sum(dim=(1, 2)) + self.bias
+        total: Tensor = self.bias
+        if self.weights.num_fields():
+            total = self.weights.fields(inputs).sum(dim=(1, 2)) + total
         if self.of_numbers is None:
             return total
         of_numbers: Tensor = self.of_numbers(self.weights.numbers(inputs))

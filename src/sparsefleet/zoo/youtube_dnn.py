@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
-from sparsefleet.zoo.inputs import FeatureRows, Tables
+from sparsefleet.zoo.inputs import FeatureRows, Tables, require_kind, require_one_id
 from sparsefleet.zoo.layers import mlp
 from sparsefleet.zoo.two_tower import Towers, towers
 
@@ -53,6 +54,9 @@ class YouTubeDNN(nn.Module):
         super().__init__()
         if item in user:
             raise ConfigError(f"feature '{item}' is the prediction target, so it cannot be in user")
+        require_one_id(features, "item", item)
+        if log_frequency is not None:
+            require_kind(features, "log_frequency", log_frequency, kinds.Numeric)
         self.item, self.log_frequency = item, log_frequency
         self.user_rows = FeatureRows(features.only(*user), tables)
         self.item_rows = FeatureRows(features.only(item), tables, suffix=".output", dim=dim)

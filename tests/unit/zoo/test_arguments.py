@@ -1,0 +1,108 @@
+"""Models take any feature description that makes sense, and name what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefleet import zoo
+from sparsefleet.data.features import Categorical, Features, MultiValued, Numeric, Sequence
+from sparsefleet.errors import ConfigError
+
+FEATURES = Features(
+    Numeric("age"),
+    Categorical("user"),
+    Categorical("pair", columns=("C1", "C2")),
+    Categorical("movie"),
+    MultiValued("tags"),
+    Sequence("seen", table="movie", max_length=5),
+    Sequence("short", table="movie", max_length=4),
+    Sequence("visited", max_length=5),
+)
+
+
+@pytest.mark.parametrize("model", [zoo.DIN, zoo.DIEN, zoo.SASRec])
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("watched", "movie"), "no feature named 'watched'; the names are age, user"),
+        (("seen", "film"), "no feature named 'film'"),
+        (("tags", "movie"), "history='tags' must be a Sequence, .* is a MultiValued"),
+        (("seen", "tags"), "candidate='tags' must be a Categorical, .* is a MultiValued"),
+        (("seen", "age"), "candidate='age' must be a Categorical, .* is a Numeric"),
+        (("seen", "seen"), "candidate='seen' must be a Categorical, .* is a Sequence"),
+    ],
+    ids=str,
+)
+def test_a_history_and_a_candidate_of_another_kind_are_named(
+    model: type[nn.Module], names: tuple[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model(FEATURES, history=names[0], candidate=names[1])
+
+
+@pytest.mark.parametrize("model", [zoo.DIN, zoo.DIEN])
+def test_a_candidate_has_one_id_per_example(model: type[nn.Module]) -> None:
+    with pytest.raises(ConfigError, match=r"candidate='pair' must have one id .*\('C1', 'C2'\)"):
+        model(FEATURES, history="seen", candidate="pair")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda name: zoo.DIEN(FEATURES, history="seen", candidate="movie", negatives=name),
+        lambda name: zoo.SASRec(FEATURES, history="seen", candidate="movie", chosen=name),
+        lambda name: zoo.SASRec(FEATURES, history="seen", candidate="movie", refused=name),
+    ],
+)
+def test_sequences_beside_a_history_have_its_table_and_length(
+    build: Callable[[str], nn.Module],
+) -> None:
+    with pytest.raises(ConfigError, match="max_length 4, but history='seen' has 'movie' and 5"):
+        build("short")
+    with pytest.raises(ConfigError, match="has the table 'visited'"):
+        build("visited")
+    with pytest.raises(ConfigError, match="='user' must be a Sequence"):
+        build("user")
+    with pytest.raises(ConfigError, match="no feature named 'nothing'"):
+        build("nothing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"log_frequency": "log_shair"}, "no feature named 'log_shair'"),
+        ({"log_frequency": "user"}, "log_frequency='user' must be a Numeric"),
+        ({"item": "pair"}, "='pair' must have one id per example"),
+        ({"item": "seen"}, "='seen' must be a Categorical"),
+        ({"item": "film"}, "no feature named 'film'"),
+    ],
+    ids=str,
+)
+def test_items_and_frequencies_of_retrieval_models_are_checked(
+    changes: dict[str, str], message: str
+) -> None:
+    frequency, item = changes.get("log_frequency"), changes.get("item", "movie")
+    with pytest.raises(ConfigError, match=message):
+        zoo.TwoTower(FEATURES, user=["user"], item=["movie"], item_id=item, log_frequency=frequency)
+    with pytest.raises(ConfigError, match=message):
+        zoo.YouTubeDNN(FEATURES, user=["user"], item=item, log_frequency=frequency)
+
+
+def test_linear_terms_need_no_ids() -> None:
+    numbers = {"age": torch.tensor([1.0, 2.0]), "user": torch.tensor([7, 8])}
+    features = FEATURES.only("age", "user")
+    assert zoo.WideDeep(features, wide=["age"])(**numbers).shape == (2,)
+    assert zoo.WideDeep(features, wide=["user"])(**numbers).shape == (2,)
+    assert zoo.WideDeep(features.only("age"))(age=numbers["age"]).shape == (2,)
+
+
+def test_tables_whose_names_differ_in_a_dot_are_two_tables() -> None:
+    features = Features(Categorical("ad.id", dim=2), Categorical("ad_id", dim=3))
+    rows = zoo.FeatureRows(features)
+    assert sorted(table.name for table in rows.tables.values()) == ["ad.id", "ad_id"]
+    batch = {"ad.id": torch.tensor([1]), "ad_id": torch.tensor([1])}
+    assert rows.flat(batch).shape == (1, 5)
