@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from sparsefleet.errors import ConfigError
+
 __all__ = ["RECIPE_DESCRIPTION", "add_recipe_commands", "run_recipe_command"]
 
 RECIPE_DESCRIPTION = """\
@@ -84,10 +86,19 @@ def _show(name: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from sparsefleet.modes.mode_choice import mode_config
     from sparsefleet.zoo.recipes import find_recipe
+    from sparsefleet.zoo.recipes.run import settings_of
 
     out = options.out or f"build/recipes/{options.name}"
-    find_recipe(options.name).check(Path(options.data))  # before any process is started
+    # All checks come before any process is started.
+    recipe = find_recipe(options.name)
+    settings_of(recipe, options)
+    if options.mode is not None:
+        mode_config(options.mode)
+    if options.seed < 0:
+        raise ConfigError(f"--seed must be an int >= 0, got {options.seed}")
+    recipe.check(Path(options.data))
     arguments = [options.name, "--data", options.data, "--seed", str(options.seed), "--out", out]
     arguments += ["--mode", options.mode] if options.mode else []
     for flag, value in (("--epochs", options.epochs), ("--batch-size", options.batch_size)):

@@ -144,3 +144,32 @@ def test_the_command_lists_shows_and_refuses(
     assert "adult/adult.data: neither this file" in capsys.readouterr().err
     assert main(["recipe", "show", "census"]) == 1
     assert "no recipe is named 'census'; the names are avazu_deepfm," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epochs", "0"], "Settings.epochs must be an int in 1..2147483647, got 0"),
+        (["--batch-size", "-5"], "Settings.batch_size must be an int in 1..2147483647, got -5"),
+        (["--mode", "asinc"], "got 'asinc'; did you mean 'async'?"),
+        (["--seed", "-1"], "--seed must be an int >= 0, got -1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("job", [[], ["--servers", "1", "--workers", "2"]], ids=["alone", "job"])
+def test_wrong_settings_are_refused_before_anything_is_read_or_started(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+    job: list[str],
+) -> None:
+    command = ["recipe", "run", "census_wide_deep", "--data", str(tmp_path), *words, *job]
+    assert main(command) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [{"lr": 0.0}, {"table_lr": -1.0}, {"table_std": float("nan")}])
+def test_settings_that_cannot_train_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"Settings.{next(iter(wrong))} must be a finite number"):
+        Settings(**wrong)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from torch import nn
 from sparsefleet import fleet, optim
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
+from sparsefleet.field_checks import require_int, require_not_negative, require_positive
 from sparsefleet.store import Normal, RowDtype
 from sparsefleet.train import Trainer, TrainerConfig
 from sparsefleet.zoo.inputs import Tables
@@ -113,6 +114,13 @@ class Settings:
     """Use plain SGD, as required by mode geo, for layers and rows, with the rates below."""
     plain_lr: float = 0.1
     plain_table_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs"):
+            require_int(self, name, 1, 2**31 - 1)
+        for name in ("lr", "table_lr", "plain_lr", "plain_table_lr"):
+            require_positive(self, name)
+        require_not_negative(self, "table_std")
 
     def tables(self, seed: int) -> Tables:
         """Return the settings for the model's tables."""
@@ -230,6 +238,8 @@ class Recipe:
         quiet: bool = False,
     ) -> Report:
         """Train and evaluate in the fleet of this process; must be called by all workers."""
+        if seed < 0:
+            raise ConfigError(f"the seed of a recipe must be an int >= 0, got {seed}")
         self.check(directory)
         chosen = settings or self.settings
         if mode == "geo" and not chosen.plain_sgd:

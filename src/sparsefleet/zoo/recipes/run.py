@@ -9,8 +9,19 @@ from pathlib import Path
 
 from sparsefleet import fleet
 from sparsefleet.zoo.recipes.catalogue import find_recipe
+from sparsefleet.zoo.recipes.recipe import Recipe, Settings
 
-__all__ = ["main"]
+__all__ = ["main", "settings_of"]
+
+
+def settings_of(recipe: Recipe, options: argparse.Namespace) -> Settings:
+    """Return the recipe's settings with those of the command line in their place."""
+    settings = recipe.settings
+    if options.epochs is not None:
+        settings = replace(settings, epochs=options.epochs)
+    if options.batch_size is not None:
+        settings = replace(settings, batch_size=options.batch_size)
+    return replace(settings, plain_sgd=settings.plain_sgd or options.plain_sgd)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -27,15 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     recipe = find_recipe(options.name)
-    settings = recipe.settings
-    if options.epochs is not None:
-        settings = replace(settings, epochs=options.epochs)
-    if options.batch_size is not None:
-        settings = replace(settings, batch_size=options.batch_size)
-    if options.plain_sgd:
-        settings = replace(settings, plain_sgd=True)
     report = recipe.run(
-        options.data, mode=options.mode, seed=options.seed, settings=settings, quiet=options.quiet
+        options.data,
+        mode=options.mode,
+        seed=options.seed,
+        settings=settings_of(recipe, options),
+        quiet=options.quiet,
     )
     if fleet.is_first_worker():
         print("\n".join(report.lines()))
