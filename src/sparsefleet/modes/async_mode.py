@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -57,7 +58,10 @@ class AsyncConfig:
 
     warmup_steps: int = 1000
     """For this many mini-batches of a worker, rows are pulled at the start of a step instead of one
-    batch ahead. Early on, the model changes quickly and stale rows cost quality; later they do not.
+    batch ahead, and a step ends when its gradients are applied and the dense values are fetched.
+    Early on, the model changes quickly and stale values cost quality; later they do not. Steps do
+    not wait if one of the settings above other than ``merge`` is given, or if merging only reduces
+    traffic.
     """
 
     def __post_init__(self) -> None:
@@ -104,6 +108,12 @@ class AsyncConfig:
             return self.max_merge
         return setting.threads * (_FREE_MERGES if self._merges_freely(setting) else 1)
 
+    def waits_in_warmup(self, setting: ModeSetting) -> bool:
+        """Return whether a step of the warm-up waits until its gradients are applied."""
+        given = (self.max_merge, self.queue_size, self.wait_s, self.steps_before_refresh)
+        is_default = all(one is None for one in (*given, self.max_staleness))
+        return is_default and not self._merges_freely(setting)
+
     def staleness_bound(self, setting: ModeSetting) -> StalenessBound | None:
         """Return the bound on staleness, or None if there is none."""
         if self.max_staleness is None:
@@ -143,6 +153,7 @@ class AsyncMode(Mode):
         )
         self._threads = ActiveThreads(setting.threads)
         self._warmup_left = config.warmup_steps
+        self._waits_in_warmup = config.waits_in_warmup(setting)
 
     @property
     def needs_fresh_rows(self) -> bool:
@@ -161,17 +172,20 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        self._warmup_left -= (
-            1  # concurrent threads may lose a count; a few extra steps do not matter
-        )
+        is_warming_up = self._warmup_left > 0
+        self._warmup_left -= 1  # concurrent threads may lose a count; a few extra do not matter
         origin = gradients.origin
-        put = self._sender.put(
+        waited_s, staleness = self._sender.put(
             gradients.sparse,
             gradients.all_dense(),
             data=self._marks([origin]),
             alone=origin is not None and GRADIENTS in origin.partial,
         )
-        self._record.stepped(*put)
+        if is_warming_up and self._waits_in_warmup:
+            began = time.perf_counter()
+            self._sender.flush()
+            waited_s += time.perf_counter() - began
+        self._record.stepped(waited_s, staleness)
 
     def state(self) -> dict[str, int]:
         bound = {} if self._bound is None else self._bound.state()

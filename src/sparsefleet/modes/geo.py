@@ -31,7 +31,7 @@ from sparsefleet.store.table_spec import lower_table
 
 _CHUNK_FLOATS = 1 << 18
 """Number of differences sent at a time, few enough to stay in the processor's cache."""
-_GROWTH = 20  # mini-batches so far per mini-batch of the interval
+_GROWTH = 100  # mini-batches so far per mini-batch of the interval
 _MOST_STEPS = 100
 _FRAME_SHARE = 0.9
 
@@ -42,8 +42,10 @@ class GeoConfig:
 
     push_interval_steps: int | None = None
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency). Larger
-    values mean less traffic but staler rows. None means a twentieth of the mini-batches so far,
-    from 1 to 100, which keeps workers together while the model changes quickly.
+    values mean less traffic but staler rows. None means a hundredth of the mini-batches so far, at
+    most 100, divided by the number of other workers, at least 1. This keeps workers together while
+    the model changes quickly. The changes of all workers add up, so the more workers there are, the
+    sooner rows that all of them change overshoot.
     """
 
     def __post_init__(self) -> None:
@@ -88,7 +90,9 @@ class GeoMode(Mode):
         self._exchange_lock = threading.Lock()
         interval = (config or GeoConfig()).push_interval_steps
         begun = setting.first_step + self._steps
-        self._windows = ExchangeWindows(interval, begun=begun, wait_s=setting.wait_s)
+        self._windows = ExchangeWindows(
+            interval, others=setting.worker_num - 1, begun=begun, wait_s=setting.wait_s
+        )
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -340,12 +344,16 @@ class ExchangeWindows:
     Invariant: no window grows beyond its interval, which never shrinks. Training is therefore at
     most one interval ahead of a running exchange. Thread-safe; one thread exchanges.
 
-    interval_steps: mini-batches per window; None means a twentieth of all so far, from 1 to 100.
+    interval_steps: mini-batches per window; None means that it grows, see `GeoConfig`.
+    others: the number of other workers.
     begun: mini-batches in an earlier part of the same run.
     """
 
-    def __init__(self, interval_steps: int | None, *, begun: int = 0, wait_s: float) -> None:
+    def __init__(
+        self, interval_steps: int | None, *, others: int = 1, begun: int = 0, wait_s: float
+    ) -> None:
         self._fixed = interval_steps
+        self._others = max(others, 1)
         self._total = begun  # mini-batches since the start
         self._wait_s = wait_s
         self._changed = threading.Condition()
@@ -405,7 +413,7 @@ class ExchangeWindows:
     def _interval(self) -> int:
         if self._fixed is not None:
             return self._fixed
-        return min(max(self._total // _GROWTH, 1), _MOST_STEPS)
+        return max(min(self._total // _GROWTH, _MOST_STEPS) // self._others, 1)
 
     def _turn_if_full(self) -> None:
         if not self._full and self._filling >= self._interval:

@@ -144,3 +144,37 @@ def test_rows_are_not_pulled_ahead_during_the_warm_up() -> None:
         assert not job.modes[0].needs_fresh_rows
     with pytest.raises(ConfigError, match="warmup_steps"):
         AsyncConfig(warmup_steps=-1)
+
+
+def test_steps_of_the_warm_up_end_with_their_gradients_applied_and_fresh_values() -> None:
+    config = AsyncConfig(warmup_steps=3)
+    with ModeWorkers(config, workers=2, optimizer=Adagrad(lr=0.1)) as job:
+        first, second = job.modes
+        for _ in range(3):
+            first.hand_over(gradients(1.0))
+            assert job.live[0][0] == job.net()
+            second.hand_over(gradients(1.0))
+            assert job.live[1][0] == job.net()
+        first.hand_over(gradients(1.0))  # in the background from now on
+        first.flush()
+        assert first.stats().steps == 4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AsyncConfig(queue_size=3),
+        AsyncConfig(max_merge=3, wait_s=LINGER),
+        AsyncConfig(steps_before_refresh=100),
+        AsyncConfig(warmup_steps=0),
+    ],
+    ids=str,
+)
+def test_steps_of_the_warm_up_do_not_wait_where_a_setting_says_so(config: AsyncConfig) -> None:
+    with ModeWorkers(config, optimizer=Adagrad(lr=0.1)) as job:
+        flushed = []
+        sender = job.modes[0]._sender
+        flush, sender.flush = sender.flush, lambda: flushed.append(1)
+        job.modes[0].hand_over(gradients(1.0))
+        sender.flush = flush
+        assert not flushed

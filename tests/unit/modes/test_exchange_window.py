@@ -50,22 +50,37 @@ def test_a_closed_queue_of_windows_ends_the_exchanging_thread() -> None:
     assert windows.next_full() == 0
 
 
-def test_without_an_interval_windows_grow_with_the_mini_batches_so_far() -> None:
-    windows = ExchangeWindows(None, wait_s=20)
+def _sizes(windows: ExchangeWindows, steps: int) -> list[int]:
+    """Return the sizes of all windows of so many mini-batches, each exchanged at once."""
     sizes = []
-    for _ in range(4000):
+    for _ in range(steps):
         windows.add()
         if windows._full:
             sizes.append(windows.next_full())
             windows.exchanged()
-    assert sizes[:20] == [1] * 20
+    return sizes
+
+
+def test_without_an_interval_windows_grow_with_the_mini_batches_so_far() -> None:
+    windows = ExchangeWindows(None, wait_s=20)
+    sizes = _sizes(windows, 12_000)
+    assert sizes[:199] == [1] * 199
+    assert sizes[199] == 2
     assert sizes == sorted(sizes)
     assert sizes[-1] == 100
-    assert sum(sizes) + windows.take_rest() == 4000
+    assert sum(sizes) + windows.take_rest() == 12_000
+
+
+@pytest.mark.parametrize(("others", "largest"), [(0, 100), (1, 100), (4, 25), (99, 1), (1000, 1)])
+def test_windows_are_smaller_the_more_workers_add_up_their_changes(
+    others: int, largest: int
+) -> None:
+    assert _sizes(ExchangeWindows(None, others=others, wait_s=20), 12_000)[-1] == largest
+    assert _sizes(ExchangeWindows(7, others=others, wait_s=20), 70) == [7] * 10
 
 
 def test_windows_continue_where_an_earlier_part_of_the_training_ended() -> None:
-    windows = ExchangeWindows(None, begun=2000, wait_s=20)
+    windows = ExchangeWindows(None, begun=10_000, wait_s=20)
     for _ in range(99):
         windows.add()
     assert not windows._full
