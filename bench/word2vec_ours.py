@@ -11,6 +11,7 @@ import atexit
 import numpy as np
 from torch import Tensor, nn
 
+from ctr_ours import WARM
 from sparsefleet import optim
 from sparsefleet.nn import SparseEmbedding, embedding_dots
 from sparsefleet.store import Constant, Uniform
@@ -46,7 +47,7 @@ class OursSide:
             model,
             None,  # the model returns its loss
             optim.SGD(lr=options.lr),
-            mode=options.mode,
+            mode=WARM.get(options.mode, options.mode),
             threads=options.threads,
             config=TrainerConfig(quiet=True),
         )

@@ -28,8 +28,8 @@ FEATURES = Features(
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("watched", "movie"), "no feature named 'watched'; the names are age, user"),
-        (("seen", "film"), "no feature named 'film'"),
+        (("watched", "movie"), "no feature is named 'watched'; the names are age, user"),
+        (("seen", "film"), "no feature is named 'film'"),
         (("tags", "movie"), "history='tags' must be a Sequence, .* is a MultiValued"),
         (("seen", "tags"), "candidate='tags' must be a Categorical, .* is a MultiValued"),
         (("seen", "age"), "candidate='age' must be a Categorical, .* is a Numeric"),
@@ -67,18 +67,18 @@ def test_sequences_beside_a_history_have_its_table_and_length(
         build("visited")
     with pytest.raises(ConfigError, match="='user' must be a Sequence"):
         build("user")
-    with pytest.raises(ConfigError, match="no feature named 'nothing'"):
+    with pytest.raises(ConfigError, match="no feature is named 'nothing'"):
         build("nothing")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"log_frequency": "log_shair"}, "no feature named 'log_shair'"),
+        ({"log_frequency": "log_shair"}, "no feature is named 'log_shair'"),
         ({"log_frequency": "user"}, "log_frequency='user' must be a Numeric"),
         ({"item": "pair"}, "='pair' must have one id per example"),
         ({"item": "seen"}, "='seen' must be a Categorical"),
-        ({"item": "film"}, "no feature named 'film'"),
+        ({"item": "film"}, "no feature is named 'film'"),
     ],
     ids=str,
 )
