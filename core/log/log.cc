@@ -10,6 +10,10 @@ Result<std::unique_ptr<Log>> Log::Begin(const LogDirectory& directory, std::uint
   std::unique_ptr<Log> log(new Log(directory, options, next_lsn));
   std::lock_guard lock(log->mutex_);
   if (Status s = log->BeginSegment(); !s.ok()) return s;
+  if (options.prepares_segments) {
+    log->preparer_ =
+        std::make_unique<SparePreparer>(directory, options.owner, options.segment_bytes);
+  }
   return log;
 }
 
@@ -31,6 +35,7 @@ Status Log::BeginSegment() {
   if (writer_ != nullptr) ended_.push_back(std::move(writer_));
   writer_ = std::move(writer).value();
   segment_ = first;
+  has_requested_spare_ = false;
   return Status::Ok();
 }
 
@@ -60,6 +65,11 @@ Status Log::Write(std::uint64_t lsn, std::uint32_t type, const Payload& payload)
   }
   const Status written = writer_->Append(lsn, type, payload);
   if (written.ok()) bytes_ += kRecordHeadBytes + payload.bytes;
+  // Not from the start: a server that logs little needs no second segment.
+  if (preparer_ != nullptr && writer_->bytes() >= options_.segment_bytes / 4 &&
+      !std::exchange(has_requested_spare_, true)) {
+    preparer_->Request();
+  }
   if (writer_->is_broken()) broken_ = written.WithPrefix("the log is broken: ");
   return written;
 }

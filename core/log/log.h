@@ -11,6 +11,7 @@
 
 #include "log/log_directory.h"
 #include "log/record_file.h"
+#include "log/spare_preparer.h"
 #include "status/status.h"
 
 namespace sparsefleet {
@@ -18,6 +19,9 @@ namespace sparsefleet {
 struct LogOptions {
   std::uint64_t owner = 1;                    // the server's incarnation
   std::uint64_t segment_bytes = 64ull << 20;  // a segment ends once it has this many
+  // A separate thread prepares the next segment while the processor is idle. Takes the space of one
+  // segment more, once the log has a quarter of one.
+  bool prepares_segments = false;
 };
 
 // Thread-safe.
@@ -80,6 +84,8 @@ class Log {
   std::vector<std::shared_ptr<RecordWriter>> ended_;  // closed segments not synced yet
   std::deque<Held> held_;                             // the last records before next_lsn_
   std::atomic<std::size_t> num_held_{0};
+  bool has_requested_spare_ = false;         // for the next segment
+  std::unique_ptr<SparePreparer> preparer_;  // null: the next segment is not prepared
 };
 
 // Writes a snapshot: the state after all records below `lsn`. Not thread-safe.

@@ -19,6 +19,8 @@ namespace {
 
 constexpr auto kLockRetry = std::chrono::milliseconds(20);
 constexpr std::size_t kMostSpares = 16;
+// A spare is prepared while there is room for this many.
+constexpr std::uint64_t kSpaceForSpares = 16;
 
 std::string Numbered(const char* prefix, std::uint64_t lsn, const char* suffix) {
   char name[64];
@@ -347,6 +349,31 @@ bool LogDirectory::TakeSpare(const std::string& path) const {
   if (!listing.ok() || listing.value().spares.empty()) return false;
   const std::string spare = path_ + "/" + listing.value().spares.front();
   return calls_.Rename(spare.c_str(), path.c_str()) == 0;
+}
+
+// Under a name that nobody takes until it is finished: this thread writes to it until then. Number
+// 0 is that of no segment, so a reader takes the header for an old one.
+bool LogDirectory::PrepareSpare(std::uint64_t owner, std::uint64_t bytes,
+                                const std::function<bool()>& stops) const {
+  auto listing = List();
+  if (!listing.ok()) return false;
+  if (!listing.value().spares.empty()) return true;
+  std::error_code error;
+  const auto space = std::filesystem::space(path_, error);
+  if (error || space.available / kSpaceForSpares < bytes) return false;
+  const std::string unfinished = path_ + "/spare.tmp";
+  calls_.Remove(unfinished.c_str());
+  bool is_written = false;
+  {
+    auto writer = RecordWriter::Create(unfinished, {0, owner, FileKind::kSegment}, calls_);
+    is_written = writer.ok() && writer.value()->FillUp(bytes, stops);
+  }
+  if (is_written) {
+    const std::string spare = path_ + "/" + Numbered("spare", 0, "seg");
+    is_written = calls_.Rename(unfinished.c_str(), spare.c_str()) == 0;
+  }
+  if (!is_written) calls_.Remove(unfinished.c_str());
+  return is_written;
 }
 
 }  // namespace sparsefleet

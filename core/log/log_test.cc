@@ -1,6 +1,7 @@
 #include "log/log.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -248,6 +249,90 @@ const Test kHalfReused("a reused segment that still has its old header holds not
   const Recovery found = Recover(place.path());
   ExpectEqual(found.found.next_lsn, std::uint64_t{2});
   ExpectEqual(found.seen.size(), std::size_t{1});
+});
+
+// The names of spares, finished or not.
+std::vector<std::string> SparesIn(const std::string& path) {
+  std::vector<std::string> names;
+  for (const std::string& file : FilesIn(path)) {
+    if (file.find("/spare") != std::string::npos) names.push_back(file);
+  }
+  return names;
+}
+
+// The records that a process would find which takes over from one that was killed now.
+std::vector<Seen> RecoverCopy(const std::string& path) {
+  const TemporaryDirectory copy;
+  std::filesystem::copy(path, copy.path(), std::filesystem::copy_options::recursive);
+  std::filesystem::remove(copy.path() + "/LOCK");
+  const Recovery found = Recover(copy.path());
+  Expect(SparesIn(copy.path()).empty(), "a spare is left");
+  return found.seen;
+}
+
+const Test kPrepared(
+    "the next segment is prepared before it is needed, and read like any other", [] {
+      const TemporaryDirectory place;
+      Recovery start = Recover(place.path());
+      LogOptions options;
+      options.segment_bytes = 300'000;
+      options.prepares_segments = true;
+      auto log = Begin(start, options);
+      std::uint64_t num_records = 0;
+      std::uint64_t num_prepared = 0;
+      for (std::uint64_t segments = 1; segments <= 4; ++segments) {
+        Expect(SparesIn(place.path()).empty(), "a spare was prepared too early");
+        while (log->tail().bytes < options.segment_bytes / 4) {
+          ExpectEqual(RequireOk(Append(*log, std::string(10'000, 'x'))), ++num_records);
+        }
+        while (RequireOk(start.directory->List()).spares.empty()) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        ExpectEqual(RecoverCopy(place.path()).size(), num_records);
+        const std::uint64_t segment = log->tail().segment;
+        while (log->tail().segment == segment) {
+          ExpectEqual(RequireOk(Append(*log, std::string(10'000, 'y'))), ++num_records);
+        }
+        const auto file = start.directory->SegmentPath(log->tail().segment);
+        if (std::filesystem::file_size(file) == options.segment_bytes) ++num_prepared;
+        ExpectEqual(RecoverCopy(place.path()).size(), num_records);
+      }
+      ExpectEqual(num_prepared, 4u);
+    });
+
+const Test kHalfPrepared("a prepared segment without a header of its own holds nothing", [] {
+  const TemporaryDirectory place;
+  Recovery start = Recover(place.path());
+  auto log = Begin(start);
+  RequireOk(Append(*log, "first"));
+  log.reset();
+  Require(start.directory->PrepareSpare(1, 100'000, [] { return false; }));
+  Require(start.directory->TakeSpare(start.directory->SegmentPath(2)));
+  start.directory.reset();
+  const Recovery found = Recover(place.path());
+  ExpectEqual(found.found.next_lsn, std::uint64_t{2});
+  ExpectEqual(found.seen.size(), std::size_t{1});
+});
+
+const Test kNotPrepared("a spare that is abandoned or does not fit leaves nothing", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  const Recovery start = Recover(place.path(), files);
+  int num_calls = 0;
+  Expect(!start.directory->PrepareSpare(1, 1'000'000, [&] { return ++num_calls == 3; }));
+  ExpectEqual(num_calls, 3);
+  Expect(SparesIn(place.path()).empty());
+  for (const std::uint64_t room : {10u, 200'000u}) {
+    files.FailWritesAfter(room, ENOSPC);
+    Expect(!start.directory->PrepareSpare(1, 1'000'000, [] { return false; }));
+    Expect(SparesIn(place.path()).empty());
+  }
+  files.Heal();
+  Expect(!start.directory->PrepareSpare(1, 1ull << 60, [] { return false; }), "no space for it");
+  Expect(SparesIn(place.path()).empty());
+  Expect(start.directory->PrepareSpare(1, 1'000'000, [] { return false; }));
+  Expect(start.directory->PrepareSpare(1, 1'000'000, [] { return true; }), "there is one");
+  ExpectEqual(SparesIn(place.path()).size(), 1u);
 });
 
 const Test kLocked("a directory belongs to one process until that releases it", [] {

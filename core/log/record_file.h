@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,6 +97,10 @@ class RecordWriter {
   Status Append(std::uint64_t lsn, std::uint32_t type, const Payload& payload);
   // The same for complete records from another file.
   Status AppendWhole(std::span<const std::byte> records);
+  // Fills the file with zeros up to `size` bytes, so that its pages are in memory when it is
+  // reused. False after an error, or once `stops` returns true. REQUIRES: nothing is appended
+  // afterwards.
+  bool FillUp(std::uint64_t size, const std::function<bool()>& stops);
   // Cuts off the old bytes of a reused file after the last record.
   Status End();
   bool is_broken() const { return is_broken_; }
