@@ -18,6 +18,10 @@ constexpr double kReplaySPerByte = 0.4e-9;
 constexpr double kReplaySPerRow = 150e-9;
 constexpr double kLongestReplayS = 0.5;
 constexpr std::uint64_t kShortestLog = 32ull << 20;
+// A log this much longer than the snapshot that would replace it is not worth its pages: writing to
+// those of a segment that is reused costs a fraction of what new ones cost.
+constexpr std::uint64_t kLogPerSnapshot = 16;
+constexpr std::uint64_t kLongLog = 256ull << 20;
 // How often a full disk is tried again.
 constexpr auto kSpaceCheck = std::chrono::milliseconds(100);
 
@@ -269,7 +273,8 @@ bool Journal::IsSnapshotDue() const {
   // A snapshot costs about as much as writing its size. The log may have half of that, so that it
   // adds to the time in which the snapshot is read, but never multiplies it.
   if (grown <= snapshot_size_ / 2 || is_full()) return false;
-  if (grown > options_.snapshot_bytes) return true;
+  const std::uint64_t long_log = std::max(kLongLog, kLogPerSnapshot * snapshot_size_);
+  if (grown > std::min(options_.snapshot_bytes, long_log)) return true;
   const double replay_s = kReplaySPerByte * static_cast<double>(grown) +
                           kReplaySPerRow * static_cast<double>(rows_.load());
   return grown > kShortestLog && replay_s > kLongestReplayS;

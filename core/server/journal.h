@@ -130,8 +130,8 @@ class Journal final : public BirthLog {
   Result<std::uint64_t> BeginSnapshot();
   Result<std::unique_ptr<SnapshotWriter>> WriteSnapshot(std::uint64_t lsn) const;
   Status CommitSnapshot(SnapshotWriter& snapshot, double seconds);
-  // Whether the log is so long that a recovery would take long, and is longer than half of the last
-  // snapshot.
+  // Whether the log is so long that a recovery would take long, or much longer than the last
+  // snapshot, and in either case longer than half of it.
   bool IsSnapshotDue() const;
   // Counts rows that the appended records change, since replaying them costs more than their bytes
   // do.
