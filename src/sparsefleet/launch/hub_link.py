@@ -41,6 +41,7 @@ class HubLink(NodeLink):
         self.job_id = new_job_id()
         self._wires: dict[int, Wire] = {}
         self._unproven: dict[socket.socket, None] = {}  # oldest first
+        self._welcomed = 0
         self._done: set[int] = set()
         self._restarts = 0
         self._last_word = ""
@@ -141,15 +142,16 @@ class HubLink(NodeLink):
     def _welcome(self, wire: Wire, rank: int) -> None:
         with self._lock:
             last_word = self._last_word
-            are_all_here = len(self._wires) == len(self._config.nodes) - 1
         # A leaf that has already left may have sent its reason: read that first.
         with contextlib.suppress(PeerLostError):
             wire.send(f"welcome {self.job_id}")
             if last_word:
                 wire.send(last_word)
         self._emit(Joined(f"{self._name(rank)} joined"))
-        if are_all_here:
-            self._all_joined.set()
+        with self._lock:
+            self._welcomed += 1
+            if self._welcomed == len(self._config.nodes) - 1:
+                self._all_joined.set()
 
     def _admit(self, connection: socket.socket, wire: Wire, text: str) -> int | None:
         """Return the rank of a node that may join, or None if it was rejected with a reason."""

@@ -32,7 +32,8 @@ class LeafLink(NodeLink):
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
         self._wire: Wire | None = None
-        self._unsent: list[str] = []
+        self._early: list[str] = []  # reported before the hub's welcome, sent on every connection
+        self._is_welcome = False
         self._has_spoken = threading.Event()
         self._start(self._run)
 
@@ -49,8 +50,9 @@ class LeafLink(NodeLink):
     def _send_soon(self, text: str) -> None:
         """Send now, or as soon as there is a connection."""
         with self._lock:
+            if not self._is_welcome:
+                self._early.append(text)
             if self._wire is None:
-                self._unsent.append(text)
                 return
             try:
                 self._wire.send(text)
@@ -58,7 +60,7 @@ class LeafLink(NodeLink):
                 return  # the receiving thread notices as well
 
     def _linger(self) -> None:
-        if self._unsent:
+        if self._early:
             self._has_spoken.wait(LINGER_S)
 
     def _end_sending(self) -> None:
@@ -69,41 +71,47 @@ class LeafLink(NodeLink):
     def _run(self) -> None:
         hub = (self._config.nodes[0].strip("[]"), self._config.port)
         where = f"node 0 ({hub[0]}, launcher's port {hub[1]})"
-        try:
-            connection = self._connect(hub)
-            if connection is None:
-                return
-            with connection:
-                wire = Wire(connection, self._config.key, is_hub=False, timeout_s=HANDSHAKE_S)
-                wire.send(f"join {self._config.rank} {self._config.shape}")
-                with self._lock:
-                    self._wire = wire
-                    for text in self._unsent:
-                        wire.send(text)
-                self._has_spoken.set()
-                self._follow(wire, self._handle)
-        except AuthError as error:
-            self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where}: {error}"))
-        except (RpcError, OSError) as error:
-            self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where} is lost: {error}"))
-
-    def _connect(self, hub: tuple[str, int]) -> socket.socket | None:
-        """Return the connection, or None if the job ended first."""
         deadline = time.monotonic() + self._config.join_timeout_s
         while not self._closing.is_set():
             try:
-                return socket.create_connection(hub, timeout=HANDSHAKE_S)
-            except OSError as error:
+                with socket.create_connection(hub, timeout=HANDSHAKE_S) as connection:
+                    self._join(connection)
+                return
+            except (AuthError, ProtocolError) as error:
+                self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where}: {error}"))
+                return
+            except (RpcError, OSError) as error:
+                # The hub drops connections that have not joined yet if strangers open many.
+                with self._lock:
+                    self._wire = None
+                self._has_spoken.clear()
+                if self._is_welcome:
+                    self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, f"{where} is lost: {error}"))
+                    return
                 if time.monotonic() > deadline:
                     within = f"{self._config.join_timeout_s:.0f} s"
-                    raise PeerLostError(f"unreachable for {within}: {error}") from error
+                    text = f"{where} is lost: unreachable for {within}: {error}"
+                    self._emit(OtherNodeFailed(CODE_OF_LOST_NODE, text))
+                    return
             self._closing.wait(RETRY_S)
-        return None
+
+    def _join(self, connection: socket.socket) -> None:
+        """Join by this connection and follow the hub until the job ends."""
+        wire = Wire(connection, self._config.key, is_hub=False, timeout_s=HANDSHAKE_S)
+        wire.send(f"join {self._config.rank} {self._config.shape}")
+        with self._lock:
+            self._wire = wire
+            for text in self._early:
+                wire.send(text)
+        self._has_spoken.set()
+        self._follow(wire, self._handle)
 
     def _handle(self, text: str) -> bool:
         word, _, rest = text.partition(" ")
         if word == "welcome":
             self.job_id = rest
+            with self._lock:
+                self._is_welcome = True
             self._emit(Joined(f"joined {self._config.nodes[0]}, node 0"))
             return False
         if word == "restart":

@@ -296,3 +296,43 @@ def test_hub_without_descriptors_accepts_again_later(
     hub = open_link(0)
     open_link(1)
     assert isinstance(hub.next(), Joined)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_leaf_that_was_dropped_before_its_welcome_joins_again(
+    job: LinkConfig, open_link: Callable[..., Listener], is_heard: bool
+) -> None:
+    """The hub drops the oldest connection that has not joined, which may be a launcher's."""
+    with socket.create_server(("127.0.0.1", job.port)) as listener:
+        leaf = open_link(1)
+        leaf.link.report_done(0)
+        connection, _ = listener.accept()
+        with connection:
+            wire = Wire(connection, KEY, is_hub=True, timeout_s=DEADLINE_S)
+            assert wire.receive(DEADLINE_S).startswith("join 1")
+            if is_heard:
+                wire.send("alive")
+    hub = open_link(0)
+    assert isinstance(hub.next(), Joined)
+    assert isinstance(leaf.next(), Joined)
+    open_link(2).link.report_done(0)
+    hub.link.report_done(0)
+    assert isinstance(hub.next(), Joined)
+    assert isinstance(hub.next(), AllDone)  # what the leaf reported before was sent again
+
+
+def test_leaf_that_is_always_dropped_gives_up_in_time(
+    job: LinkConfig, open_link: Callable[..., Listener]
+) -> None:
+    with socket.create_server(("127.0.0.1", job.port)) as listener:
+        leaf = open_link(1, join_timeout_s=1.0)
+
+        def drop_all() -> None:
+            while True:
+                connection, _ = listener.accept()
+                connection.close()
+
+        threading.Thread(target=drop_all, daemon=True).start()
+        event = leaf.next()
+    assert isinstance(event, OtherNodeFailed)
+    assert "unreachable for 1 s" in event.text
