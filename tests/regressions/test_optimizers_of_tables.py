@@ -19,6 +19,13 @@ from sparsefleet.train import Trainer
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
+def hooked(model: nn.Module, *, after: bool) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    register = optimizer.register_step_post_hook if after else optimizer.register_step_pre_hook
+    register(lambda *_: None)
+    return optimizer
+
+
 class PlainClicks(nn.Module):
     """`Clicks` with an ordinary embedding."""
 
@@ -63,6 +70,8 @@ def test_adamw_trains_tables_as_torch_does_with_rows_in_every_step() -> None:
         (lambda m: torch.optim.NAdam(m.parameters()), "do not support NAdam"),
         (lambda m: torch.optim.Adam(m.parameters(), amsgrad=True), "Adam only with amsgrad=False"),
         (lambda m: torch.optim.SGD(m.parameters(), lr=1.0, maximize=True), "negate the loss"),
+        (lambda m: hooked(m, after=False), "do not support SGD with step hooks"),
+        (lambda m: hooked(m, after=True), "do not support SGD with step hooks"),
     ],
 )
 def test_an_optimizer_that_tables_do_not_have_is_refused_by_name(make: Make, named: str) -> None:
@@ -84,3 +93,19 @@ def test_a_table_with_an_optimizer_of_its_own_may_stand_beside_it() -> None:
     data = [(torch.arange(8), torch.ones(8))] * 3
     with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
         assert trainer.fit(data).last.steps == 3
+
+
+def test_an_optimizer_that_has_taken_steps_loses_its_state_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = Clicks()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(2):  # the second trainer finds the optimizer as the first has left it
+        with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
+            trainer.fit(clicks())
+    assert not caplog.records
+    model.head.weight.sum().backward()
+    optimizer.step()
+    with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
+        trainer.fit(clicks())
+    assert "the Adam given has taken steps before" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from sparsefleet import optim
+from sparsefleet.engine.torch_optimizers import TorchStepping
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.modes import LocalConfig, ModeConfig
@@ -26,6 +28,8 @@ __all__ = [
     "require_something_to_train",
     "require_table_optimizers",
 ]
+
+_log = logging.getLogger("sparsefleet.engine")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +109,12 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
                 reason=reason,
             )
         )
+    if any(optimizer.state.values()) and any(group.optimizer is not None for group in groups):
+        _log.warning(
+            "the %s given has taken steps before: its state (moments, sums of squares) is not "
+            "used, and training starts without any",
+            type(optimizer).__name__,
+        )
     return groups
 
 
@@ -134,7 +144,20 @@ def describe_optimizer(
         raise ConfigError(
             f"tables do not support {kind.__name__} with maximize=True; negate the loss instead"
         )
+    if _has_hooks(optimizer):
+        raise ConfigError(
+            f"tables do not support {kind.__name__} with step hooks, which nobody would call: "
+            "remove them; TrainerConfig has clip_grad_norm, and Trainer takes callbacks"
+        )
     return describe(group)
+
+
+def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a user has registered hooks around ``optimizer.step()``."""
+    before: Mapping[int, Any] = getattr(optimizer, "_optimizer_step_pre_hooks", {})
+    after: Mapping[int, Any] = getattr(optimizer, "_optimizer_step_post_hooks", {})
+    hooks = [*before.values(), *after.values()]
+    return any(not isinstance(getattr(hook, "__self__", None), TorchStepping) for hook in hooks)
 
 
 def require_something_to_train(
