@@ -7,6 +7,8 @@ errors of Python instead of a refusal.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -20,15 +22,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 from tests.support.checkpoints import save, two_tables
 from tests.unit.serving.export.shop_model import exported_shop
 
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.folder import checksum_text, open_folder
 from sparsefleet.checkpoint.json_fields import canonical
-from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError
+from sparsefleet.embed.corpus import open_corpus
+from sparsefleet.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptFileError,
+    InputFileError,
+    ProtocolError,
+)
+from sparsefleet.fluid.framework import Program, ProgramError
+from sparsefleet.fluid.framework.framework_pb2 import ProgramDesc
+from sparsefleet.fluid.io.inference_model import read_program
 from sparsefleet.serving.export import load_inference_model
 from sparsefleet.serving.export.export_directory import sha256_of
+from sparsefleet.serving.http.catalogue import open_catalogue
+from sparsefleet.serving.updates.update import Update, UpdateName
+from sparsefleet.serving.verify.service_side import ServiceClient
+from sparsefleet.serving.verify.verification import _is_export
+from sparsefleet.zoo.recipes import recipe
+from sparsefleet.zoo.recipes.recipe import DataFile
 
 
 @pytest.fixture
@@ -248,6 +267,65 @@ def test_manifest_of_an_export_nested_too_deep_is_refused(export: Path) -> None:
     (export / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(CorruptFileError, match="is not JSON"):
         load_inference_model(export)
+
+
+DEEP = "[" * 100_000
+
+
+def test_updates_programs_and_answers_nested_too_deep_are_refused(
+    tmp_path: Path, export: Path
+) -> None:
+    raw = safetensors.numpy.save({"x": np.zeros(1)}, {"update": DEEP})
+    name = UpdateName("delta", 1, "0" * 16, hashlib.sha256(raw).hexdigest()[:16])
+    with pytest.raises(CorruptFileError, match="is not an update"):
+        Update.from_bytes(name, raw, "here")
+    document = '{"program": ' + DEEP
+    (tmp_path / "__model__").write_text(document)
+    with pytest.raises(ProgramError, match="__model__ is not a program"):
+        read_program(tmp_path / "__model__")
+    with pytest.raises(ProgramError, match="not a program"):
+        Program.from_json(document)
+    with pytest.raises(ProgramError, match="not a program"):
+        ProgramDesc.FromString(document.encode())
+    with pytest.raises(ProtocolError, match="did not return JSON"):
+        ServiceClient("http://127.0.0.1:1")._object("/v1/model", DEEP.encode())
+    versions = tmp_path / "versions"
+    shutil.copytree(export, versions / "first")
+    (versions / "active.json").write_text(DEEP)
+    with pytest.raises(CorruptFileError, match="does not say which version is active"):
+        open_catalogue(versions).chosen()
+
+
+@pytest.mark.parametrize("replace", [replace_by_link, replace_by_pipe])
+def test_side_of_a_verification_with_a_device_as_its_manifest_is_no_export(
+    export: Path, replace: Callable[[Path], None]
+) -> None:
+    assert _is_export(export)
+    replace(export / "manifest.json")
+    assert not _is_export(export)
+    (export / "manifest.json").unlink()
+    (export / "manifest.json").write_text(DEEP)
+    assert not _is_export(export)
+
+
+def test_packed_data_of_a_recipe_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.csv.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    file = DataFile(path="data.csv", source="nowhere", md5=None)
+    assert len(file.read(tmp_path)) == 1 << 20
+    monkeypatch.setattr(recipe, "_MAX_UNPACKED_BYTES", (1 << 20) - 1)
+    with pytest.raises(InputFileError, match="unpacks to more than 1,048,575 bytes"):
+        file.read(tmp_path)
+
+
+def test_damaged_corpus_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    raw = bytearray(gzip.compress(b"to be or not to be\n" * 100))
+    raw[12] ^= 0xFF
+    path.write_bytes(raw)
+    with pytest.raises(InputFileError, match=r"cannot read .*text\.gz"):
+        list(open_corpus(path).blocks())
 
 
 def test_a_chained_url_leads_to_folders_of_its_own_chain() -> None:

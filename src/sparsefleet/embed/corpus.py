@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -230,7 +231,7 @@ def _file_blocks(path: str) -> Iterator[bytes]:
                 rest = chunk[end:]
                 if end:
                     yield chunk[:end]
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputFileError(f"cannot read {path}: {error}") from error
     if rest:
         yield rest

@@ -55,6 +55,8 @@ def read_inputs(path: Path, table: pa.Table, schema: Schema) -> dict[str, Any]:
             raise FeedError(
                 f"{path} has no column '{item.name}'; it has {', '.join(table.column_names)}"
             )
+        if table.column_names.count(item.name) > 1:
+            raise FeedError(f"{path} has more than one column '{item.name}'")
     return {item.name: _input_of(path, table, item, schema) for item in schema.inputs}
 
 
@@ -123,11 +125,29 @@ def read_table(path: Path, schema: Schema) -> pa.Table:
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines() if path.suffix == ".jsonl" else []
         rows = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
-        return pa.Table.from_pylist(rows)
+        return _table_of(rows, schema)
     except FileNotFoundError as error:
         raise InputMissingError(f"{path}: no such file") from error
-    except (OSError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+    except RecursionError:
+        raise InputFileError(f"{path} cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
         raise InputFileError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
+
+
+def _table_of(rows: Any, schema: Schema) -> pa.Table:
+    """Return parsed JSON, a list of objects, as a table. Raises ValueError if it is none."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a list of objects, one per example")
+    ids = [item.name for item in schema.inputs if item.dtype == "int64"]
+    signed = [{name: _signed(row[name]) for name in ids if name in row} for row in rows]
+    return pa.Table.from_pylist([{**row, **keys} for row, keys in zip(rows, signed, strict=True)])
+
+
+def _signed(value: Any) -> Any:
+    """Return a key of 64 bits, or lists of keys, as signed numbers, bit for bit."""
+    if type(value) is list:
+        return [_signed(one) for one in value]
+    return value - 2**64 if type(value) is int and 2**63 <= value < 2**64 else value
 
 
 def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
@@ -141,6 +161,9 @@ def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
         strings_can_be_null=False,
     )
     table = pyarrow.csv.read_csv(source, convert_options=options)
+    for item in schema.inputs:
+        if table.column_names.count(item.name) > 1:
+            raise ValueError(f"the first line names '{item.name}' more than once")
     for item in schema.hashed:
         if item.input in table.column_names and item.input not in lists:
             place, cells = table.column_names.index(item.input), table.column(item.input)

@@ -223,3 +223,49 @@ def test_missing_numbers_are_replaced_as_in_training(
     assert found["ad"].tolist() == [7, 3]
     with pytest.raises(FeedError, match="column 'ad': 1 examples have no value"):
         list(read_examples(path, replace(schema, filled=missing[:1]), 10))
+
+
+ADS = Schema(
+    inputs=(
+        InputSchema(name="ad", dtype="int64", shape=("batch",)),
+        InputSchema(name="tags", dtype="int64", shape=("tags",), offsets=("batch",)),
+    ),
+    targets=(),
+    lookups=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("e.json", "[" * 100_000, "it is nested too deeply"),
+        ("e.jsonl", '{"ad":' + "[" * 100_000, "it is nested too deeply"),
+        ("e.json", '[{"ad": 1' + "0" * 30 + "}]", "too large"),
+        ("e.json", '{"ad": [1, 2]}', "expected a list of objects"),
+        ("e.json", "null", "expected a list of objects"),
+        ("e.json", '[{"ad": 1}, 3]', "expected a list of objects"),
+        ("e.csv", "ad,ad\n1,2\n", "'ad' more than once"),
+        ("e.csv", "tags,tags\n1,2\n", "'tags' more than once"),
+    ],
+)
+def test_files_that_hold_no_examples_are_refused(
+    name: str, text: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputFileError, match=problem):
+        list(read_examples(tmp_path / name, ADS, 10))
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["ad", "ad"])
+    pyarrow.parquet.write_table(table, tmp_path / "e.parquet")
+    with pytest.raises((FeedError, InputFileError), match="ad"):
+        list(read_examples(tmp_path / "e.parquet", ADS, 10))
+
+
+def test_ids_of_64_bits_in_json_keep_their_bits(tmp_path: Path) -> None:
+    row = {"ad": 2**64 - 1, "tags": [5, 2**63]}
+    (tmp_path / "e.json").write_text(json.dumps([row]))
+    [found] = read_examples(tmp_path / "e.json", ADS, 10)
+    assert found["ad"].tolist() == [-1]
+    assert found["tags"][0].tolist() == [5, -(2**63)]

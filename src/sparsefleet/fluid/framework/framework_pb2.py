@@ -52,7 +52,7 @@ class ProgramDesc:
                 made._around, document = document, document["program"]
             made._document = document
             made.blocks = [BlockDesc(block) for block in document["blocks"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProgramError(
                 f"not a program saved by sparsefleet or PaddlePaddle 1.x: {error}"
             ) from error

@@ -275,7 +275,7 @@ class Program:
         """Parse text written by `to_json`; raise ProgramError for any other text."""
         try:
             document = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProgramError(f"not a program: {error}") from error
         return cls.from_document(document)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparsefleet.fluid.executor.compiler import plain_program
 from sparsefleet.fluid.executor.executor import Executor
-from sparsefleet.fluid.framework import Program, Variable, default_main_program
+from sparsefleet.fluid.framework import Program, ProgramError, Variable, default_main_program
 from sparsefleet.fluid.framework.program_desc import SavedProgram, program_of_desc
 from sparsefleet.fluid.io.saving import (
     SavePart,
@@ -112,7 +112,10 @@ def read_program(path: str | os.PathLike[str]) -> SavedProgram:
     data = Path(path).read_bytes()
     if data.lstrip()[:1] != b"{":
         return program_of_desc(data, str(path))
-    document = json.loads(data)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProgramError(f"{path} is not a program: {error}") from error
     if "program" not in document:  # from Program.serialize_to_string
         return SavedProgram(document, [], [])
     return SavedProgram(document["program"], document["feeds"], document["fetches"])

@@ -22,7 +22,15 @@ from sparsefleet.serving.export.manifest import MANIFEST, ExportedFile, ExportMa
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PendingExport", "Verify", "open_export", "read_manifest", "sha256_of", "verify_export"]
+__all__ = [
+    "PendingExport",
+    "Verify",
+    "manifest_text",
+    "open_export",
+    "read_manifest",
+    "sha256_of",
+    "verify_export",
+]
 
 Verify = bool | Literal["deep"]
 Opened = TypeVar("Opened")
@@ -41,6 +49,11 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
 
     Raises CheckpointError if there is none or it has a different version.
     """
+    return ExportManifest.from_json(manifest_text(directory), str(Path(directory) / MANIFEST))
+
+
+def manifest_text(directory: str | os.PathLike[str]) -> str:
+    """Return the text of the manifest in `directory`, unchecked but of a bounded size."""
     path = Path(directory) / MANIFEST
     try:
         size = _size_of(path)
@@ -48,7 +61,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
             raise CorruptFileError(
                 f"{path} has {size:,} bytes, expected at most {_MOST_MANIFEST_BYTES:,}"
             )
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{directory} contains no exported model, because it has no {MANIFEST}; write one with "
@@ -58,7 +71,6 @@ def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
         raise CorruptFileError(f"{path} is not text: {error}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    return ExportManifest.from_json(text, str(path))
 
 
 def open_export(

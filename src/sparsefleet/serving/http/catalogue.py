@@ -153,7 +153,9 @@ class _Folder:
             return Choice(str(content["active"]), "", content.get("previous"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        ) as error:
             raise CorruptFileError(
                 f"{path} does not say which version is active: {error!r}; remove it, or write "
                 '{"active": "NAME"}'

@@ -65,7 +65,7 @@ class RedisVersions:
             found = self._server.client.hgetall(self._list)
         try:
             versions = [PushedVersion(**json.loads(raw)) for raw in found.values()]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CorruptFileError(
                 f"Redis at {self._server.where} lists a version that cannot be read ({error}): it "
                 f"was written by a newer sparsefleet, or something else writes to {self._list}"

@@ -166,7 +166,7 @@ class Update:
                 tables=tables,
                 dense={k[len(_DENSE) :]: v for k, v in arrays.items() if k.startswith(_DENSE)},
             )
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
             raise CorruptFileError(f"{where}: '{name}' is not an update: {error}") from error
 
 

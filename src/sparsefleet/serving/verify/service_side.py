@@ -120,7 +120,7 @@ class ServiceClient:
     def _object(self, path: str, raw: bytes) -> dict[str, Any]:
         try:
             content = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{self.url}{path} did not return JSON: {error}") from error
         if not isinstance(content, dict):
             kind = type(content).__name__
@@ -146,7 +146,7 @@ def _stream(table: pa.Table) -> bytes:
 def _described(raw: bytes) -> str:
     try:
         return str(json.loads(raw)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return raw[:200].decode("utf-8", "replace")
 
 

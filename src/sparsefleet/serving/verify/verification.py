@@ -21,7 +21,7 @@ from sparsefleet.errors import (
     SparseFleetError,
     StoreUnavailableError,
 )
-from sparsefleet.serving.export.manifest import MANIFEST
+from sparsefleet.serving.export.export_directory import manifest_text
 from sparsefleet.serving.updates import is_redis
 from sparsefleet.serving.verify.case import Case, Check, VerifyConfig
 from sparsefleet.serving.verify.inputs_check import InputsCheck
@@ -68,8 +68,8 @@ def open_side(target: str, case: Case) -> Side:
 
 def _is_export(path: Path) -> bool:
     try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(manifest_text(path))
+    except (CheckpointError, ValueError, RecursionError):
         return False  # opening it will report what is wrong
     return isinstance(content, dict) and content.get("kind") == "sparsefleet inference model"
 

@@ -30,6 +30,7 @@ __all__ = ["DataFile", "Part", "Prepared", "Published", "Recipe", "Report", "Set
 
 Columns = Mapping[str, Any]
 Figures = dict[str, float]
+_MAX_UNPACKED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +79,19 @@ class DataFile:
 
 def _unpacked(path: Path) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(path) as file:
+            content = file.read(_MAX_UNPACKED_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputFileError(
             f"{path}: this is not a complete gzip file ({error}); copy it again, or put the "
             "unpacked file there"
         ) from error
+    if len(content) > _MAX_UNPACKED_BYTES:
+        raise InputFileError(
+            f"{path}: it unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes, which no recipe "
+            "needs; put the unpacked file there"
+        )
+    return content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
