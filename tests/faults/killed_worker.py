@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -15,12 +16,15 @@ from torch import Tensor, nn
 
 from sparsefleet import fleet, fluid, optim
 from sparsefleet.data import MultiSlot, Reader, ReaderConfig, Slot
+from sparsefleet.engine.model_checkpoint import ModelSave
 from sparsefleet.errors import PeerLostError
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fluid.executor.program_workload import ProgramRunner
 from sparsefleet.fluid.fleet import Role, StrategyFactory, UserDefinedRoleMaker
 from sparsefleet.fluid.fleet.program_fleet import ProgramFleet
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.serving.export import model_export as serving_export
+from sparsefleet.serving.updates.publisher import PublishConfig, Publisher
 from sparsefleet.store import Constant, TableSpec
 from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
@@ -291,3 +295,84 @@ def _slow_down(runner: type[ProgramRunner]) -> None:
         return train(self, *arguments)
 
     runner.train = slowly  # type: ignore[method-assign]
+
+
+class EachLedger(Ledger):
+    """The same with an output per record, so that it can be evaluated and exported."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.rows(ids).squeeze(1) + self.total
+
+
+def die_once(rank: int, doomed: int, mark: str) -> None:
+    """Kill this process if it is the first of the `doomed` rank to come here."""
+    if rank == doomed and not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_ledger_and_die_within(rank: int, mode: str, moment: str, doomed: int, folder: str) -> None:
+    """Count records, evaluate, save, export and publish; worker `doomed` dies at that moment.
+
+    Each worker writes the metrics it found to a file.
+    """
+    torch.set_num_threads(1)
+    out, mark = Path(folder), str(Path(folder, "died"))
+
+    def at(name: str) -> None:
+        if name == moment:
+            die_once(rank, doomed, mark)
+
+    def held_out(name: str) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, (ids, _) in enumerate(records(rank)):
+            if number == 3:
+                at(name)
+                return
+            yield ids, ids % 2.0
+
+    write, publish = ModelSave.write, Publisher.write
+
+    def dying_write(self: ModelSave) -> Any:
+        at("saving")
+        done = write(self)
+        at("saved")
+        return done
+
+    def dying_publish(self: Publisher) -> Any:
+        at("publishing")
+        done = publish(self)
+        at("published")
+        return done
+
+    ModelSave.write, Publisher.write = dying_write, dying_publish  # type: ignore[method-assign]
+    within = moment == "validating"
+    publishes = PublishConfig(model=out / "first", target=out / "updates", every_steps=10)
+    with Trainer(
+        EachLedger(),
+        minus_sum,
+        optim.SGD(lr=1.0),
+        mode=mode,
+        config=TrainerConfig(quiet=True, validate_every_steps=15 if within else None),
+        metrics=["rmse"],
+        checkpoints=CheckpointConfig(directory=out / "series", every_steps=7),
+        publish=publishes if moment.startswith("publish") else None,
+    ) as trainer:
+        found = [trainer.fit(lambda: records(rank), validation=lambda: held_out("validating"))]
+        figures = [trainer.evaluate(lambda: held_out("evaluating"))]
+        trainer.save(out / "saved")
+        at("between")
+        example = (torch.arange(3), torch.zeros(3))
+        inside = serving_export.save_inference_model
+
+        def dying_export(*given: Any, **named: Any) -> Any:
+            at("exporting")
+            done = inside(*given, **named)
+            at("exported")
+            return done
+
+        serving_export.save_inference_model = dying_export
+        trainer.export(out / "exported", example)
+        found.append(trainer.fit(lambda: records(rank), validation=lambda: held_out("again")))
+        figures.append(trainer.evaluate(lambda: held_out("at the end")))
+    validations = [epoch.validation for history in found for epoch in history.epochs]
+    Path(folder, f"figures-{rank}.json").write_text(json.dumps([validations, figures]))

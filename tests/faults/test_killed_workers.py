@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.faults.killed_worker import (
     BATCH_SIZE,
     BATCHES,
     EPOCHS,
+    EachLedger,
     keep_gated_ledger,
     keep_ledger,
     keep_ledger_and_die_at_the_end,
+    keep_ledger_and_die_within,
     keep_ledger_until_an_error,
     keep_program_ledger,
     keep_shared_ledger,
@@ -29,7 +33,11 @@ from tests.support.servers import NativeServers
 from sparsefleet.checkpoint import latest
 from sparsefleet.errors import UnknownTableError
 from sparsefleet.launch.chaos.faulty_proxy import FaultyProxies
-from sparsefleet.store import RemoteStore
+from sparsefleet.nn import bind
+from sparsefleet.optim import SGD
+from sparsefleet.serving import Predictor
+from sparsefleet.serving.export import save_inference_model
+from sparsefleet.store import LocalStore, RemoteStore
 
 WORKERS = 2
 IDS = np.arange(WORKERS * BATCHES * BATCH_SIZE)
@@ -106,6 +114,54 @@ def test_a_worker_killed_at_its_end_does_not_wait_for_those_that_have_ended(
         with servers.connect() as store:
             rows = store.pull("ledger", IDS, train=False)
             assert set((share * rows).ravel().tolist()) == {float(EPOCHS)}
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(
+    ("mode", "moment", "doomed"),
+    [
+        ("async", "validating", 0),
+        ("sync", "validating", 1),
+        ("geo", "evaluating", 1),
+        ("sync", "evaluating", 0),
+        ("async", "saving", 0),
+        ("sync", "saved", 0),
+        ("async", "between", 1),
+        ("async", "exporting", 0),
+        ("sync", "exported", 0),
+        ("async", "publishing", 0),
+        ("sync", "published", 0),
+    ],
+)
+def test_a_worker_killed_while_it_does_something_else_than_training_is_replaced(
+    mode: str, moment: str, doomed: int, tmp_path: Path
+) -> None:
+    model = EachLedger()
+    bind(model, LocalStore(), SGD(lr=1.0))
+    example = torch.arange(3)
+    save_inference_model(tmp_path / "first", model, example, targets="output", onnx=False)
+    with _servers() as servers:
+        workers = KillableWorkers(
+            servers.endpoints,
+            WORKERS,
+            keep_ledger_and_die_within,
+            *(mode, moment, doomed, str(tmp_path)),
+        )
+        workers.run()
+        assert workers.restarts == [int(doomed == rank) for rank in range(WORKERS)]
+        share = WORKERS if mode == "sync" else 1
+        with servers.connect() as store:
+            rows = store.pull("ledger", IDS, train=False)
+            assert set((share * rows).ravel().tolist()) == {float(EPOCHS)}
+    found = [json.loads((tmp_path / f"figures-{rank}.json").read_text()) for rank in range(WORKERS)]
+    assert found[0][1] == found[1][1]  # all workers have the same metrics
+    assert found[1 - doomed][0][-1] == found[doomed][0][-1]
+    for path in (latest(str(tmp_path / "series")).path, tmp_path / "saved"):
+        with _servers() as servers, servers.connect() as store:
+            store.define(ledger_spec())
+            store.load(path)
+            assert len(set(store.pull("ledger", IDS, train=False).ravel().tolist())) == 1
+    assert len(Predictor(tmp_path / "exported").predict({"ids": np.arange(3)})) == 1
 
 
 @pytest.mark.job
