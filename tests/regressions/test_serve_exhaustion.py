@@ -141,6 +141,15 @@ def test_requests_that_are_never_sent_whole_take_nobodys_place(service: ServiceP
         require_prompt_answer(service.url)
 
 
+def test_requests_that_are_no_http_do_not_fill_the_log(service: ServiceProcess) -> None:
+    for _ in range(50):
+        with connected(service.url) as stranger:
+            stranger.sendall(b"no request\r\n\r\n")
+            assert b"400 Bad Request" in stranger.recv(1000)
+    require_prompt_answer(service.url)
+    assert 1 <= service.errors().count("Invalid HTTP request") < 10
+
+
 class Bag(nn.Module):
     """Accepts any number of ids per example."""
 

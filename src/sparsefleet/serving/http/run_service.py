@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 from types import FrameType
 
 import uvicorn
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 32  # connections that hold descriptors before they are counted
 _MAX_HEAD_BYTES = 16 << 10
+_SAME_WARNING_S = 10.0
 
 
 def run_service(config: ServeConfig) -> None:
@@ -55,12 +57,33 @@ def run_service(config: ServeConfig) -> None:
     server = _Server(settings, service, endpoint)
     if config.token is None and not endpoint.is_loopback:
         _log.warning("%s is reachable from other machines and requires no token", endpoint)
+    seldom = _SeldomWarnings()
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addFilter(seldom)
     try:
         server.run(sockets=[sock])
     finally:
+        uvicorn_log.removeFilter(seldom)
         sock.close()
     if server.failure is not None:
         raise server.failure
+
+
+class _SeldomWarnings(logging.Filter):
+    """Passes each warning once in a while, so that strangers cannot fill the disk with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        now = time.monotonic()
+        if now - self._last.get(record.msg, -_SAME_WARNING_S) < _SAME_WARNING_S:
+            return False
+        self._last[record.msg] = now
+        return True
 
 
 class _Server(uvicorn.Server):
