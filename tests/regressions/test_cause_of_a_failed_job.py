@@ -111,3 +111,29 @@ raise PeerLostError("server 7 (10.0.0.7:9100) is gone")
     first = complaint(launcher)[0]
     assert "worker 0 (pid" in first
     assert first.endswith("PeerLostError: server 7 (10.0.0.7:9100) is gone")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ('sys.exit("config is missing")', "; its log ends with 'config is missing'"),
+        ('raise ExceptionGroup("two", [ValueError(1)])', ": ExceptionGroup: two (1 sub-exception)"),
+        ('raise ValueError("x" * 100_000)', f": ValueError: {'x' * 288}..."),
+        (
+            'class Odd(Exception): __module__ = "my.package"\nraise Odd("a reason")',
+            ": my.package.Odd: a reason",
+        ),
+        (
+            "import atexit\n"
+            'atexit.register(print, "\\n".join(f"closing {i}" for i in range(5000)))\n'
+            'raise ValueError("a reason")',
+            ": ValueError: a reason",
+        ),
+    ],
+)
+def test_the_reason_is_named_however_it_was_raised(start: Start, script: str, reason: str) -> None:
+    launcher = start(f"if role == 'server':\n    signal.pause()\n{script}\n")
+    assert launcher.wait() == 1
+    first = complaint(launcher)[0]
+    assert "worker 0 (pid" in first
+    assert first.endswith(reason), first

@@ -11,10 +11,14 @@ from sparsefleet.launch.child_process import ChildProcess, describe_exit
 
 __all__ = ["describe_failure", "error_of", "find_cause", "is_consequence"]
 
-_LINES = 200
+_LINES, _LOG_BYTES = 20_000, 1 << 20
 _MAX_ERROR = 300
-_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit))(?::\s.*)?")
-_RANK = re.compile(r"^\[rank\d+\]:\s?")  # torch puts it before each line of a traceback
+_ERROR = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit))(?::\s.*)?"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+# Torch puts the rank before each line of a traceback, and Python a margin around groups.
+_MARGIN = re.compile(r"^(?:\[rank\d+\]:\s?)?(?:  [|+] )?")
 _CONSEQUENCES = frozenset(
     {
         "BrokenPipeError",
@@ -37,11 +41,18 @@ def error_of(child: ChildProcess) -> str:
     """Return the last exception in a process's log, or "" if there is none. This is the line with
     the exception's name, which its notes may follow.
     """
-    for logged in reversed(child.log.last_lines(_LINES)):
-        line = _RANK.sub("", logged)
-        if _ERROR.fullmatch(line):
-            return line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..."
+    lines = [_MARGIN.sub("", line) for line in child.log.last_lines(_LINES, _LOG_BYTES)]
+    for at in reversed(range(len(lines))):
+        if _ERROR.fullmatch(lines[at]):
+            return _shortened(lines[at])
+        if lines[at].endswith(_TRACEBACK):  # of an exception with any other name
+            ends = (line for line in lines[at + 1 :] if line and not line.startswith(" "))
+            return _shortened(next(ends, ""))
     return ""
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _MAX_ERROR else f"{line[:_MAX_ERROR]}..."
 
 
 def is_consequence(child: ChildProcess) -> bool:
@@ -95,4 +106,7 @@ def describe_failure(cause: ChildProcess, failures: Sequence[ChildProcess]) -> l
 
 def _why(child: ChildProcess) -> str:
     error = error_of(child)
-    return f": {error}" if error else ""
+    if error:
+        return f": {error}"
+    last = child.log.last_line() if (child.exit_code or 0) > 0 else ""
+    return f"; its log ends with {_shortened(last)!r}" if last else ""

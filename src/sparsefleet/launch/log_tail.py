@@ -40,16 +40,16 @@ class LogTail:
             self._seen = size
         return self._last
 
-    def last_lines(self, count: int) -> list[str]:
-        """Return up to `count` lines, newest last."""
-        return self._lines_before(_size(self._path))[-count:]
+    def last_lines(self, count: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:
+        """Return up to `count` lines of the last `most_bytes` bytes, newest last."""
+        return self._lines_before(_size(self._path), most_bytes)[-count:]
 
-    def _lines_before(self, end: int) -> list[str]:
-        start = max(self._begin, end - _CHUNK_BYTES)
+    def _lines_before(self, end: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:
+        start = max(self._begin, end - most_bytes)
         try:
             with open(self._path, "rb") as file:
                 file.seek(start)
-                raw = file.read(_CHUNK_BYTES)
+                raw = file.read(most_bytes)
         except OSError:
             return []
         lines = raw.rstrip().split(b"\n")
