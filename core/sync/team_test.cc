@@ -1,5 +1,9 @@
 #include "sync/team.h"
 
+#ifdef __linux__
+#include <pthread.h>
+#endif
+
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -32,6 +36,25 @@ const Test kTogether("parts run at the same time", [] {
   });
   Expect(arrived == 2);
 });
+
+// Sanitizers abort if a thread cannot be created.
+#if defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+const Test kRefused("a team without the threads it asked for does the work all the same", [] {
+  pthread_attr_t usual;
+  pthread_attr_t refused;
+  Require(pthread_getattr_default_np(&usual) == 0, "no default attributes");
+  Require(pthread_attr_init(&refused) == 0, "no attributes");
+  Require(pthread_attr_setstacksize(&refused, std::size_t{1} << 46) == 0, "no stack of 64 TiB");
+  Require(pthread_setattr_default_np(&refused) == 0, "attributes are not taken");
+  {
+    Team team(4);
+    std::vector<int> calls(100);
+    team.Run(calls.size(), [&](std::size_t i) { ++calls[i]; });
+    Expect(calls == std::vector<int>(100, 1));
+  }
+  Require(pthread_setattr_default_np(&usual) == 0, "attributes are not taken back");
+});
+#endif
 
 }  // namespace
 

@@ -1,11 +1,16 @@
 #include "table/large_blocks.h"
 
 #ifdef __linux__
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #endif
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -79,6 +84,74 @@ const Test kNearLimit("near a limit of the address space, regions are smaller", 
   block[0] = std::byte{1};
   Expect(setrlimit(RLIMIT_AS, &before) == 0, "setrlimit");
 });
+
+const Test kForked("a child may allocate, whatever other threads did at the fork", [] {
+  std::atomic<bool> is_over = false;
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      while (!is_over) MakeLargeBlock(kBlock);
+    });
+  }
+  int stuck = 0;
+  for (int round = 0; round < 200 && stuck == 0; ++round) {
+    const pid_t child = fork();
+    Expect(child >= 0, "fork");
+    if (child == 0) {
+      MakeLargeBlock(kBlock);
+      _exit(0);
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        continue;
+      }
+      ++stuck;
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      break;
+    }
+  }
+  is_over = true;
+  ExpectEqual(stuck, 0);
+});
+
+// Sanitizers need mappings of their own.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+const Test kTooManyMappings("a region that the system cannot unmap is kept as free space", [] {
+  constexpr std::size_t kSize = 128U << 20;  // of whole regions
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto map = [&](void* at, int protection, int more) {
+    return mmap(at, page, protection, MAP_PRIVATE | MAP_ANONYMOUS | more, -1, 0);
+  };
+  LargeBlock block = MakeLargeBlock(kSize);
+  std::byte* const begin = block.get();
+  const LargeBlockStats before = LargeBlocksInUse();
+  // The kernel joins it with such neighbors; to unmap the middle then takes one mapping more.
+  for (std::byte* beside : {begin - page, begin + kSize}) {
+    if (map(beside, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED_NOREPLACE) == beside) {
+      (void)madvise(beside, page, MADV_HUGEPAGE);
+    }
+  }
+  std::vector<void*> fillers;
+  fillers.reserve(1U << 20);
+  while (fillers.size() < fillers.capacity()) {
+    void* const filler = map(nullptr, fillers.size() % 2 == 0 ? PROT_READ : PROT_NONE, 0);
+    if (filler == MAP_FAILED) break;
+    fillers.push_back(filler);
+  }
+  block.reset();
+  const bool is_mapped = madvise(begin, page, MADV_NORMAL) == 0;
+  const LargeBlockStats after = LargeBlocksInUse();
+  for (void* filler : fillers) munmap(filler, page);
+  ExpectEqual(before.used - after.used, kSize);
+  ExpectEqual(before.mapped - after.mapped, is_mapped ? 0 : kSize);
+  block = MakeLargeBlock(kSize);
+  Expect(block.get() == begin || !is_mapped, "what stayed mapped is used again");
+});
+#endif
 #endif
 
 const Test kThreads("threads may allocate and free at the same time", [] {
