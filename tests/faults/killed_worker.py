@@ -353,7 +353,7 @@ def keep_ledger_and_die_within(rank: int, mode: str, moment: str, doomed: int, f
         optim.SGD(lr=1.0),
         mode=mode,
         config=TrainerConfig(quiet=True, validate_every_steps=15 if within else None),
-        metrics=["rmse"],
+        metrics={},
         checkpoints=CheckpointConfig(directory=out / "series", every_steps=7),
         publish=publishes if moment.startswith("publish") else None,
     ) as trainer:

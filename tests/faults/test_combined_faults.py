@@ -114,11 +114,15 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_server_stopped_for_longer_than_the_peer_timeout_continues(
-    start: Start, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("sync", "server 1"), ("async", "server 0"), ("sync", "worker 1"), ("async", "worker 0")],
+)
+def test_process_stopped_for_longer_than_the_peer_timeout_continues(
+    start: Start, tmp_path: Path, mode: str, name: str
 ) -> None:
-    launcher = start(mode="sync")
-    stopped = pids_of(launcher, "server 1")[-1]
+    launcher = start(mode=mode)
+    stopped = pids_of(launcher, name)[-1]
     os.kill(stopped, signal.SIGSTOP)
     try:
         time.sleep(13.0)  # the timeout is 10 s
