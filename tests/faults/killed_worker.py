@@ -376,3 +376,23 @@ def keep_ledger_and_die_within(rank: int, mode: str, moment: str, doomed: int, f
         figures.append(trainer.evaluate(lambda: held_out("at the end")))
     validations = [epoch.validation for history in found for epoch in history.epochs]
     Path(folder, f"figures-{rank}.json").write_text(json.dumps([validations, figures]))
+
+
+def export_while_the_first_worker_dies(rank: int, mode: str, moment: str, folder: str) -> None:
+    """Count records and export; worker 0 dies "before" or "within" the export."""
+    torch.set_num_threads(1)
+    mark = str(Path(folder, "died"))
+    inside = serving_export.save_inference_model
+
+    def dying_export(*given: Any, **named: Any) -> Any:
+        if moment == "within":
+            die_once(rank, 0, mark)
+        return inside(*given, **named)
+
+    serving_export.save_inference_model = dying_export
+    config = TrainerConfig(quiet=True)
+    with Trainer(EachLedger(), minus_sum, optim.SGD(lr=1.0), mode=mode, config=config) as trainer:
+        trainer.fit(lambda: records(rank))
+        if moment == "before":
+            die_once(rank, 0, mark)
+        trainer.export(Path(folder, "exported"), (torch.arange(3), torch.zeros(3)))

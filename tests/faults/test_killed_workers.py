@@ -14,6 +14,7 @@ from tests.faults.killed_worker import (
     BATCHES,
     EPOCHS,
     EachLedger,
+    export_while_the_first_worker_dies,
     keep_gated_ledger,
     keep_ledger,
     keep_ledger_and_die_at_the_end,
@@ -161,6 +162,24 @@ def test_a_worker_killed_while_it_does_something_else_than_training_is_replaced(
             store.define(ledger_spec())
             store.load(path)
             assert len(set(store.pull("ledger", IDS, train=False).ravel().tolist())) == 1
+    assert len(Predictor(tmp_path / "exported").predict({"ids": np.arange(3)})) == 3
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("mode", "moment"), [("async", "before"), ("geo", "within")])
+def test_others_export_what_the_lost_first_worker_has_not(
+    mode: str, moment: str, tmp_path: Path
+) -> None:
+    with NativeServers(1, peer_timeout_s=2.0) as servers:
+        workers = KillableWorkers(
+            servers.endpoints,
+            WORKERS,
+            export_while_the_first_worker_dies,
+            *(mode, moment, str(tmp_path)),
+            restarts=False,
+        )
+        workers.run()
+    assert (tmp_path / "died").exists()
     assert len(Predictor(tmp_path / "exported").predict({"ids": np.arange(3)})) == 3
 
 

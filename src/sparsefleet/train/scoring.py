@@ -19,7 +19,7 @@ from sparsefleet.engine.batch_source import BatchSource
 from sparsefleet.engine.batch_tensors import moved
 from sparsefleet.engine.training import Training
 from sparsefleet.engine.workload import Batch, Outcome
-from sparsefleet.errors import ConfigError, ExportError, ShapeError, SparseFleetError
+from sparsefleet.errors import ConfigError, ExportError, ShapeError
 from sparsefleet.metrics import AUC, LogLoss, Metric, MetricSet
 from sparsefleet.train.module_workload import Loss, apply_loss, loss_value
 from sparsefleet.train.trainer_config import TrainerConfig
@@ -277,30 +277,25 @@ def export_together(
     directory: str | os.PathLike[str],
     write: Callable[[], ExportManifest],
 ) -> ExportManifest | None:
-    """Let the first worker call `write` once all have settled; return the manifest on that worker
-    only.
+    """Let the first remaining worker `write` once all have settled; return its manifest there.
 
     Must be called by all workers. Raises an error on every worker if writing fails.
     """
-    distributed.settle()
-    manifest: ExportManifest | None = None
-    failure: Exception | None = None
-    if distributed.role.is_first_worker:
-        try:
-            manifest = write()
-        except (SparseFleetError, OSError) as error:
-            failure = error
+    from sparsefleet.serving.export.export_directory import read_manifest
 
-    def report_result(_: list[bytes]) -> bytes:
-        if failure is not None:
-            raise failure
+    distributed.settle()
+    written: list[ExportManifest] = []
+
+    def write_once(_: list[bytes]) -> bytes:
+        written.append(write())
         return b"exported"
 
-    if distributed.meeting.decide(b"", report_result, patient=True) is None:
-        raise ExportError(
-            f"worker 0 was lost while exporting to {os.fspath(directory)}: export again"
-        )
-    return manifest
+    if distributed.meeting.decide(b"", write_once, patient=True) is None:
+        raise ExportError(f"worker 0 was lost while it exported to {os.fspath(directory)}")
+    if written:
+        return written[0]
+    # The previous process of this worker may have written it.
+    return read_manifest(directory) if distributed.role.is_first_worker else None
 
 
 def _on_cpu(output: Any, device: torch.device | None) -> Any:
