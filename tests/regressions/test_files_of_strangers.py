@@ -296,6 +296,24 @@ def test_updates_programs_and_answers_nested_too_deep_are_refused(
         open_catalogue(versions).chosen()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.pop("random_seed"),
+        lambda document: document.update(random_seed={}),
+        lambda document: document["blocks"][0]["ops"][0].update(inputs=5),
+    ],
+)
+def test_damaged_programs_are_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    program = Program()
+    program.global_block().create_var("x", dtype="float32", shape=[1])
+    program.global_block().append_op("scale", {"X": "x"}, {"Out": "x"}, {"scale": 2.0})
+    document = json.loads(program.to_json())
+    change(document)
+    with pytest.raises(ProgramError, match="the program is damaged"):
+        Program.from_document(document)
+
+
 @pytest.mark.parametrize("replace", [replace_by_link, replace_by_pipe])
 def test_side_of_a_verification_with_a_device_as_its_manifest_is_no_export(
     export: Path, replace: Callable[[Path], None]

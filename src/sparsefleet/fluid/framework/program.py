@@ -293,11 +293,18 @@ class Program:
                 "newer sparsefleet wrote it"
             )
         made = cls()
-        made.random_seed = int(document["random_seed"])
-        for number, item in enumerate(document["blocks"]):
-            if number > 0:
-                made.blocks.append(Block(made, number, int(item["parent"])))
-            block_from_json(made.blocks[number], item)
+        try:
+            made.random_seed = int(document["random_seed"])
+            for number, item in enumerate(document["blocks"]):
+                if number > 0:
+                    made.blocks.append(Block(made, number, int(item["parent"])))
+                block_from_json(made.blocks[number], item)
+        except ProgramError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise ProgramError(
+                f"the program is damaged ({type(error).__name__}: {error})"
+            ) from error
         return made
 
     @property

@@ -118,7 +118,10 @@ def read_program(path: str | os.PathLike[str]) -> SavedProgram:
         raise ProgramError(f"{path} is not a program: {error}") from error
     if "program" not in document:  # from Program.serialize_to_string
         return SavedProgram(document, [], [])
-    return SavedProgram(document["program"], document["feeds"], document["fetches"])
+    try:
+        return SavedProgram(document["program"], document["feeds"], document["fetches"])
+    except KeyError as error:
+        raise ProgramError(f"{path} is not a program: it has no {error}") from error
 
 
 def _add_fetch(program: Program, target: Variable, number: int) -> str:
