@@ -27,6 +27,7 @@ __all__ = [
     "require_local",
     "require_something_to_train",
     "require_table_optimizers",
+    "warn_of_unused_state",
 ]
 
 _log = logging.getLogger("sparsefleet.engine")
@@ -109,13 +110,19 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
                 reason=reason,
             )
         )
-    if any(optimizer.state.values()) and any(group.optimizer is not None for group in groups):
+    return groups
+
+
+def warn_of_unused_state(model: nn.Module, optimizer: OptimizerLike) -> None:
+    """Warn if the optimizer has taken steps, but the store will update instead of it."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or not any(optimizer.state.values()):
+        return
+    if any(group.optimizer is not None for group in dense_groups(model, optimizer)):
         _log.warning(
             "the %s given has taken steps before: its state (moments, sums of squares) is not "
             "used, and training starts without any",
             type(optimizer).__name__,
         )
-    return groups
 
 
 def _table_name(number: int) -> str:

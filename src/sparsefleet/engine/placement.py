@@ -17,6 +17,7 @@ from sparsefleet.engine.dense_groups import (
     OptimizerLike,
     describe_optimizer,
     require_local,
+    warn_of_unused_state,
 )
 from sparsefleet.engine.model_checkpoint import LoadRequest, load_model
 from sparsefleet.engine.model_tensors import FrozenState, ModelTensors
@@ -56,7 +57,7 @@ class StorePlacement:
 
     def own_optimizer(self, model: nn.Module, optimizer: OptimizerLike) -> OptimizerLike:
         """Return the optimizer to use instead of the user's."""
-        del model
+        warn_of_unused_state(model, optimizer)
         return optimizer
 
     def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
