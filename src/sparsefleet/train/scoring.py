@@ -277,7 +277,8 @@ def export_together(
     directory: str | os.PathLike[str],
     write: Callable[[], ExportManifest],
 ) -> ExportManifest | None:
-    """Let the first remaining worker `write` once all have settled; return its manifest there.
+    """Let the first remaining worker call `write` once all have settled; return the manifest on
+    that worker only.
 
     Must be called by all workers. Raises an error on every worker if writing fails.
     """
@@ -291,7 +292,9 @@ def export_together(
         return b"exported"
 
     if distributed.meeting.decide(b"", write_once, patient=True) is None:
-        raise ExportError(f"worker 0 was lost while it exported to {os.fspath(directory)}")
+        raise ExportError(
+            f"worker 0 was lost while exporting to {os.fspath(directory)}: export again"
+        )
     if written:
         return written[0]
     # The previous process of this worker may have written it.
