@@ -388,10 +388,10 @@ class Trainer:
         """Write the files that `sparsefleet.Predictor` needs for prediction. Must be called by all
         workers.
 
-        The arguments are those of `serving.export.save_inference_model`; the first worker writes
-        and gets the manifest. Batches, including `golden`, are as for `fit`, or all input without
-        `labelled`. The default target is the result of `predict`, named "prediction"; the default
-        `features` is the `Reader` of the last `fit`.
+        The arguments are those of `serving.export.save_inference_model`; the first remaining worker
+        writes and gets the manifest. Batches, including `golden`, are as for `fit`, or all input
+        without `labelled`. The default target is the result of `predict`, named "prediction"; the
+        default `features` is the `Reader` of the last `fit`.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
 
