@@ -156,6 +156,7 @@ class _Held:
 
     def __init__(self) -> None:
         self.value: Any = None
+        self._announced: list[int] = []
         self._lod: list[list[int]] = []
 
     def copy_from_cpu(self, array: Any) -> None:
@@ -166,7 +167,16 @@ class _Held:
 
     def reshape(self, shape: Sequence[int]) -> None:
         """Announce a shape; the shape of the copied array takes precedence."""
-        del shape
+        if self.value is None:
+            self._announced = list(shape)
+
+    def shape(self) -> list[int]:
+        """Return the shape of the array, or the announced one before it is copied."""
+        return self._announced if self.value is None else list(np.shape(self.value))
+
+    def type(self) -> Any:
+        """Return the type of the elements, of PaddleDType."""
+        return _DTYPES.get(np.asarray(self.value).dtype.name, PaddleDType.FLOAT32)
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
         self._lod = [list(level) for level in lod]
@@ -202,6 +212,11 @@ class AnalysisPredictor:
 
     def get_output_names(self) -> list[str]:
         return list(self._made)
+
+    def get_input_tensor_shape(self) -> dict[str, list[int]]:
+        """Return the declared shape of each input, with -1 for unknown sizes."""
+        block = self._model.global_block()
+        return {name: list(block.var(name).shape) for name in self._inputs}
 
     def get_input_tensor(self, name: str) -> _Held:
         return self._held[name]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.feeding.data_feeder import DataFeeder, feed_variables
 from sparsefleet.fluid.feeding.feed_columns import columns_of_batch
@@ -154,8 +155,8 @@ class GeneratorLoader(Loader):
 
     @property
     def queue(self) -> Any:
-        """Return the number of batches that a started loader has ready, or None before `start`."""
-        return None if self._started is None else self._started.queue
+        """Return the queue of the batches that are ready; an empty one before `start`."""
+        return BatchQueue(self._capacity, 1) if self._started is None else self._started.queue
 
     def take_feed(self) -> dict[str, LoDTensor]:
         """Return the next batch of a started loader, for one replica. Thread-safe.

@@ -19,9 +19,9 @@ __all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 class FeedOfPlace(dict[str, LoDTensor]):
     """The feed of one place. Fluid returns a list of these, and programs take the first.
 
-    >>> feed = FeedOfPlace()
-    >>> feed[0] is feed
-    True
+    >>> feed = FeedOfPlace(ads=LoDTensor())
+    >>> list(feed[0])
+    ['ads']
     """
 
     def __iter__(self) -> Any:
@@ -32,9 +32,9 @@ class FeedOfPlace(dict[str, LoDTensor]):
         """Return the number of places."""
         return 1
 
-    def __missing__(self, key: object) -> FeedOfPlace:
-        if key == 0:
-            return self
+    def __missing__(self, key: object) -> dict[str, LoDTensor]:
+        if key in (0, -1):
+            return dict(self.items())
         raise KeyError(key)
 
 
@@ -140,13 +140,13 @@ class Loader:
             close()
 
     def _shaped(self, group: list[Columns]) -> Any:
-        shaped: list[Any] = list(map(self._named, group))
-        return shaped if len(self._places) > 1 else shaped[0]
+        shaped = list(map(self._named, group))
+        if len(self._places) > 1:
+            return shaped
+        return FeedOfPlace(shaped[0]) if isinstance(shaped[0], dict) else shaped[0]
 
     def _named(self, columns: Columns) -> dict[str, LoDTensor] | Columns:
-        return (
-            columns if self._names is None else FeedOfPlace(zip(self._names, columns, strict=True))
-        )
+        return columns if self._names is None else dict(zip(self._names, columns, strict=True))
 
     def _checked_reader(self) -> ResumableReader:
         if self._reader is None:

@@ -116,13 +116,16 @@ class Block:
         initializer: adds the operator that fills the variable to this block.
         capacity, belong_to_optimizer: accepted as in Fluid, without effect.
 
-        Shape, dtype and LoD level default to those of an existing variable with that name; if there
-        is none, the variable is a float32 of unknown shape.
+        Shape, dtype, LoD level and persistable default to those of an existing variable of that
+        name, and must match them; without one, the variable is a float32 of unknown shape.
         """
         name = unique_name.generate("_generated_var") if name is None else name
+        if settings.get("persistable", False) is None:
+            del settings["persistable"]
         old = self.vars.get(name)
         if old is not None:
-            _check_redeclared(old, shape, dtype)
+            _check_redeclared(old, shape, dtype, lod_level, settings)
+            settings.setdefault("persistable", old.persistable)
         del capacity, belong_to_optimizer
         made = self.add_var(
             Variable(
@@ -231,12 +234,23 @@ def _names(slots: Slots | None) -> dict[str, list[str]]:
     return found
 
 
-def _check_redeclared(old: Variable, shape: Sequence[int | None] | None, dtype: Any) -> None:
-    """Raise ProgramError if a variable is declared again with a different shape or dtype."""
+def _check_redeclared(
+    old: Variable,
+    shape: Sequence[int | None] | None,
+    dtype: Any,
+    lod_level: int | None,
+    settings: Mapping[str, Any],
+) -> None:
+    """Raise ProgramError if a variable is declared again, but differently."""
     given = tuple(-1 if size is None else size for size in shape or ())
-    wanted = old.dtype if dtype is None else dtype_name(dtype)
-    for what, before, after in (("shape", old.shape, given), ("dtype", old.dtype, wanted)):
-        if before and after and before != after:
+    pairs = {
+        "shape": (old.shape, given or old.shape),
+        "dtype": (old.dtype, old.dtype if dtype is None else dtype_name(dtype)),
+        "lod_level": (old.lod_level, old.lod_level if lod_level is None else lod_level),
+        "persistable": (old.persistable, settings.get("persistable", old.persistable)),
+    }
+    for what, (before, after) in pairs.items():
+        if before != after and not (what == "shape" and not before):
             raise ProgramError.at(
                 call_site(),
                 f"variable '{old.name}'",

@@ -250,16 +250,21 @@ def _slice_shape(
     /,
     **settings: Any,
 ) -> list[Shape]:
-    sizes = list(shape)
-    is_open = not (starts is ends is strides is None) or start_parts or end_parts or stride_parts
-    steps = [1] * len(settings["axes"]) if is_open else settings.get("strides")
-    steps = steps or [1] * len(settings["axes"])
-    for axis, start, end, step in zip(
-        settings["axes"], *_bounds(settings, bool(is_open)), steps, strict=True
-    ):
-        if is_open or sizes[axis] < 0:  # the result may be smaller than the slice
+    del start_parts, end_parts, stride_parts
+    sizes, axes = list(shape), settings["axes"]
+    is_open = not (starts is ends is strides is None)
+    given = [settings.get(name) or [1] * len(axes) for name in ("starts", "ends", "strides")]
+    variable = {
+        place
+        for name in ("starts", "ends", "strides")
+        for place in settings.get(f"{name}_places", ())
+    }
+    for place, axis in enumerate(axes):
+        # Of unknown size, because a slice stops at the end of the input.
+        if is_open or place in variable or sizes[axis] < 0:
             sizes[axis] = -1
         else:
+            start, end, step = (numbers[place] for numbers in given)
             sizes[axis] = len(_picked(start, end, step, sizes[axis]))
     dropped = settings.get("decrease_axis", ())
     return [tuple(size for axis, size in enumerate(sizes) if axis not in dropped) or (1,)]
@@ -273,12 +278,6 @@ def _picked(start: int, end: int, step: int, size: int) -> range:
 
 def _slice_lod(attrs: Mapping[str, Any]) -> LodRule:
     return "none" if 0 in attrs["axes"] else "share"
-
-
-def _bounds(settings: dict[str, Any], is_open: bool) -> tuple[Numbers, Numbers]:
-    if is_open:
-        return [0] * len(settings["axes"]), [0] * len(settings["axes"])
-    return settings["starts"], settings["ends"]
 
 
 def _sliced_op(

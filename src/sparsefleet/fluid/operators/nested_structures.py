@@ -15,7 +15,9 @@ __all__ = [
     "assert_same_structure",
     "convert_shape_to_list",
     "convert_to_list",
+    "copy_mutable_vars",
     "flatten",
+    "hold_mutable_vars",
     "is_sequence",
     "map_structure",
     "pack_sequence_as",
@@ -81,3 +83,18 @@ def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[An
 def convert_shape_to_list(shape: Any) -> list[Any]:
     """Return a shape's sizes as a list, keeping variables."""
     return [size if isinstance(size, Variable) else int(size) for size in shape]
+
+
+def hold_mutable_vars(structure: Any) -> bool:
+    """Return whether a list or dict is somewhere below the outermost level.
+
+    >>> hold_mutable_vars([1]), hold_mutable_vars([1, [2]])
+    (False, True)
+    """
+    items = structure.values() if isinstance(structure, Mapping) else structure
+    return any(is_sequence(item) for item in items)
+
+
+def copy_mutable_vars(structure: Any) -> Any:
+    """Return a structure with the same variables in new lists and dicts."""
+    return pack_sequence_as(structure, list(flatten(structure)))

@@ -42,7 +42,8 @@ def _interpolated(
     last = settings.get("data_format", "NCHW").endswith("C")
     middle, channels = (x[1:-1], x[-1]) if last else (x[2:], x[1])
     factor = settings.get("scale", 0.0)
-    if whole is not None or scale is not None:
+    # With out_shape and actual_shape, Fluid declares out_shape, although a run may differ.
+    if scale is not None or (whole is not None and not settings.get("out_shape")):
         sizes: tuple[int, ...] = (-1,) * rank
     elif factor > 0:
         sizes = tuple(-1 if size < 0 else int(size * factor) for size in middle)

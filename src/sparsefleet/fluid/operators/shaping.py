@@ -65,7 +65,8 @@ def _reshaped(
     if whole is None and not parts:
         return None
     given = settings["shape"]
-    sizes = open_sizes(given, whole, settings.get("shape_places", ()))
+    # With both, Fluid declares the sizes of the list: those of the variable may differ in a run.
+    sizes = open_sizes(given, None if given else whole, settings.get("shape_places", ()))
     return [tuple(x[place] if size == 0 else size for place, size in enumerate(sizes))]
 
 

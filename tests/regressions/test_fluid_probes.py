@@ -1,0 +1,106 @@
+"""Differences from 1.8.5 that short probes of each feature showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparsefleet import fluid
+
+pytestmark = pytest.mark.usefixtures("fresh_programs")
+L = fluid.layers
+
+
+def floats(*sizes: int) -> Any:
+    return np.arange(np.prod(sizes), dtype="float32").reshape(sizes)
+
+
+def number(value: int) -> fluid.Variable:
+    return L.fill_constant([1], "int32", value)
+
+
+def test_a_reshape_with_an_actual_shape_is_declared_as_its_list_says() -> None:
+    x = fluid.data("x", [None, 6])
+    out = L.reshape(x, [-1, 4], actual_shape=L.assign(np.array([3, 4], "int32")))
+    assert out.shape == (-1, 4)
+    assert L.fc(out, 2).shape == (-1, 2)
+
+
+def test_a_resize_with_an_actual_shape_is_declared_as_its_list_says() -> None:
+    x = fluid.data("x", [None, 1, 2, 2])
+    out = L.resize_nearest(x, [4, 6], actual_shape=L.assign(np.array([4, 6], "int32")))
+    assert out.shape == (-1, 1, 4, 6)
+
+
+def test_only_axes_with_a_variable_bound_have_an_open_size() -> None:
+    x = fluid.data("x", [None, 5, 7])
+    assert x[number(1) : number(3), 1:, 2].shape == (-1, 4)
+    assert L.slice(x, [1, 2], [number(1), 0], [3, 4]).shape == (-1, -1, 4)
+    assert L.strided_slice(x, [1, 2], [4, 0], [0, 7], [number(-1), 2]).shape == (-1, -1, 4)
+
+
+def test_a_variable_created_again_keeps_what_is_not_given() -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="kept", dtype="float64", shape=[3], persistable=True)
+    again = block.create_var(name="kept")
+    assert (again.dtype, again.shape, again.persistable) == ("float64", (3,), True)
+    assert block.create_var(name="kept", persistable=None).persistable
+
+
+@pytest.mark.parametrize("other", [{"persistable": True}, {"lod_level": 1}, {"shape": [4]}])
+def test_a_variable_created_again_may_not_differ(other: dict[str, Any]) -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="kept", dtype="float64", shape=[3], lod_level=0)
+    with pytest.raises(ValueError, match="kept"):
+        block.create_var(name="kept", **other)
+
+
+def batches() -> Iterator[list[Any]]:
+    return iter([[floats(2, 1)], [floats(2, 1)]])
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_the_feed_of_a_place_iterates_over_its_names(places: int) -> None:
+    loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 1])], capacity=4)
+    loader.set_batch_generator(batches, fluid.cpu_places(places))
+    for item in loader():
+        assert len(item) == places
+        assert sorted(item[0]) == ["x"]
+        assert [sorted(feed) for feed in item] == [["x"]] * places
+
+
+def test_the_queue_of_a_reader_that_has_not_started_is_empty() -> None:
+    reader = L.py_reader(4, [(-1, 1)], ["float32"])
+    reader.decorate_tensor_provider(batches)
+    assert reader.queue.size() == 0
+
+
+def test_tensors_of_a_predictor_have_a_shape(tmp_path: Path) -> None:
+    x = fluid.data("x", [None, 4])
+    out, exe = L.fc(x, 2), fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe)
+    config = fluid.core.AnalysisConfig(str(tmp_path))
+    config.switch_use_feed_fetch_ops(False)
+    predictor = fluid.core.create_paddle_predictor(config)
+    held = predictor.get_input_tensor("x")
+    held.reshape([3, 4])
+    assert held.shape() == [3, 4]
+    held.copy_from_cpu(floats(3, 4))
+    predictor.zero_copy_run()
+    assert predictor.get_output_tensor(predictor.get_output_names()[0]).shape() == [3, 2]
+    assert predictor.get_input_tensor_shape() == {"x": [-1, 4]}
+
+
+def test_nested_structures_can_be_copied() -> None:
+    from sparsefleet.fluid.layers import utils
+
+    nested = [1, [2, {"a": 3}]]
+    copied = utils.copy_mutable_vars(nested)
+    assert copied == nested
+    assert copied[1] is not nested[1]
+    assert (utils.hold_mutable_vars(nested), utils.hold_mutable_vars([1, 2])) == (True, False)
