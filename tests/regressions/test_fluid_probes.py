@@ -104,3 +104,21 @@ def test_nested_structures_can_be_copied() -> None:
     assert copied == nested
     assert copied[1] is not nested[1]
     assert (utils.hold_mutable_vars(nested), utils.hold_mutable_vars([1, 2])) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_right"), [(1, True), (2, True), (4, True), (3, True), (8, False)]
+)
+def test_a_fed_size_is_that_of_each_place_that_gets_rows(rows: int, is_right: bool) -> None:
+    rate = fluid.data("rate", [1])
+    out = L.scale(rate, 2.0)
+    parallel = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(
+        places=fluid.cpu_places(4)
+    )
+    feed = {"rate": floats(rows)}
+    if is_right:
+        (found,) = fluid.Executor().run(parallel, feed=feed, fetch_list=[out])
+        assert found.tolist() == (2 * floats(rows)).tolist()
+    else:
+        with pytest.raises(ValueError, match="rate"):
+            fluid.Executor().run(parallel, feed=feed, fetch_list=[out])

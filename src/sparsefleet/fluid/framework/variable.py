@@ -173,8 +173,10 @@ def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places:
     """
     if not variable.need_check_feed:
         return
-    if num_places > 1 and shape and shape[0] % num_places == 0:
-        shape = (shape[0] // num_places, *shape[1:])
+    if num_places > 1 and shape and shape[0]:
+        share = -(-shape[0] // num_places)
+        if shape[0] % share == 0:  # all places that get rows get the same number
+            shape = (share, *shape[1:])
     fits = len(shape) == len(variable.shape) and all(
         wanted in (-1, size) for wanted, size in zip(variable.shape, shape, strict=True)
     )
