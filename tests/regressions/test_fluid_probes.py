@@ -122,3 +122,18 @@ def test_a_fed_size_is_that_of_each_place_that_gets_rows(rows: int, is_right: bo
     else:
         with pytest.raises(ValueError, match="rate"):
             fluid.Executor().run(parallel, feed=feed, fetch_list=[out])
+
+
+def test_a_stored_value_is_used_if_it_is_read_before_it_is_computed() -> None:
+    counter = L.create_global_var([1], 5.0, "float32", persistable=True, name="counter")
+    other = L.create_global_var([1], 7.0, "float32", persistable=True, name="other")
+    before = L.scale(counter, 1.0)
+    L.assign(L.fill_constant([1], "float32", 1.0), counter)
+    L.assign(before, other)  # never read before it is computed
+    L.increment(other)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    found = exe.run(fetch_list=[before, counter, other])
+    assert [value.item() for value in found] == [5.0, 1.0, 6.0]
+    found = exe.run(fetch_list=[before, counter, other])
+    assert [value.item() for value in found] == [1.0, 1.0, 2.0]

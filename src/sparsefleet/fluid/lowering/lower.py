@@ -165,7 +165,7 @@ class _Lowering:
         named |= {
             name for op in self.ops if operator_def(op).in_place for name in op.output_arg_names
         }
-        made = {name for op in self.ops for name in op.output_arg_names}
+        unread = self._made_before_read()
         self._feeds = [name for name in feeds if name in named]
         self._lod_feeds = [name for name in self._feeds if name in with_lod]
         self._states = [
@@ -174,7 +174,7 @@ class _Lowering:
             if variable.persistable
             and name in named
             and name not in self._feeds
-            and (name not in made or self._is_read_first(name))
+            and name not in unread
         ]
         for name in self._feeds:
             self.values[name] = self.graph.placeholder(f"feed_{_identifier(name)}")
@@ -186,17 +186,18 @@ class _Lowering:
             if isinstance(variable, Parameter) and not self.stops(variable):
                 self.trained.add(name)
 
-    def _is_read_first(self, name: str) -> bool:
-        """Return whether the stored value is used, that is, read or changed before it is
-        computed.
-        """
+    def _made_before_read(self) -> set[str]:
+        """Return the variables whose stored value is not used: computed before it is read."""
+        used: set[str] = set()
+        made: set[str] = set()
         for op in self.ops:
-            if name in op.input_arg_names or operator_def(op).in_place:
-                if name in op.input_arg_names or name in op.output_arg_names:
-                    return True
-            elif name in op.output_arg_names:
-                return False
-        return False
+            used.update(name for name in op.input_arg_names if name not in made)
+            outputs = [name for name in op.output_arg_names if name not in made]
+            if operator_def(op).in_place:
+                used.update(outputs)
+            else:
+                made.update(name for name in outputs if name not in used)
+        return made
 
     def _add_all(self, segments: Sequence[range] = ()) -> None:
         begins = {segment.start for segment in segments}
