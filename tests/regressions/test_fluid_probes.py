@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from sparsefleet import fluid
+from sparsefleet.fluid.paddle.as_paddle import PROVIDED_PATH
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
 L = fluid.layers
@@ -137,3 +141,23 @@ def test_a_stored_value_is_used_if_it_is_read_before_it_is_computed() -> None:
     assert [value.item() for value in found] == [5.0, 1.0, 6.0]
     found = exe.run(fetch_list=[before, counter, other])
     assert [value.item() for value in found] == [1.0, 1.0, 2.0]
+
+
+def test_a_variable_is_cloned_into_another_program() -> None:
+    rate = fluid.default_main_program().global_block().create_var(name="rate", shape=[1])
+    clone = fluid.default_startup_program().global_block()._clone_variable(rate)
+    assert (clone.name, clone.shape, clone.persistable) == ("rate", (1,), True)
+    other = fluid.Program().global_block()._clone_variable(rate, force_persistable=False)
+    assert not other.persistable
+    assert other.block is not rate.block
+
+
+def test_paddle_batch_is_a_function_and_a_module() -> None:
+    code = (
+        "import paddle.batch as one\n"
+        "from paddle.batch import batch\n"
+        "import paddle\n"
+        "assert one is batch is paddle.batch\n"
+    )
+    env = {**os.environ, "PYTHONPATH": PROVIDED_PATH}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)

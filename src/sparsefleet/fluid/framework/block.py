@@ -142,6 +142,12 @@ class Block:
             initializer(made, self)
         return made
 
+    def _clone_variable(self, var: Variable, force_persistable: bool = True) -> Variable:
+        """Add a copy of a variable of another program, persistable unless told otherwise."""
+        made = var.copy()
+        made.persistable = force_persistable or var.persistable
+        return self.add_var(made)
+
     def create_parameter(
         self,
         name: str | None = None,

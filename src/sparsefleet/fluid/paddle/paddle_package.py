@@ -134,9 +134,22 @@ def provide(package: str) -> None:
         return
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, AliasFinder("paddle", _HOMES))
+        sys.modules.setdefault("paddle.batch", _module_of_batch())
     restore_python()
     restore_numpy()
     print_as_fluid()
+
+
+def _module_of_batch() -> ModuleType:
+    """Return the module `paddle.batch`, which holds the function of that name.
+
+    It is registered up front: a module that is found later would hide the function.
+    """
+    made = ModuleType("paddle.batch")
+    vars(made)["__getattr__"] = known_names(
+        "paddle.batch", "paddle.batch", {"batch": _HOMES["batch"]}
+    )
+    return made
 
 
 def enable_static() -> None:
