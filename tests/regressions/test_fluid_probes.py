@@ -161,3 +161,12 @@ def test_paddle_batch_is_a_function_and_a_module() -> None:
     )
     env = {**os.environ, "PYTHONPATH": PROVIDED_PATH}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)
+
+
+def test_the_description_of_a_variable_changes_its_declaration() -> None:
+    rows = L.create_global_var([8, 4], 1.0, "float32", persistable=True, name="rows")
+    rows.desc.set_shape([-1, 4])
+    out = L.scale(rows, 2.0)
+    assert (rows.shape, rows.desc.shape(), out.shape) == ((-1, 4), [-1, 4], (-1, 4))
+    rows.desc.set_lod_level(1)
+    assert (rows.lod_level, rows.desc.name(), rows.desc.dtype()) == (1, "rows", "float32")

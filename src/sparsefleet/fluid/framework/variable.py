@@ -10,6 +10,7 @@ import numpy as np
 from sparsefleet.fluid.framework.call_site import site_prefix
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.variable_arithmetic import VariableArithmetic
+from sparsefleet.fluid.framework.variable_desc import VariableDesc
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -110,6 +111,11 @@ class Variable(VariableArithmetic):
     def _set_error_clip(self, error_clip: Any) -> None:
         """Clip this variable's gradient in the backward pass; see `fluid.clip.ErrorClipByValue`."""
         self.error_clip = error_clip
+
+    @property
+    def desc(self) -> VariableDesc:
+        """Return its declaration, by the methods of Fluid's VarDesc."""
+        return VariableDesc(self)
 
     @property
     def grad_name(self) -> str:
