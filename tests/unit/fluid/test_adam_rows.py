@@ -43,3 +43,37 @@ def test_rows_end_where_those_of_a_tensor_do() -> None:
 def test_lazy_rows_wait_for_their_gradients() -> None:
     lazy, tensor = moved(is_sparse=True, lazy_mode=True), moved(is_sparse=False)
     assert lazy @ tensor / (tensor @ tensor) < 0.5
+
+
+def first_row(batches: list[int], *, is_sparse: bool) -> list[float]:
+    """Return row 0 after each batch of one id, with a gradient of 1 and a rate of 0.1."""
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.scope_guard(fluid.Scope()),
+    ):
+        ids = fluid.data("ids", [None], "int64")
+        zero = fluid.ParamAttr("rows", initializer=fluid.initializer.Constant(0.0))
+        loss = L.reduce_sum(fluid.embedding(ids, [2, 1], is_sparse=is_sparse, param_attr=zero))
+        look = fluid.default_main_program().clone(for_test=True)
+        fluid.optimizer.Adam(0.1).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        found = []
+        for chosen in batches:
+            exe.run(feed={"ids": np.array([chosen])}, fetch_list=[loss])
+            (value,) = exe.run(look, feed={"ids": np.array([0])}, fetch_list=[loss.name])
+            found.append(value.item())
+        return found
+
+
+def test_a_row_of_each_batch_moves_like_that_of_a_tensor_from_the_first_step() -> None:
+    table, tensor = (first_row([0] * 40, is_sparse=sparse) for sparse in (True, False))
+    np.testing.assert_allclose(table, tensor, rtol=1e-3)
+
+
+@pytest.mark.parametrize("begin", [0, 5, 20, 100])
+def test_a_row_seen_once_never_moves_further_than_that_of_a_tensor(begin: int) -> None:
+    batches = [1] * begin + [0] + [1] * 100
+    table, tensor = (first_row(batches, is_sparse=sparse)[-1] for sparse in (True, False))
+    assert tensor * 1.05 < table < 0.0
+    assert abs(table - tensor) < 0.1 * 6, "six rates, for a row of the first batch"

@@ -132,10 +132,15 @@ def _of_rate(step: Any, rate: Any, **settings: Any) -> list[Any]:
 
 
 @op("adam_rate", "Step Rate", lod="none", infer=_of_rate)
-def adam_rate(step: Tensor, rate: Tensor, *, beta1: float, beta2: float) -> Tensor:
-    """Return the rate for a step, counted from 1, corrected for moments that started at zero."""
-    done = step.double()
-    return (rate * torch.sqrt(1 - beta2**done) / (1 - beta1**done)).to(rate.dtype)
+def adam_rate(step: Tensor, rate: Tensor, *, beta2: float, beta1: float = 0.0) -> Tensor:
+    """Return the rate of a step, counted from 1, corrected for squares that started at zero.
+
+    The correction for beta1 is left out: it is large in the first steps and fades while the
+    gradient of a row takes effect, so that a row with a gradient in each step would move by 27
+    rates too far in total. beta1: accepted for programs saved with it.
+    """
+    del beta1
+    return (rate * torch.sqrt(1 - beta2 ** step.double())).to(rate.dtype)
 
 
 _COUNTER = "@LR_DECAY_COUNTER@"

@@ -263,8 +263,8 @@ class AdamOptimizer(_WithBetas):
         helper = LayerHelper("adam_rate")
         step = autoincreased_step_counter("@ADAM_STEP@")
         with helper.main_program.role_guard("schedule"):
-            betas = {name: self._settings[name] for name in ("beta1", "beta2")}
-            return helper.add("adam_rate", {"Step": step, "Rate": rate}, betas)
+            attrs = {"beta2": self._settings["beta2"]}
+            return helper.add("adam_rate", {"Step": step, "Rate": rate}, attrs)
 
 
 class AdamaxOptimizer(_WithBetas):
