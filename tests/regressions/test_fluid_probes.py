@@ -170,3 +170,13 @@ def test_the_description_of_a_variable_changes_its_declaration() -> None:
     assert (rows.shape, rows.desc.shape(), out.shape) == ((-1, 4), [-1, 4], (-1, 4))
     rows.desc.set_lod_level(1)
     assert (rows.lod_level, rows.desc.name(), rows.desc.dtype()) == (1, "rows", "float32")
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("avg", 17.5), ("max", 35.0)])
+def test_an_image_that_lacks_less_than_a_stride_has_one_window(kind: str, wanted: float) -> None:
+    out = L.pool2d(fluid.data("x", [None, 1, 6, 6]), 7, kind, pool_stride=7)
+    assert out.shape == (-1, 1, 1, 1)
+    (found,) = fluid.Executor().run(feed={"x": floats(1, 1, 6, 6)}, fetch_list=[out])
+    assert found.item() == wanted
+    with pytest.raises(ValueError, match="pool2d"):
+        L.pool2d(fluid.data("x", [None, 1, 6, 6]), 7, kind, pool_stride=1)

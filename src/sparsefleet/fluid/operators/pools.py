@@ -135,7 +135,8 @@ def _register(type: str, rank: int) -> None:
             out = x.amax(axes, True) if pooling_type == "max" else x.mean(axes, True)
         else:
             sides = window_sides(x, paddings, ksize, strides)
-            sides = _widened(x, sides, ksize, strides) if ceil_mode else sides
+            fit = _widened if ceil_mode else _with_a_window
+            sides = fit(x, sides, ksize, strides)
             is_max = pooling_type == "max"
             out = (_largest if is_max else _average)(rank, x, sides, ksize, strides, exclusive)
         return channels_last(out, data_format)
@@ -149,6 +150,17 @@ def _widened(
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         steps = -(-(size + before + after - span) // stride)
         found.append((before, steps * stride + span - size - before))
+    return found
+
+
+def _with_a_window(
+    x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
+) -> list[tuple[int, int]]:
+    """Pad the end of an axis that lacks less than a stride for one window, as Fluid does."""
+    found = []
+    for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
+        lacking = span - size - before - after
+        found.append((before, after + lacking if 0 < lacking < stride else after))
     return found
 
 
