@@ -180,3 +180,27 @@ def test_an_image_that_lacks_less_than_a_stride_has_one_window(kind: str, wanted
     assert found.item() == wanted
     with pytest.raises(ValueError, match="pool2d"):
         L.pool2d(fluid.data("x", [None, 1, 6, 6]), 7, kind, pool_stride=1)
+
+
+def test_statistics_are_loaded_from_files_that_keep_them_beside_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    """Version 0.1 saved the statistics of batch_norm so."""
+    loss = L.mean(L.batch_norm(L.fc(fluid.data("x", [None, 4]), 3)))
+    fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    main, exe = fluid.default_main_program(), fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": floats(5, 4)}, fetch_list=[loss])
+    kept = [one for one in main.list_vars() if one.persistable]
+    learned = {one.name for one in main.global_block().learned_parameters()}
+    for ending, names in (("pdparams", learned), ("pdopt", {one.name for one in kept} - learned)):
+        chosen = [one for one in kept if one.name in names]
+        fluid.io.save_vars(exe, str(tmp_path), main, chosen, filename=f"model.{ending}")
+    before = {
+        one.name: np.array(fluid.global_scope().find_var(one.name).get_tensor()) for one in kept
+    }
+    exe.run(fluid.default_startup_program())
+    fluid.load(main, str(tmp_path / "model"), exe)
+    for name, value in before.items():
+        found = np.array(fluid.global_scope().find_var(name).get_tensor())
+        np.testing.assert_array_equal(found, value, err_msg=name)

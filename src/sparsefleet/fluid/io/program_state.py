@@ -79,8 +79,16 @@ def load(
     program = plain_program(program)
     folder, name = _split(_prefix(model_path))
     if (folder / f"{name}{_PARAMETERS}").is_file():
-        load_vars(None, folder, program, None, is_parameter, f"{name}{_PARAMETERS}")
-        others = list(filter(_is_other, program.list_vars()))
+        beside = _kept_beside(folder / f"{name}{_OTHERS}", program)
+        load_vars(
+            None,
+            folder,
+            program,
+            None,
+            lambda one: is_parameter(one) and one.name not in beside,
+            f"{name}{_PARAMETERS}",
+        )
+        others = [one for one in program.list_vars() if _is_other(one) or one.name in beside]
         if others:
             load_vars(None, folder, program, others, None, f"{name}{_OTHERS}")
         return
@@ -92,6 +100,15 @@ def load(
         load_vars(None, path.parent, program, var_list, None, path.name)
     else:
         raise RuntimeError(f"{model_path}{_PARAMETERS}: no such file; create it with fluid.save")
+
+
+def _kept_beside(path: Path, program: Program) -> set[str]:
+    """Return the parameters that version 0.1 saved among the other variables.
+
+    They are the running statistics of `batch_norm`, which were no parameters then.
+    """
+    stored = set(VariableFile(path).names) if path.is_file() else set()
+    return {one.name for one in program.list_vars() if is_parameter(one) and one.name in stored}
 
 
 def get_parameter_value(para: Variable, executor: Any) -> Any:
