@@ -355,6 +355,8 @@ def load_vars(
     """
     del executor
     program = plain_program(main_program) or default_main_program()
+    if not isinstance(program, Program):
+        raise TypeError(f"main_program must be a Program, got {main_program!r}")
     _put(read_saved(dirname, _chosen(program, vars, predicate), filename))
 
 

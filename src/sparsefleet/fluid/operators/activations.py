@@ -501,4 +501,6 @@ def prelu(x: Variable, mode: str, param_attr: Any = None, name: str | None = Non
 def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> Variable:
     """Return the maximum of each group of `groups` consecutive channels."""
     helper = LayerHelper("maxout", name)
+    if axis not in (1, -1, 3):
+        raise helper.refuse(f"axis must be 1, 3 or -1, the axis of channels, got {axis!r}")
     return helper.add("maxout", {"X": helper.check_input(x, "x")}, {"groups": groups, "axis": axis})

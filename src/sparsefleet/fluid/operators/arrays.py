@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -301,9 +302,11 @@ def tensor_array_to_tensor(
 
 
 @layer
-def lod_rank_table(x: Variable, level: int = 0) -> Variable:
+def lod_rank_table(x: Variable | Sequence[Variable], level: int = 0) -> Variable:
     """Rank the sequences in x by length, longest first: int64[B, 2], index and length."""
     helper = LayerHelper("lod_rank_table")
+    if isinstance(x, (list, tuple)) and len(x) == 1:
+        (x,) = x
     out = helper.add("lod_rank_table", {"X": helper.check_input(x, "x")}, {"level": level})
     out.dtype, out.stop_gradient = "int64", True
     return out

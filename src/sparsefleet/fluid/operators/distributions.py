@@ -72,6 +72,7 @@ class Uniform(Distribution):
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
         """Draw samples; `shape` precedes the shape of the parameters."""
+        _check_draw(shape, seed)
         sizes = list(shape) + list((self.low + self.high).shape)
         if self._is_fed:
             template = self.low + self.high
@@ -103,6 +104,7 @@ class Normal(Distribution):
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
         """Draw samples; `shape` precedes the shape of the parameters."""
+        _check_draw(shape, seed)
         sizes = list(shape) + list((self.loc + self.scale).shape)
         if self._is_fed:
             template = self.loc + self.scale
@@ -210,6 +212,14 @@ def _variable(value: Any) -> Variable:
     if not isinstance(value, (float, list, np.ndarray)):
         raise TypeError(f"expected a float, a list, an array or a Variable, got {value!r}")
     return assign(np.atleast_1d(np.asarray(value, "float32")))
+
+
+def _check_draw(shape: Any, seed: Any) -> None:
+    """Raise TypeError unless a shape is a list and a seed an int."""
+    if not isinstance(shape, (list, tuple)):
+        raise TypeError(f"shape must be a list, got {shape!r}")
+    if not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {seed!r}")
 
 
 def _rows_like(template: Variable, shape: Sequence[int]) -> Variable:

@@ -306,6 +306,8 @@ def create_parameter(
     known = to_param_attr(attr)
     if known is None:
         raise helper.refuse("attr must not be False")
+    if default_initializer is not None and not callable(default_initializer):
+        raise TypeError(f"default_initializer must be an initializer, got {default_initializer!r}")
     if name is not None and known.name is None:
         known.name = name
     return helper.create_parameter(known, list(shape), dtype, is_bias, default_initializer)

@@ -85,10 +85,12 @@ def while_loop(
         raise TypeError(
             f"layers.while_loop: cond and body must be functions, got {cond!r}, {body!r}"
         )
-    if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
-        raise ValueError(
+    if not isinstance(loop_vars, (list, tuple)):
+        raise TypeError(
             f"layers.while_loop: loop_vars must be a list of variables, got {loop_vars!r}"
         )
+    if not loop_vars:
+        raise ValueError("layers.while_loop: loop_vars must not be empty")
     condition = check_condition(helper, cond(*loop_vars), "what cond returns")
     kept = flatten(loop_vars)
     with While(condition, is_test, name).block():

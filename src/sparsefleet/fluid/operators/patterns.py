@@ -297,6 +297,9 @@ def eye(
 ) -> Variable:
     """Return an identity matrix, repeated over batch_shape."""
     helper = LayerHelper("eye")
+    for what, size in (("num_rows", num_rows), ("num_columns", num_columns)):
+        if size is not None and (not isinstance(size, int) or size < 0):
+            raise TypeError(f"{what} must be an int >= 0, got {size!r}")
     attrs = {
         "num_rows": num_rows,
         "num_columns": num_rows if num_columns is None else num_columns,

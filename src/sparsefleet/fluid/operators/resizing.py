@@ -240,8 +240,12 @@ def image_resize(
         attrs |= sizes
     elif isinstance(scale, Variable):
         inputs["Scale"] = scale
+    elif not isinstance(scale, (int, float)):
+        raise TypeError(f"scale must be a number or a Variable, got {scale!r}")
+    elif scale <= 0:
+        raise helper.refuse(f"scale must be greater than 0, got {scale}")
     else:
-        attrs["scale"] = float(scale or 0.0)
+        attrs["scale"] = float(scale)
     if actual_shape is not None:
         inputs["OutShapeTensor"] = helper.check_input(actual_shape, "actual_shape")
     return helper.add("interpolate", inputs, attrs)
