@@ -36,12 +36,15 @@ def window_sides(
 ) -> list[tuple[int, int]]:
     """Return the padding before and after along each axis of an image.
 
-    paddings: before and after, axis by axis, or "SAME" so that ceil(size / stride) windows fit.
+    paddings: one number per axis; or before and after, axis by axis; or "SAME", so that
+        ceil(size / stride) windows fit.
     """
     if paddings == "VALID":
         return [(0, 0)] * len(spans)
     if paddings != "SAME":
         numbers = [int(number) for number in paddings]
+        if len(numbers) == len(spans):
+            return [(number, number) for number in numbers]
         return [(numbers[i], numbers[i + 1]) for i in range(0, len(numbers), 2)]
     found = []
     for size, span, stride in zip(x.shape[2:], spans, strides, strict=True):
