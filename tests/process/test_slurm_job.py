@@ -172,3 +172,26 @@ def test_error_of_the_script_ends_the_job_with_its_code(
     assert cluster.exit_code(job) == 1
     assert "worker 0 cannot read its data" in output(tmp_path)
     assert "restarted alone" not in output(tmp_path)
+
+
+def test_tasks_get_the_cpus_and_the_memory_of_their_component(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, subprocess, time\n"
+        "from sparsefleet.fleet import role_from_environment\n"
+        "steps = subprocess.run(['scontrol', 'show', 'step', '--oneliner'], "
+        "capture_output=True, text=True)\n"
+        "print('CPUs per task:', os.environ.get('SLURM_CPUS_PER_TASK'))\n"
+        "print(steps.stdout, flush=True)\n"
+        "time.sleep(600 if role_from_environment().kind == 'server' else 0)\n"
+    )
+    sizes = ("--server-memory=3G", "--workers=2", "--worker-cpus=2", "--worker-memory=2G")
+    job = cluster.submit(write_script(tmp_path, *sizes, script=("train.py",)))
+    await_that(tmp_path, lambda: cluster.is_over(job), "over")
+    assert cluster.exit_code(job) == 0, output(tmp_path)
+    state = next(tmp_path.glob("sparsefleet-state/*"))
+    for name, cpus in (("serverlog.0", 1), ("workerlog.0", 2), ("workerlog.1", 2)):
+        assert f"CPUs per task: {cpus}\n" in (state / name).read_text()
+    assert "CPUs=4 Tasks=2 Name=bash" in (state / "workerlog.1").read_text()
+    assert "TRES=cpu=4,mem=4G,node=1" in (state / "workerlog.1").read_text()

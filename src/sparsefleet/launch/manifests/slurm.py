@@ -83,11 +83,17 @@ export PYTHONUNBUFFERED=1
 {again}
 logs=$SPARSEFLEET_LOG_DIR
 rm -f "$logs/notice" "$logs"/stopped-*
+# srun does not inherit the CPUs of a task (since Slurm 22.05), and takes the memory of component 0.
+size_of() {{
+  local cpus=SLURM_CPUS_PER_TASK_HET_GROUP_$1 memory=SLURM_MEM_PER_CPU_HET_GROUP_$1
+  [[ -z ${{!cpus:-}} ]] || echo "--cpus-per-task=${{!cpus}}"
+  [[ -z ${{!memory:-}} ]] || echo "--mem-per-cpu=${{!memory}}"
+}}
 options="--kill-on-bad-exit=1 --open-mode=append --mpi=none"
-srun --het-group=0 $options --output="$logs/serverlog.%t" \\
+srun --het-group=0 $(size_of 0) $options --output="$logs/serverlog.%t" \\
   bash -c 'again "$@"' again server {server_command} &
 servers=$!
-srun --het-group=1 $options --output="$logs/workerlog.%t" \\
+srun --het-group=1 $(size_of 1) $options --output="$logs/workerlog.%t" \\
   bash -c 'again "$@"' again worker {worker_command} &
 workers=$!
 
