@@ -290,12 +290,17 @@ def _plan_lines(advice: Advice, sample: DataSample | None) -> list[str]:
     lines = []
     if sample is not None:
         lines += [
-            f"sample      {sample.examples:,} examples of {_of(len(sample.columns), 'column')}: "
+            f"sample      {_of(sample.examples, 'example')} of {_of(len(sample.columns), 'column')}: "
             f"{sample.ids_per_example:.1f} ids each, {sample.distinct:,} distinct",
             f"            {sample.distinct_per_batch:.0%} of a batch's ids are distinct; the "
             f"hottest thousandth takes {sample.hot_share:.0%} of lookups, the hottest id "
             f"{sample.hottest_share:.1%}",
         ]
+        if sample.examples < request.batch:
+            lines.append(
+                f"            fewer examples than a batch of {request.batch:,}: its share of "
+                "distinct ids is overstated"
+            )
     lines += [
         f"row         {row.memory:.0f} bytes: {row.values} values, {row.state} of "
         f"{request.optimizer}, {row.index:.0f} key and index",

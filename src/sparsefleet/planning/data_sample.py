@@ -61,7 +61,11 @@ def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str 
     not. Each column has its own ids.
     """
     files = [os.fspath(path) for path in list_files(data)]
-    chosen = _format_of(file_format, files[0])
+    chosen, names = _format_of(file_format, files[0])
+    if label and label not in names:
+        raise ConfigError(
+            f"--label {label!r} is not a column of {data}, which has {', '.join(names)}"
+        )
     reader = Reader(files, chosen, batch)
     kept = [
         slot.name
@@ -69,10 +73,9 @@ def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str 
         if slot.dtype == "uint64" and slot.name not in {label, "label", "click"}
     ]
     if not kept:
-        names = ", ".join(slot.name for slot in chosen.columns)
         raise ConfigError(
-            f"--sample {data}: no id column among {names or 'no columns'}; ids must be integers or "
-            "strings"
+            f"--sample {data}: no id column among {', '.join(names) or 'no columns'}; ids must be "
+            "integers or strings"
         )
     batches: list[np.ndarray] = []
     examples = 0
@@ -134,7 +137,8 @@ def _summary(batches: Sequence[np.ndarray], examples: int, columns: tuple[str, .
 # -- formats ----------------------------------------------------------------------------------
 
 
-def _format_of(name: str, path: str) -> RecordFormat:
+def _format_of(name: str, path: str) -> tuple[RecordFormat, Sequence[str]]:
+    """Return how to read the ids of a file, and the names of all its columns."""
     if name not in FORMATS:
         raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {name!r}")
     bare = path.removesuffix(".gz").removesuffix(".zst").removesuffix(".zstd")
@@ -146,9 +150,13 @@ def _format_of(name: str, path: str) -> RecordFormat:
     if not lines:
         raise ConfigError(f"--sample {path}: the file is empty; expected records")
     if name == "criteo" or (not name and lines[0].count("\t") == _CRITEO_COLUMNS - 1):
-        return CriteoTsv()
+        return _with_names(CriteoTsv())
     is_csv = name == "csv" or (not name and bare.lower().endswith(".tsv"))
-    return _csv(lines, path) if is_csv else _multi_slot(lines, path)
+    return _csv(lines, path) if is_csv else _with_names(_multi_slot(lines, path))
+
+
+def _with_names(chosen: RecordFormat) -> tuple[RecordFormat, Sequence[str]]:
+    return chosen, [slot.name for slot in chosen.columns]
 
 
 def _first_lines(path: str, most: int = 50) -> Iterator[str]:
@@ -166,10 +174,10 @@ def _first_lines(path: str, most: int = 50) -> Iterator[str]:
             text += b"\n"
     for line in text.split(b"\n")[:-1][:most]:  # the last one may be truncated
         if line.strip():
-            yield line.rstrip(b"\r").decode("utf-8", "replace")
+            yield line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def _columnar(name: str, path: str) -> RecordFormat:
+def _columnar(name: str, path: str) -> tuple[RecordFormat, Sequence[str]]:
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -197,27 +205,27 @@ def _columnar(name: str, path: str) -> RecordFormat:
         raise ConfigError(
             f"--sample {path}: no integer or string column among {', '.join(schema.names)}"
         )
-    return Parquet(*slots) if name == "parquet" else ArrowIpc(*slots)
+    return (Parquet(*slots) if name == "parquet" else ArrowIpc(*slots)), schema.names
 
 
-def _csv(lines: Sequence[str], path: str) -> RecordFormat:
+def _csv(lines: Sequence[str], path: str) -> tuple[RecordFormat, Sequence[str]]:
     separator = max(_SEPARATORS, key=lines[0].count)
     rows = list(csv.reader(lines, delimiter=separator))
     if len(rows) < 2:
         raise ConfigError(
             f"--sample {path}: a CSV file needs a line with column names, followed by records"
         )
-    slots = []
-    for number, name in enumerate(rows[0]):
+    slots, names = [], [name.strip() for name in rows[0]]
+    for number, name in enumerate(names):
         values = [row[number].strip() for row in rows[1:] if number < len(row)]
         if not _are_floats([value for value in values if value]):
             # Numbers are hashed too, since later lines may have words there.
-            slots.append(Field(name.strip(), "uint64", (), missing=0, hash_seed=0))
+            slots.append(Field(name, "uint64", (), missing=0, hash_seed=0))
     if not slots:
         raise ConfigError(
             f"--sample {path}: no integer or string column among {', '.join(rows[0])}"
         )
-    return Csv(*slots, separator=separator)
+    return Csv(*slots, separator=separator), names
 
 
 def _are_floats(values: Sequence[str]) -> bool:

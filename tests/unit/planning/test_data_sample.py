@@ -43,6 +43,20 @@ def test_other_separators_negative_ids_and_late_words_are_understood(tmp_path: P
     assert (found.columns, found.distinct) == (("user",), 101)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    path = tmp_path / "excel.csv"
+    path.write_text("\ufeffuser,item\n1,a\n2,b\n")
+    assert read_sample(str(path), batch=2, label="user").columns == ("item",)
+
+
+def test_a_label_that_is_not_a_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,item,price,clicked\n1,a,2.5,0\n2,b,3.5,1\n")
+    assert read_sample(str(path), batch=2, label="price").ids_per_example == 3
+    with pytest.raises(ConfigError, match=r"'cliked' is not a column .*, which has user, item"):
+        read_sample(str(path), batch=2, label="cliked")
+
+
 def test_parquet_lists_and_labels(tmp_path: Path) -> None:
     path = tmp_path / "day.parquet"
     table = pyarrow.table(
