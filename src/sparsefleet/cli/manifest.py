@@ -94,12 +94,21 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         help="container image with sparsefleet and the script; see Dockerfile"
         + ("; run by apptainer (default: none)" if kind == "slurm" else ""),
     )
+    levels = {
+        "process": "a killed process, the default",
+        "disk": "also the loss of a machine, if the state is on shared storage",
+    }
+    if kind == "rayjob":  # the logs are on the nodes of Ray
+        levels |= {
+            "disk": "also a crash of the system under its node",
+            "replica": "also the loss of a node: the next server's has a copy",
+        }
     add(
         "--durability",
-        choices=("process", "disk"),
+        choices=tuple(levels),
         default="process",
-        help="failures that acknowledged changes survive: process (the default: a killed process) "
-        "or disk (also the loss of a machine, if the state is on shared storage)",
+        help="failures that acknowledged changes survive: "
+        + ", ".join(f"{name} ({text})" for name, text in levels.items()),
     )
     add(
         "--transport",
@@ -286,8 +295,14 @@ def manifest_config(options: argparse.Namespace) -> ManifestConfig:
 
 
 def _tasks(options: argparse.Namespace, role: str) -> TaskShape:
+    count = getattr(options, f"{role}s")
+    if count < 1:
+        raise ConfigError(
+            f"--{role}s must be at least 1, got {count}; a job without servers needs no manifest "
+            "of sparsefleet (docs/clusters.md, torchrun)"
+        )
     return TaskShape(
-        count=getattr(options, f"{role}s"),
+        count=count,
         cpus=getattr(options, f"{role}_cpus"),
         memory=memory_bytes(getattr(options, f"{role}_memory")),
         per_node=getattr(options, f"{role}s_per_node", 0),

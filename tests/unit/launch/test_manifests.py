@@ -149,6 +149,21 @@ def test_servers_have_probes_on_their_port_a_state_of_their_job_and_the_key(kind
     assert state["persistentVolumeClaim"] == {"claimName": "ads-state"}
 
 
+def test_a_rayjob_survives_the_loss_of_a_node_with_replicas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["manifest", "rayjob", "--image=ads:1", "--durability=replica"]
+    assert main([*words, "--servers=2", "train.py"]) == 0
+    assert "--durability replica" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="needs at least 2 servers"):
+        WRITERS["rayjob"](replace(CONFIG, durability="replica", servers=TaskShape(count=1)))
+    for kind in ("jobset", "trainjob"):
+        with pytest.raises(ConfigError, match="durability must be process or disk"):
+            WRITERS[kind](replace(CONFIG, durability="replica"))
+    with pytest.raises(ConfigError, match="durability must be process or disk"):
+        slurm_script(replace(CONFIG, durability="replica"))
+
+
 @pytest.mark.parametrize("kind", WRITERS)
 def test_arguments_reach_the_script_unchanged(kind: str) -> None:
     found = checked_documents(WRITERS[kind](CONFIG))
@@ -397,7 +412,7 @@ def test_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None
     for words, message in (
         (["slurm", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["jobset", "train.py"], "the following arguments are required: --image"),
-        (["jobset", "--image=x", "--servers=0", "train.py"], "TaskShape.count must be an int in 1"),
+        (["jobset", "--image=x", "--servers=0", "train.py"], "--servers must be at least 1, got 0"),
         (["jobset", "--image=x", "--env=A", "train.py"], "--env must be NAME=VALUE"),
     ):
         with pytest.raises(SystemExit) as ended:

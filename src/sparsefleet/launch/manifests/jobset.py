@@ -75,6 +75,7 @@ def trainjob_yaml(config: ManifestConfig) -> str:
 
 
 def _jobset_spec(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
+    config.require_durability("process", "disk")
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         # Servers never end by themselves; the job is done when the workers are.

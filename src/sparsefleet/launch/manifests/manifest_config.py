@@ -146,12 +146,7 @@ class ManifestConfig:
         require_int(self, "port", 0, 2**16 - 2 - self.servers.count)
         require_int(self, "max_restarts", 0, 2**15)
         require_int(self, "grace_s", 1, 24 * 3600)
-        levels = ("process", "disk")
-        if self.durability not in levels:
-            raise ConfigError(
-                f"ManifestConfig.durability must be {' or '.join(levels)}, since a scheduler "
-                f"restarts failed processes, got {self.durability!r}"
-            )
+        self.require_durability("process", "disk", "replica")
         require(self.transport in get_args(TransportName), self, "transport", "auto, tls or plain")
         memory_bytes(self.state_size)
         for text in (*self.setup, *self.directives, *self.script_command):
@@ -168,6 +163,14 @@ class ManifestConfig:
                     "anyone who reads the manifest would see it; the Slurm script creates its own "
                     "key, and Kubernetes keeps it in a Secret (--key-secret)"
                 )
+
+    def require_durability(self, *levels: str) -> None:
+        """Raise ConfigError for a durability that a scheduler cannot provide."""
+        if self.durability not in levels:
+            raise ConfigError(
+                f"ManifestConfig.durability must be {' or '.join(levels)}, since a scheduler "
+                f"restarts failed processes, got {self.durability!r}"
+            )
 
     @property
     def script_command(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
 from sparsefleet.launch.manifests.pods import (
     STATE,
@@ -28,6 +29,11 @@ def rayjob_yaml(config: ManifestConfig, ray_version: str) -> str:
     which `sparsefleet launch --on ray` runs; and its volume.
     """
     require_kubernetes_names(config)
+    if config.durability == "replica" and config.servers.count == 1:
+        raise ConfigError(
+            "ManifestConfig.durability='replica' needs at least 2 servers in a RayJob: the copy of "
+            "a server's log is on the node of the next server"
+        )
     made: dict[str, Value] = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",

@@ -162,6 +162,7 @@ exit "$code"
 
 def slurm_script(config: ManifestConfig) -> str:
     """Return a script for `sbatch`; component 0 of the job holds servers, component 1 workers."""
+    config.require_durability("process", "disk")
     lines = [
         "#!/bin/bash",
         f"# {config.servers.count} servers and {config.workers.count} workers; submit with sbatch.",
