@@ -290,8 +290,9 @@ def _plan_lines(advice: Advice, sample: DataSample | None) -> list[str]:
     lines = []
     if sample is not None:
         lines += [
-            f"sample      {_of(sample.examples, 'example')} of {_of(len(sample.columns), 'column')}: "
-            f"{sample.ids_per_example:.1f} ids each, {sample.distinct:,} distinct",
+            f"sample      {_of(sample.examples, 'example')} of "
+            f"{_of(len(sample.columns), 'column')}: {sample.ids_per_example:.1f} ids each, "
+            f"{sample.distinct:,} distinct",
             f"            {sample.distinct_per_batch:.0%} of a batch's ids are distinct; the "
             f"hottest thousandth takes {sample.hot_share:.0%} of lookups, the hottest id "
             f"{sample.hottest_share:.1%}",
