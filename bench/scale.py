@@ -48,6 +48,7 @@ QUIET = 0.15
 """Cores that others may use during a measurement; a noisier one is repeated, by `--tries`."""
 FEWEST_STEPS = 4
 """Steps of each worker; with fewer, a measurement says nothing."""
+FITS = 4
 CORES_HERE = os.cpu_count() or 1
 CROWDS = {"local on all cores": CORES_HERE, "local in turns": 4 * CORES_HERE}
 """Processes that train by themselves, next to which a step takes longer than alone."""
@@ -191,8 +192,7 @@ def mode_overheads(task: Task, found: dict[str, Any], costs: MachineCosts) -> di
     used, less what the model has for it. 0 for modes that were not measured.
     """
     job = _job(task, found, costs)
-    bare = dataclasses.replace(costs, mode_step_s={})
-    overheads = {}
+    overheads: dict[str, float] = {}
     for mode in MODES:
         if mode == "hybrid" and not task.dense:
             continue
@@ -200,9 +200,12 @@ def mode_overheads(task: Task, found: dict[str, Any], costs: MachineCosts) -> di
         if one is None:
             overheads[mode] = 0.0
             continue
-        modelled = predict(mode, job, _here(1, 1, costs.cores), bare, steps=60)
-        used_s = modelled.worker_busy * costs.cores * job.batch / modelled.examples_per_s
-        overheads[mode] = one["worker_cpu_s"] + one["server_cpu_s"] - used_s
+        overheads[mode] = 0.0
+        for _ in range(FITS):  # what a mode adds also changes how crowded its processes are
+            fitted = dataclasses.replace(costs, mode_step_s=overheads)
+            modelled = predict(mode, job, _here(1, 1, costs.cores), fitted, steps=60)
+            used_s = modelled.worker_busy * costs.cores * job.batch / modelled.examples_per_s
+            overheads[mode] += one["worker_cpu_s"] + one["server_cpu_s"] - used_s
     return overheads
 
 

@@ -9,13 +9,23 @@ where workers step together, each simulated one takes as long as the slowest it 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.planning.costs import KEY_BYTES, Linear, MachineCosts
-from sparsefleet.planning.simulation import Card, Gate, Host, Pool, Process, Simulation, send
+from sparsefleet.planning.simulation import (
+    Card,
+    Crowding,
+    Gate,
+    Host,
+    Pool,
+    Process,
+    Simulation,
+    send,
+)
 from sparsefleet.planning.workload import MODES, FleetShape, JobShape
 
 __all__ = ["Prediction", "predict"]
@@ -144,8 +154,18 @@ class _FleetModel:
         self.bytes = 0.0
         self._make_machines()
 
+    def _crowding(self) -> Crowding:
+        """Return how much slower work becomes next to other work.
+
+        What the mode adds to a step includes the data that it displaces from the caches itself.
+        Other processes cannot displace that again.
+        """
+        crowding = self.job.crowding
+        own = max(0.0, self._overhead_s) / self.job.compute_s
+        return dataclasses.replace(crowding, displaced=max(0.0, crowding.displaced - own))
+
     def _make_machines(self) -> None:
-        fleet, simulation, crowding = self.fleet, self.simulation, self.job.crowding
+        fleet, simulation, crowding = self.fleet, self.simulation, self._crowding()
         most = _FEWER if fleet.workers > _MANY_WORKERS else _SIMULATED_SERVERS
         simulated = min(fleet.servers, most)
         parts = self.job.dense_parts(fleet.servers)

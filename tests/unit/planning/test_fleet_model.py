@@ -86,6 +86,18 @@ def test_processes_that_take_turns_on_a_core_use_more_processor_time() -> None:
         assert slow.worker_busy == pytest.approx(free.worker_busy, rel=0.02)
 
 
+def test_data_that_a_mode_displaces_itself_is_not_displaced_again() -> None:
+    crowded = dataclasses.replace(JOB, crowding=Crowding(displaced=0.2))
+    here = FleetShape(workers=8, servers=1, worker_cores=2, server_cores=2)
+    rates = []
+    for added in (0.05, 0.2, 0.4):
+        costs = dataclasses.replace(COSTS, mode_step_s={"half_async": added * JOB.compute_s})
+        free, slow = (predict("half_async", job, here, costs) for job in (JOB, crowded))
+        rates.append(free.examples_per_s / slow.examples_per_s)
+    assert rates[0] == pytest.approx(1 + 0.15 * 0.75, rel=0.02)
+    assert rates[1:] == pytest.approx([1.0, 1.0], rel=0.01)
+
+
 def test_work_on_all_cores_of_a_machine_is_slower_than_alone() -> None:
     crowded = dataclasses.replace(JOB, crowding=Crowding(neighbours=0.3))
     alone, full = (predict("geo", crowded, cluster(count, 1), COSTS) for count in (1, 8))
