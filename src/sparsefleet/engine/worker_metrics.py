@@ -155,12 +155,21 @@ class WorkerMetrics:
 
     # -- reading ------------------------------------------------------------------------------
 
+    @property
+    def steps(self) -> int:
+        """Return the number of mini-batches that this process has trained on."""
+        with self._lock:
+            return self._counted().steps
+
+    def _counted(self) -> StepClock:
+        clocks = [self._done, *self._own.values()]
+        return total(clocks if self._view is None else [*clocks, self._view.total()])
+
     def samples(self) -> Iterator[Sample]:
         """Yield the current state of training."""
         with self._lock:
             view = self._view
-            clocks = [self._done, *self._own.values()]
-            counted = total(clocks if view is None else [*clocks, view.total()])
+            counted = self._counted()
             model = self._started_model()
             read = (
                 self._read

@@ -23,6 +23,7 @@ from sparsefleet.monitor.series import Sample
 __all__ = [
     "TARGETS_MODE",
     "Target",
+    "expect_reader",
     "labelled",
     "metrics_route",
     "read_targets",
@@ -57,6 +58,7 @@ class _Serving:
         self.server: HttpServer | None = None
         self.pusher: OtlpPusher | None = None
         self.pushing_pid = 0
+        self.is_read = False
 
 
 _serving = _Serving()
@@ -108,12 +110,17 @@ def serve_metrics_if_asked(
         return None
 
 
+def expect_reader() -> None:
+    """Make all metrics of this process available to a reader of `PROCESS`, such as Ray's."""
+    _serving.is_read = True
+
+
 def report_metrics_if_asked(role: str, index: int) -> bool:
     """Serve metrics if SPARSEFLEET_METRICS is set; push them if SPARSEFLEET_OTLP is.
 
-    Returns whether they are available. Failures are logged and do not stop training.
+    Returns whether anything reads them. Failures are logged and do not stop training.
     """
-    is_served = serve_metrics_if_asked(role, index) is not None
+    is_served = serve_metrics_if_asked(role, index) is not None or _serving.is_read
     url = os.environ.get("SPARSEFLEET_OTLP", "")
     if url in _OFF:
         return is_served

@@ -8,6 +8,7 @@ from typing import Any
 from ray.util import metrics
 
 from sparsefleet.monitor import CATALOGUE, PROCESS
+from sparsefleet.monitor.endpoint_file import expect_reader
 from sparsefleet.monitor.series import Sample
 
 __all__ = ["mirror_metrics"]
@@ -36,6 +37,7 @@ class _Mirror:
 
 def mirror_metrics(role: str, index: int) -> None:
     """Copy the metrics of this process to Ray every few seconds, until the process ends."""
+    expect_reader()
     mirror = _Mirror(role, index)
 
     def run() -> None:
