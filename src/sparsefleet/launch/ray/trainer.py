@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
 import ray.train
 
 from sparsefleet.errors import ConfigError, PeerLostError
+from sparsefleet.job_key import find_job_key
+from sparsefleet.launch.job import given_key
 from sparsefleet.launch.ray.coordinator import continued
 from sparsefleet.launch.ray.running_servers import RunningServers
 from sparsefleet.launch.ray.servers import FleetPlan, ScriptPlan, Servers
@@ -127,13 +130,20 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
     plan = FleetPlan(
         name=run_config.name,
         job_id=secrets.token_hex(16),
-        job_key=secrets.token_hex(32),
+        job_key=_job_key(),
         servers=servers,
         num_workers=num_workers,
         state_file=state_file,
         **more,
     )
     return continued(plan)
+
+
+def _job_key() -> str:
+    """Return the key that the environment of the driver has, or a new one."""
+    if given_key(os.environ, is_required=False):
+        return find_job_key(()).decode("utf-8", "surrogateescape")
+    return secrets.token_hex(32)
 
 
 def run_plan(
@@ -143,11 +153,12 @@ def run_plan(
     shards: dict[str, list[Any]] = {}
     if plan.servers.is_restartable:
         shards = {name: _parts(data, plan.num_workers) for name, data in datasets.items()}
-    # Ray Train's 60 s are too short where Python and torch start slowly; it would then start over.
-    os.environ.setdefault(_START_TIMEOUT, str(plan.servers.start_timeout_s))
     scaling = settings["scaling_config"]
     each_worker = scaling.resources_per_worker or {"GPU" if scaling.use_gpu else "CPU": 1.0}
-    with RunningServers(plan, each_worker) as servers:
+    with (
+        _start_timeout(plan.servers.start_timeout_s),
+        RunningServers(plan, each_worker) as servers,
+    ):
         backend = FleetBackendConfig(plan, servers.coordinator, shards)
         trainer = _FleetTrainer(
             function,
@@ -164,9 +175,30 @@ def run_plan(
             raise
 
 
+@contextlib.contextmanager
+def _start_timeout(seconds: float) -> Iterator[None]:
+    """Give the workers of this job so long to start, unless the user has set a time.
+
+    Ray Train's 60 s are too short where Python and torch start slowly, and it would start over.
+    """
+    if _START_TIMEOUT in os.environ:
+        yield
+        return
+    os.environ[_START_TIMEOUT] = str(seconds)
+    try:
+        yield
+    finally:
+        del os.environ[_START_TIMEOUT]
+
+
 def _parts(dataset: Any, count: int) -> list[Any]:
-    """Split a dataset into `count` contiguous parts of nearly equal size, held by Ray."""
-    held = dataset.materialize()
+    """Split a dataset into `count` contiguous parts of nearly equal size, held by Ray.
+
+    dataset: also a function that returns one, as in Ray Train.
+    """
+    held = (dataset() if callable(dataset) else dataset).materialize()
+    if count == 1:
+        return [held]
     rows = held.count()
     return list(held.split_at_indices([rows * part // count for part in range(1, count)]))
 
