@@ -218,6 +218,121 @@ def _borders(ragged: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndar
     return values, offsets[1:]
 
 
+def test_reports_stay_aligned_when_workers_are_replaced(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Worker 1 is killed in a loop of `fit` and `report`, and in a `fit` whose callback reports;
+    worker 0 waits in its report meanwhile.
+    """
+    import ray.train
+
+    from sparsefleet.ray import RayTrainer, Servers
+
+    del cluster
+
+    def train() -> None:
+        import os
+        import signal
+        import tempfile
+
+        import torch
+        from torch import nn
+
+        import sparsefleet
+        from sparsefleet.fleet import role_from_environment
+        from sparsefleet.monitor import PROCESS
+        from sparsefleet.nn import SparseEmbedding
+
+        index, start = role_from_environment().index, int(os.environ["SPARSEFLEET_INCARNATION"])
+        (tmp_path / f"checkpoint-{index}-{start}").write_text(str(ray.train.get_checkpoint()))
+
+        class Rows(nn.Module):
+            def __init__(self, name: str) -> None:
+                super().__init__()
+                self.rows = SparseEmbedding(name, 1)
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                return self.rows(ids).sum()
+
+        def batches(label: str) -> Iterator[torch.Tensor]:
+            for number in range(6):
+                if (index, start, label, number) in ((1, 0, "round 1", 3), (1, 1, "epoch 2", 3)):
+                    # Ray Train drops reports that it has not collected when a worker is lost.
+                    ray.train.get_all_reported_checkpoints()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield torch.arange(20) + 20 * number
+
+        def report(label: str) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, f"worker-{index}").write_text(label)
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+                ray.train.report({"label": label}, checkpoint=checkpoint)
+
+        class Reporting(sparsefleet.train.Callback):
+            def on_epoch_end(self, trainer: object, epoch: sparsefleet.train.Epoch) -> None:
+                del trainer
+                report(f"epoch {epoch.number}")
+
+        config = sparsefleet.TrainerConfig(quiet=True)
+        optimizer = sparsefleet.optim.SGD(lr=1.0)
+        model = Rows("rounds")
+        with sparsefleet.Trainer(model, None, optimizer, mode="async", config=config) as trainer:
+            for number in range(3):
+                trainer.fit(lambda number=number: batches(f"round {number}"))
+                report(f"round {number}")
+        epochs = iter(range(1 if start < 2 else 2, 4))
+        optimizer = sparsefleet.optim.SGD(lr=1.0)
+        with sparsefleet.Trainer(
+            Rows("epochs"), None, optimizer, mode="async", config=config, callbacks=[Reporting()]
+        ) as trainer:
+            trainer.fit(lambda: batches(f"epoch {next(epochs)}"), epochs=3)
+        names = {each.name for each in PROCESS.collect()}
+        (tmp_path / f"metrics-{index}").write_text("\n".join(names))
+
+    result = RayTrainer(
+        train,
+        servers=Servers(1, num_cpus=0.5),
+        scaling_config=ray.train.ScalingConfig(num_workers=2),
+        run_config=ray.train.RunConfig(
+            storage_path=str(tmp_path), failure_config=ray.train.FailureConfig(max_failures=2)
+        ),
+    ).fit()
+    labels = [
+        [Path(checkpoint.path, f"worker-{index}").read_text() for index in range(2)]
+        for checkpoint, _ in result.best_checkpoints
+    ]
+    expected = [*(f"round {number}" for number in range(3)), *(f"epoch {n}" for n in (1, 2, 3))]
+    assert labels == [[label, label] for label in expected]
+    # A process that replaces another repeats its calls, and must not load a later state.
+    seen = sorted(path.name for path in tmp_path.glob("checkpoint-?-?"))
+    assert seen == ["checkpoint-0-0", "checkpoint-1-0", "checkpoint-1-1", "checkpoint-1-2"]
+    assert {(tmp_path / name).read_text() for name in seen} == {"None"}
+    for index in range(2):
+        assert "sparsefleet_worker_steps_total" in (tmp_path / f"metrics-{index}").read_text()
+
+
+def test_a_single_worker_gets_all_of_a_dataset_that_a_function_makes(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    import ray.data
+    import ray.train
+
+    from sparsefleet.ray import RayTrainer, Servers
+
+    del cluster
+
+    def train() -> list[int]:
+        return [row["id"] for row in ray.train.get_dataset_shard("train").iter_rows()]
+
+    result = RayTrainer(
+        train,
+        servers=Servers(1, num_cpus=0.5),
+        run_config=ray.train.RunConfig(storage_path=str(tmp_path)),
+        datasets={"train": lambda: ray.data.range(50)},
+    ).fit()
+    assert result.return_value == list(range(50))
+
+
 def test_an_error_of_the_function_is_raised_and_servers_end(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

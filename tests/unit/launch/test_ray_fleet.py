@@ -91,6 +91,71 @@ def test_users_of_one_machine_have_directories_of_their_own(
     assert log_base(Servers(1, log_dir="/scratch")) == "/scratch"
 
 
+def test_the_job_key_is_that_of_the_environment_or_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray_train = pytest.importorskip("ray.train")
+    from sparsefleet.launch.ray.trainer import make_plan
+
+    def key() -> str:
+        run = ray_train.RunConfig(name="keys", storage_path=str(tmp_path))
+        return make_plan(Servers(1), 1, run).job_key
+
+    for name in ("SPARSEFLEET_JOB_KEY", "SPARSEFLEET_JOB_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert key() != key()
+    (tmp_path / "job.key").write_text("as secret as can be\n")
+    (tmp_path / "job.key").chmod(0o600)
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY_FILE", str(tmp_path / "job.key"))
+    assert key() == "as secret as can be"
+
+
+def test_a_reader_of_the_process_gets_the_metrics_of_its_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sparsefleet.engine.worker_metrics import WorkerMetrics
+    from sparsefleet.monitor import PROCESS, endpoint_file
+
+    for name in ("SPARSEFLEET_METRICS", "SPARSEFLEET_OTLP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(endpoint_file, "_serving", endpoint_file._Serving())
+    endpoint_file.expect_reader()
+    training = WorkerMetrics()
+    training.serve(None)
+    try:
+        names = {each.name for each in PROCESS.collect()}
+        assert "sparsefleet_worker_steps_total" in names
+    finally:
+        assert training._remove is not None
+        training._remove()
+
+
+def test_a_limit_for_starting_ends_with_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray.train")
+    from sparsefleet.launch.ray.trainer import _start_timeout
+
+    name = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+    monkeypatch.delenv(name, raising=False)
+    for seconds in (10.0, 600.0):
+        with _start_timeout(seconds):
+            assert os.environ[name] == str(seconds)
+    monkeypatch.setenv(name, "5")
+    with _start_timeout(600.0):
+        assert os.environ[name] == "5"
+
+
+def test_a_worker_inherits_the_reports_and_the_checkpoint_of_the_one_it_replaces() -> None:
+    async def check() -> None:
+        coordinator = Coordinator(_plan(num_workers=1))
+        await coordinator.present(_who("server", 0))
+        await coordinator.join(_who("worker", 0, 1, checkpoint="run/checkpoint_1", reports=2))
+        await coordinator.join(_who("worker", 0, 2, start=1))
+        found = (await coordinator.processes())["worker-0"]
+        assert (found.pid, found.reports, found.checkpoint) == (2, 2, "run/checkpoint_1")
+
+    asyncio.run(check())
+
+
 def test_the_job_key_is_not_shown() -> None:
     assert "kkkk" not in repr(_plan())
 

@@ -38,10 +38,22 @@ class Presence:
     """For a server, whether it is listening."""
     has_own_loop: bool = False
     """For a worker, whether another process would train on the same data again."""
+    checkpoint: str = ""
+    """For a worker, the path of the checkpoint that the job started from, or ""."""
+    reports: int = 0
+    """For a worker, how often its rank has called `ray.train.report`."""
+    has_ended: bool = False
+    """For a worker, whether its training function has returned."""
 
     @property
     def name(self) -> str:
         return f"{self.role}-{self.index}"
+
+    def continuing(self, before: Presence | None) -> Presence:
+        """Return what this worker knows once it has replaced another process of its rank."""
+        if before is None or before.has_own_loop:
+            return self
+        return replace(self, reports=before.reports, checkpoint=before.checkpoint)
 
     def is_same_process(self, other: Presence) -> bool:
         return (self.node_id, self.pid) == (other.node_id, other.pid)
@@ -133,7 +145,7 @@ class Coordinator:
         if before is not None and before.is_same_process(who):
             before = None
         self._state.starts[who.name] += 1
-        await self._note(who)
+        await self._note(who.continuing(before))
         await self.addresses("server", self._plan.servers.num_servers)
         await self.addresses("worker", self._plan.num_workers)
         names = [f"worker-{rank}" for rank in range(self._plan.num_workers)]
@@ -200,6 +212,9 @@ class Coordinator:
             "attempt": plan.attempt,
             "shape": plan.shape,
             "server_nodes": {name: self._state.present[name].node_id for name in names},
+            "checkpoint": next(
+                (who.checkpoint for who in self._state.present.values() if who.checkpoint), ""
+            ),
             "own_loops": [who.name for who in self._state.present.values() if who.has_own_loop],
         }
         write_atomically(plan.state_file, json.dumps(state) + "\n")
@@ -237,6 +252,7 @@ def continued(plan: FleetPlan) -> FleetPlan:
             job_id=str(state["job_id"]),
             attempt=int(state["attempt"]) + 1,
             server_nodes=dict(state["server_nodes"]),
+            checkpoint=None if state["own_loops"] else str(state.get("checkpoint", "")),
         )
         shape, own_loops = state["shape"], list(state["own_loops"])
     except FileNotFoundError:

@@ -17,6 +17,7 @@ __all__ = [
     "FailureDecision",
     "FailurePolicy",
     "RayTrainError",
+    "SynchronizationBarrierResetError",
     "get_train_context",
 ]
 
@@ -31,6 +32,9 @@ def _unsupported(found: str) -> ConfigError:
 try:
     from ray.train.v2._internal.constants import is_v2_enabled
     from ray.train.v2._internal.exceptions import RayTrainError
+    from ray.train.v2._internal.execution.checkpoint.sync_actor import (
+        SynchronizationBarrierResetError,
+    )
     from ray.train.v2._internal.execution.context import TrainContext, get_train_context
     from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -47,4 +51,12 @@ if not is_v2_enabled():
     raise ConfigError("sparsefleet on Ray needs Ray Train v2; remove RAY_TRAIN_V2_ENABLED=0")
 _require(DataParallelTrainer, "_initialize_and_run_controller")
 _require(FailurePolicy, "make_decision")
-_require(TrainContext, "dataset_shard_provider")
+for _name in (
+    "checkpoint",
+    "collective_seq",
+    "dataset_shard_provider",
+    "report",
+    "storage_context",
+    "_sync_checkpoint_dir_name_across_ranks",
+):
+    _require(TrainContext, _name)

@@ -25,6 +25,7 @@ from sparsefleet.launch.ray.node import (
     reserve_port,
 )
 from sparsefleet.launch.ray.ray_metrics import mirror_metrics
+from sparsefleet.launch.ray.reports import AlignedReports, first_checkpoint, use_checkpoint
 from sparsefleet.launch.ray.servers import FleetPlan
 from sparsefleet.launch.ray.train_internals import get_train_context
 
@@ -102,10 +103,11 @@ def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) 
             host=place.host,
             pid=os.getpid(),
             start=number,
+            checkpoint=_checkpoint_of_the_job(plan, number),
         )
         member: Membership = ray.get(coordinator.join.remote(who))
         _require_continuable(plan, rank, member)
-        book = AddressBook(coordinator, place, who, _end_with_the_job)
+        book = AddressBook(coordinator, place, who.continuing(member.before), _end_with_the_job)
         book.start()
         stack.callback(book.stop)
         os.environ.update(job_variables(plan, place))
@@ -118,7 +120,29 @@ def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) 
         if shards:
             _provide(shards, rank)
         stack.enter_context(_reporting_own_loop(book, place, rank))
+        reports = _align_reports(plan, coordinator, book, member)
         yield
+        if reports is not None:
+            reports.end()
+
+
+def _checkpoint_of_the_job(plan: FleetPlan, number: int) -> str:
+    """Return the checkpoint that the job started from; "" if another process knows it."""
+    return first_checkpoint(get_train_context()) if number == 0 else plan.checkpoint or ""
+
+
+def _align_reports(
+    plan: FleetPlan, coordinator: Any, book: AddressBook, member: Membership
+) -> AlignedReports | None:
+    """Let `ray.train.report` and `get_checkpoint` fit what a replaced process did before."""
+    if not plan.servers.is_restartable:
+        return None
+    from sparsefleet.engine.worker_metrics import WORKER  # torch, after the variables are set
+
+    context, before = get_train_context(), member.before
+    if (before is None and plan.checkpoint is not None) or (before and not before.has_own_loop):
+        use_checkpoint(context, book.who.checkpoint)
+    return AlignedReports(context, coordinator, book, lambda: WORKER.steps > 0)
 
 
 def _worker_variables(
