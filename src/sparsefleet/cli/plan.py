@@ -383,7 +383,11 @@ def _run_trial(options: argparse.Namespace, modes: Sequence[str]) -> int:
     chosen, reasons = recommend(results)
     if options.json:
         found = [
-            {name: value for name, value in dataclasses.asdict(one).items() if name != "points"}
+            {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in dataclasses.asdict(one).items()
+                if name != "points"
+            }
             for one in results
         ]
         print(json.dumps({"modes": found, "recommended": chosen, "reasons": reasons}, indent=2))

@@ -145,6 +145,8 @@ def _run_mode(mode: str, config: TrialConfig, folder: Path) -> ModeResult:
             "the script ended without training: it must call sparsefleet's Trainer.fit in the "
             "process that was started"
         )
+    elif not failed and not any(point[1] for record in records for point in record["points"]):
+        failed = "the script trained on no examples: its data is empty, or ends before a step"
     if failed:
         return ModeResult(mode=mode, error=failed)
     trained = records[0]["mode"]
@@ -221,7 +223,8 @@ def _remove(folder: Path) -> None:
 
 
 def _result(mode: str, records: Sequence[Mapping[str, Any]]) -> ModeResult:
-    points = _joined([[tuple(point) for point in record["points"]] for record in records])
+    trained = [record["points"] for record in records if record["points"]]
+    points = _joined([[tuple(point) for point in each] for each in trained])
     seconds, examples, _ = points[-1]
     begin = _at(points, 0, seconds * _WARM)
     rate = (examples - begin[1]) / max(seconds - begin[0], 1e-9)
@@ -302,7 +305,7 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
     if local is None:
         reasons.append("local was not tried, so quality is not compared")
     if not close and local is not None:
-        least = min(good, key=lambda one: one.loss)
+        least = min(good, key=lambda one: (math.isnan(one.loss), one.loss))
         reasons = [f"{one.mode}: {_gap(one, local)}" for one in good]
         reasons.append(
             f"no mode learns as well as local in this time; {least.mode} has the lowest loss. Try "
@@ -330,6 +333,8 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
 
 
 def _is_close(one: ModeResult, local: ModeResult) -> bool:
+    if math.isnan(one.loss) and not math.isnan(local.loss):
+        return False  # it has diverged
     if one.auc is not None and local.auc is not None and one.auc < local.auc - _AUC_CLOSE:
         # A slower mode sees fewer examples in the same time; only then does the loss decide.
         if one.examples >= local.examples:
