@@ -143,7 +143,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         help="servers run `sparsefleet server`; only workers run SCRIPT",
     )
     if kind != "rayjob":
-        rule = "20000 to 39999, by the job's number" if kind == "slurm" else "9100"
+        rule = "20000 to 31999, by the job's number" if kind == "slurm" else "9100"
         add(
             "--port",
             type=int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -212,6 +213,16 @@ def test_slurm_script_is_valid_bash_and_has_both_components() -> None:
     assert "#SBATCH --signal=B:TERM@60" in first
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "-s", "bash", "-"], input=text, text=True, check=True)
+
+
+def test_slurm_ports_are_below_those_that_systems_give_to_connections() -> None:
+    """Linux takes 32768 and up for outgoing connections, any of which may be in use."""
+    (line,) = re.findall(r"^export SPARSEFLEET_PORT=.*$", slurm_script(CONFIG), re.MULTILINE)
+    jobs = (1, 749, 750, 1249, 123_457)
+    shown = "; ".join(f"SLURM_JOB_ID={job}; {line}; echo $SPARSEFLEET_PORT" for job in jobs)
+    ports = subprocess.run(["bash", "-c", shown], capture_output=True, text=True).stdout.split()
+    assert len(ports) == len(jobs)
+    assert all(20_000 <= int(port) <= 32_768 - 16 for port in ports)
 
 
 def test_slurm_restarts_what_was_killed_and_not_what_failed(tmp_path: Path) -> None:

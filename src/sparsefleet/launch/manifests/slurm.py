@@ -182,7 +182,7 @@ def slurm_script(config: ManifestConfig) -> str:
     environment = [f"export {name}={shlex.quote(text)}" for name, text in config.environment]
     body = _BODY.format(
         state_dir=shlex.quote(config.state_dir),
-        port=config.port or "$((20000 + SLURM_JOB_ID * 16 % 20000))",
+        port=config.port or "$((20000 + SLURM_JOB_ID * 16 % 12000))",
         durability=config.durability,
         transport=config.transport,
         environment="\n".join(environment),
