@@ -130,6 +130,33 @@ def test_a_reader_of_the_process_gets_the_metrics_of_its_training(
         training._remove()
 
 
+def test_a_run_is_continued_only_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray_train = pytest.importorskip("ray.train")
+    from sparsefleet.launch.ray import trainer
+
+    run = ray_train.RunConfig(name="ads", storage_path=str(tmp_path))
+    plan = trainer.make_plan(Servers(1), 1, run)
+    state = {
+        "job_id": plan.job_id,
+        "attempt": 0,
+        "shape": plan.shape,
+        "server_nodes": {},
+        "own_loops": [],
+    }
+    Path(plan.state_file).write_text(json.dumps(state))
+    running = [{"name": plan.coordinator_name, "namespace": "other"}]
+    seen = [running, running, []]
+    monkeypatch.setattr(trainer.ray.util, "list_named_actors", lambda **_: seen.pop(0))
+    monkeypatch.setattr(trainer, "_LOOK_S", 0.0)
+    assert trainer.make_plan(Servers(1), 1, run).attempt == 1
+    monkeypatch.setattr(trainer.ray.util, "list_named_actors", lambda **_: running)
+    monkeypatch.setattr(trainer, "_END_S", 0.0)
+    with pytest.raises(ConfigError, match="the run 'ads' is still running: wait for its end"):
+        trainer.make_plan(Servers(1), 1, run)
+
+
 def test_a_limit_for_starting_ends_with_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.train")
     from sparsefleet.launch.ray.trainer import _start_timeout

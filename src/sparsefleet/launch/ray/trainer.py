@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -29,6 +31,8 @@ __all__ = ["RayTrainer", "connect", "make_plan", "run_plan"]
 
 _STATE_FILE = "sparsefleet-job.json"
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+_END_S = 20.0
+_LOOK_S = 0.5
 _DEATHS = (ray.exceptions.RayError, RayTrainError)  # Ray's message about a lost worker
 
 
@@ -136,7 +140,27 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
         state_file=state_file,
         **more,
     )
-    return continued(plan)
+    plan = continued(plan)
+    if plan.attempt:
+        _require_ended(replace(plan, attempt=plan.attempt - 1))
+    return plan
+
+
+def _require_ended(before: FleetPlan) -> None:
+    """Raise ConfigError if a run that is to be continued is still running.
+
+    Ray takes a moment to end the actors of a killed driver.
+    """
+    end = time.monotonic() + _END_S
+    while any(
+        actor["name"] == before.coordinator_name
+        for actor in ray.util.list_named_actors(all_namespaces=True)
+    ):
+        if time.monotonic() > end:
+            raise ConfigError(
+                f"the run {before.name!r} is still running: wait for its end, or use another name"
+            )
+        time.sleep(_LOOK_S)
 
 
 def _job_key() -> str:
