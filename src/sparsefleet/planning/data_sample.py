@@ -215,7 +215,8 @@ def _csv(lines: Sequence[str], path: str) -> tuple[RecordFormat, Sequence[str]]:
         raise ConfigError(
             f"--sample {path}: a CSV file needs a line with column names, followed by records"
         )
-    slots, names = [], [name.strip() for name in rows[0]]
+    slots: list[Field] = []
+    names = [name.strip() for name in rows[0]]
     for number, name in enumerate(names):
         values = [row[number].strip() for row in rows[1:] if number < len(row)]
         if not _are_floats([value for value in values if value]):

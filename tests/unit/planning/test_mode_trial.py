@@ -61,7 +61,7 @@ def test_a_mode_that_diverges_is_not_recommended() -> None:
     results = [_trained("local", 0.5), _trained("sync", 0.5), _trained("async", math.nan, 900.0)]
     chosen, reasons = recommend(results)
     assert chosen == "sync"
-    assert any(reason.startswith("async is left out: loss nan") for reason in reasons)
+    assert any(reason.startswith("async is excluded: loss nan") for reason in reasons)
     chosen, reasons = recommend([_trained("local", 0.5), _trained("async", math.nan), results[1]])
     assert chosen == "sync"
 
