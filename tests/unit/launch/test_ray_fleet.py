@@ -156,6 +156,13 @@ def test_a_run_is_continued_only_after_its_end(
     with pytest.raises(ConfigError, match="the run 'ads' is still running: wait for its end"):
         trainer.make_plan(Servers(1), 1, run)
 
+    def end(**_: object) -> list[dict[str, str]]:
+        Path(plan.state_file).unlink()
+        return []
+
+    monkeypatch.setattr(trainer.ray.util, "list_named_actors", end)
+    assert trainer.make_plan(Servers(1), 1, run).attempt == 0
+
 
 def test_a_limit_for_starting_ends_with_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.train")

@@ -106,12 +106,17 @@ class RunningServers:
             ray.kill(actor)
         with contextlib.suppress(ray.exceptions.RayError):
             self._clean_up(processes, have_cleaned=have_cleaned)
+        self._forget()  # before the coordinator ends, for which another driver may wait
         ray.kill(self.coordinator)
+        self._forget()  # again, if the coordinator has written it meanwhile
+        if self._group is not None:
+            remove_placement_group(self._group)
+
+    def _forget(self) -> None:
+        """Remove the file from which a restarted driver would continue."""
         if self._plan.state_file:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._plan.state_file)
-        if self._group is not None:
-            remove_placement_group(self._group)
 
     def _start(self) -> None:
         plan = self._plan

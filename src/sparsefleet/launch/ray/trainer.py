@@ -140,10 +140,11 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
         state_file=state_file,
         **more,
     )
-    plan = continued(plan)
-    if plan.attempt:
-        _require_ended(replace(plan, attempt=plan.attempt - 1))
-    return plan
+    found = continued(plan)
+    if found.attempt:
+        _require_ended(replace(found, attempt=found.attempt - 1))
+        found = continued(plan)  # that run may have ended by itself meanwhile
+    return found
 
 
 def _require_ended(before: FleetPlan) -> None:
