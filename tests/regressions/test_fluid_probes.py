@@ -204,3 +204,13 @@ def test_statistics_are_loaded_from_files_that_keep_them_beside_the_optimizer(
     for name, value in before.items():
         found = np.array(fluid.global_scope().find_var(name).get_tensor())
         np.testing.assert_array_equal(found, value, err_msg=name)
+
+
+def test_a_pool_of_a_program_may_have_one_padding_per_axis() -> None:
+    x = fluid.data("x", [1, 1, 2, 4])
+    block = fluid.default_main_program().global_block()
+    out = block.create_var(name="pooled", dtype="float32")
+    attrs = {"pooling_type": "max", "ksize": [2, 2], "strides": [2, 2], "paddings": [1, 0]}
+    block.append_op("pool2d", {"X": x}, {"Out": out}, attrs)
+    (found,) = fluid.Executor().run(feed={"x": floats(1, 1, 2, 4)}, fetch_list=[out])
+    assert found.tolist() == [[[[1.0, 3.0], [5.0, 7.0]]]]
