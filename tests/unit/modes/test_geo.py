@@ -134,7 +134,7 @@ def test_an_exchange_takes_so_many_mini_batches_of_all_threads(threads: int) -> 
 
 @pytest.mark.parametrize(
     "begun",
-    [{"first_step": 2000}, {"position": ModePosition(state={"steps": 1500}, batches=500)}],
+    [{"first_step": 10_000}, {"position": ModePosition(state={"steps": 9500}, batches=500)}],
 )
 def test_a_resumed_training_does_not_start_again_with_an_exchange_per_batch(
     begun: dict[str, Any],
