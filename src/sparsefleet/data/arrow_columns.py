@@ -1,4 +1,4 @@
-"""Converts columns of Arrow record batches to columns of a slot.
+"""Converts the columns of Arrow record batches to the columns of a slot.
 
 No value is handled individually in Python. Arrays are copied only if their memory belongs to Arrow,
 or if their type differs from the slot's.
@@ -20,14 +20,14 @@ from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.errors import SchemaError
 
 BadRows = dict[int, tuple[str, str]]
-"""By row number from 0: the column, and the problem with its value."""
+"""Maps each bad row, counted from 0, to the column with the bad value and what is wrong with it."""
 
 _FILL = "; give a Field(missing=...) to replace missing values"
 Mask = NDArray[np.bool_]
 
 
 class Converted(NamedTuple):
-    """B rows of a slot. Values of bad rows in `column` are undefined."""
+    """B rows of a slot. The values that `column` holds for bad rows are undefined."""
 
     column: TakenColumn
     bad: BadRows
@@ -85,7 +85,7 @@ class SlotColumns:
                 bad.setdefault(int(row), (name, f"expected a list, found null{_FILL}"))
         if self._field.shape is not None:
             return Converted((self._fixed(values, offsets, null, bad), None), bad)
-        if null is not None and self._field.missing is not None:  # a list of that one value
+        if null is not None and self._field.missing is not None:  # null becomes [missing]
             values = np.insert(values, offsets[:-1][null], self._filling())
             offsets[1:] += np.cumsum(null)
         return Converted((values, offsets), bad)
@@ -93,7 +93,7 @@ class SlotColumns:
     def _fixed(
         self, values: NDArray[Any], offsets: NDArray[np.int64], null: Mask | None, bad: BadRows
     ) -> NDArray[Any]:
-        """Return [B, W] from lists that must have W values each."""
+        """Return an array [B, W] of the values in B lists, each of which must have W values."""
         width = self._field.width
         lengths = np.diff(offsets)
         good = lengths == width
@@ -116,7 +116,7 @@ class SlotColumns:
         bad: BadRows,
         offsets: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the values of an array with missing ones filled in; add unusable rows to `bad`.
+        """Return the values of an array, with missing values replaced; add unusable rows to `bad`.
 
         offsets: where each row starts, if the array holds the values of lists.
         """
@@ -168,7 +168,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
-    """Return where lists start in `array.flatten()`, int64[B + 1]; nulls count as empty."""
+    """Return where lists start in `array.flatten()`, int64[B + 1]. A null is an empty list."""
     kind, num_rows = array.type, len(array)
     if pa.types.is_fixed_size_list(kind):
         lengths = np.full(num_rows, kind.list_size, np.int64)
@@ -190,13 +190,13 @@ def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
 
 
 class Values(NamedTuple):
-    """Values [N] of a slot's dtype, and where they are missing or unusable."""
+    """Values [N] in the dtype of a slot, with masks of the missing and of the unusable values."""
 
     values: NDArray[Any]
     missing: Mask | None
-    """True for nulls, and for NaN in a float slot; None if there are none."""
+    """True for nulls, and for NaN in a float slot. None if no value is missing."""
     too_large: Mask | None
-    """True for values that are infinite or exceed float32; None if there are none."""
+    """True for values that are infinite or exceed float32. None if all values are usable."""
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -231,7 +231,7 @@ def fits(field: Field, kind: pa.DataType) -> bool:
 
 
 class ValueReader:
-    """Reads values of one slot; caches the hashes of the last dictionary. Not thread-safe."""
+    """Reads the values of one slot; caches the hashes of the last dictionary. Not thread-safe."""
 
     def __init__(self, field: Field) -> None:
         self._is_float = field.dtype == "float"
@@ -260,7 +260,7 @@ class ValueReader:
     def _hash_dictionary(
         self, array: pa.DictionaryArray, missing: Mask | None, seed: int
     ) -> NDArray[np.int64]:
-        """Hash each distinct string once, even if several arrays share the dictionary."""
+        """Hash each distinct string only once, even if several arrays share one dictionary."""
         texts = array.dictionary
         if self._dictionary is None or self._seed != seed or not _is_same(texts, self._dictionary):
             self._dictionary, self._seed, self._hashes = texts, seed, _hash(texts, seed)

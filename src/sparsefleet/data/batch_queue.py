@@ -19,9 +19,10 @@ _FILES_STUCK = (
 class BatchQueue(Generic[T]):
     """A queue of up to `capacity` batches. Thread-safe, with any number of threads on each side.
 
-    It ends when all producers are done or one has failed; remaining batches are still handed out.
+    The queue ends when all producers are done or one of them has failed; batches that it still
+    holds are handed out first.
 
-    advice: the end of the error message when no batch arrives in time.
+    advice: the last part of the error message raised when no batch arrives in time.
 
     >>> queue = BatchQueue(capacity=2, num_producers=1)
     >>> queue.put("batch"), queue.end_producer()
@@ -57,7 +58,7 @@ class BatchQueue(Generic[T]):
         with self._lock:
             begun = monotonic()
             while len(self._batches) >= self._capacity and not self.is_stopped:
-                self._has_room.wait()  # ends by `take`, `close` or `fail`
+                self._has_room.wait()  # until `take`, `close` or `fail` wakes this thread
             self.producers_blocked_s += monotonic() - begun
             if self.is_stopped:
                 return False
@@ -66,7 +67,7 @@ class BatchQueue(Generic[T]):
             return True
 
     def take(self, wait_s: float) -> T | None:
-        """Return the next batch, or None at the end. Raises the error of a failed producer."""
+        """Return the next batch, or None at the end of the data. Raises the error of a producer."""
         with self._lock:
             begun = monotonic()
             deadline = begun + wait_s

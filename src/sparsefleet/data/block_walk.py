@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 
-_SMALLEST_FLOAT = 1e-6  # as in Fluid: smaller floats count as 0
+_SMALLEST_FLOAT = 1e-6  # as in Fluid, smaller floats are treated as 0
 
 Ragged = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -51,10 +51,10 @@ def fill_empty(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
 class BlockWalk:
     """Takes spans of up to `batch_size` records from contiguous blocks, round robin.
 
-    This is what training threads with one queue each would do: no batch has records from two
-    blocks, and each block may end with a short batch. Thread-safe.
+    Training threads with one queue each would produce the same batches: no batch has records from
+    two blocks, and each block may end with a short batch. Thread-safe.
 
-    given: the number of records that an earlier walk has handed out from each block.
+    given: the number of records of each block that an earlier walk has already handed out.
 
     >>> walk = BlockWalk(7, 3, num_blocks=2)
     >>> [walk.take() for _ in range(4)]
@@ -101,7 +101,7 @@ class BlockWalk:
         return sum(-(-(end - begin) // self._batch_size) for begin, end in spans)
 
     def take(self) -> tuple[int, int] | None:
-        """Return the next span as (first record, one past the last), or None at the end."""
+        """Return the next span as (first record, one past the last), or None if none are left."""
         with self._lock:
             block = self._next_block()
             if block is None:
@@ -114,7 +114,7 @@ class BlockWalk:
 
     @property
     def is_over(self) -> bool:
-        """Whether `take` has returned None; taking the last span is not enough."""
+        """Whether `take` has returned None. Still False right after the last span was taken."""
         return self._is_over
 
     @property
@@ -124,7 +124,7 @@ class BlockWalk:
             return list(self._given)
 
     def _next_block(self) -> int | None:
-        """Return the block with the fewest spans taken, among blocks that have any left."""
+        """Return the block with the fewest spans taken, among the blocks that have spans left."""
         found: int | None = None
         fewest = 0
         for block, given in enumerate(self._given):

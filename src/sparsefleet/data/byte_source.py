@@ -1,8 +1,9 @@
 """Opens files and decompresses them block by block, in bounded memory.
 
-zstd needs care: the decompressor of the zstandard package returns the whole output of its input at
-once, and four bytes of zstd can expand to 128 KiB. The code therefore walks frames by their block
-headers and decompresses only a few blocks at a time. Layout: RFC 8878, section 3.
+zstd needs care: the decompressor in the zstandard package returns everything that its input
+decompresses to at once, and four bytes of zstd can expand to 128 KiB. The code therefore reads the
+block headers in each frame and decompresses only a few blocks at a time. RFC 8878, section 3,
+describes the layout.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DEFAULT_WINDOW_BYTES = 8 << 20
 
 _GZIP_WITH_HEADER = 31  # zlib: window of 32 KiB, and gzip's header and checksum
 MAX_BLOCK_BYTES = 128 << 10
-"""Largest output of one block."""
+"""The largest number of bytes that one block can decompress to."""
 _MAGIC = 0xFD2FB528
 _SKIPPABLE_MAGIC = 0x184D2A50  # and the next 15
 _MIN_WINDOW_LOG = 10
@@ -48,7 +49,7 @@ def check_zstd() -> None:
         import zstandard  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "zstd files need the package zstandard: pip install sparsefleet[zstd]"
+            "reading zstd files requires the zstandard package; run `pip install sparsefleet[zstd]`"
         ) from error
 
 
@@ -99,7 +100,7 @@ def _gunzip(file: IO[bytes], path: str, block_bytes: int) -> Iterator[bytes]:
     packed = b""
     while packed or (packed := file.read(block_bytes)):
         if member.eof:
-            packed = packed.lstrip(b"\0")  # some writers pad
+            packed = packed.lstrip(b"\0")  # some programs pad the end of the file
             if not packed:
                 continue
             member = zlib.decompressobj(_GZIP_WITH_HEADER)
@@ -162,7 +163,7 @@ class WindowError(Exception):
 
 
 class Piece(NamedTuple):
-    """Some bytes of one frame, for its decompressor."""
+    """Some consecutive bytes of one frame, and the decompressor for that frame."""
 
     data: bytes
     begins_frame: bool
@@ -171,8 +172,10 @@ class Piece(NamedTuple):
 def zstd_pieces(
     file: IO[bytes], read_bytes: int, output_bytes: int, max_window_bytes: int
 ) -> Iterator[Piece]:
-    """Yield the frames of the file in pieces that decompress to at most `output_bytes`, or to one
-    block if that is more. Skips skippable frames; does not check the contents of blocks.
+    """Yield the frames of the file in pieces that each decompress to at most `output_bytes`.
+
+    A piece has at least one block, even if that block is larger. Skippable frames are skipped, and
+    the contents of blocks are not checked.
 
     Raises CutOffError, FormatError, WindowError, and any error from reading the file.
     """
@@ -215,7 +218,7 @@ def _frame(source: _Input, magic: bytes, num_blocks: int, max_window_bytes: int)
         parts += [header, source.take(1 if kind == _RLE_BLOCK else size)]
         blocks += 1
         if is_last and flags & 4:
-            parts.append(source.take(4))  # the checksum of the content
+            parts.append(source.take(4))  # the checksum of the frame's content
         if is_last or blocks == num_blocks:
             yield Piece(b"".join(parts), begins_frame)
             parts, begins_frame, blocks = [], False, 0

@@ -16,14 +16,15 @@ _ENDS = ("\r", "\n", "\0")
 class Csv(TextFormat):
     """Text with a separator between fields; columns without a slot are ignored.
 
-    slots: `Slot`, or `Field` if the column has a different name, values may be missing, strings are
-        hashed, or a field has several values. A slot without a shape has all values of its field,
-        possibly none.
+    slots: a `Slot` for each column to read, or a `Field` if the column has a different name, values
+        may be missing, strings are hashed, or a field has several values. A slot without a shape
+        gets all values of its field, of which there may be none.
     header: True means that the first line of each file names its columns, in any order. A list
-        names the columns of files without such a line. With False, columns are given by number.
+        names the columns of files that have no such line. If False, slots refer to columns by
+        number.
     separator, quote: one character each; quote="" turns quoting off. A quoted field may contain
-        separators and doubled quotes, but no line breaks: a line is a record. Spaces around a
-        field are ignored, those inside its quotes are not.
+        separators and doubled quotes, but no line breaks, since each line is one record. Spaces
+        around a field are ignored, but spaces inside its quotes are kept.
     missing_texts: strings that mean a missing value.
 
     >>> format = Csv(Slot("age", "float", ()), Field("ads", separator="|"), header=["ads", "age"])
@@ -60,7 +61,7 @@ class Csv(TextFormat):
         return self._fields
 
     def make_native(self) -> _core.RecordFormat:
-        """Return the parser for files that have exactly the columns of the slots, in order."""
+        """Return the parser for files whose columns are exactly those of the slots, in order."""
         return self._plain
 
     def _make_plain(self) -> _core.RecordFormat:
@@ -79,7 +80,7 @@ class Csv(TextFormat):
         return self._native_of(row if self.header_lines else [None] * len(row), path)
 
     def _native_of(self, names: Sequence[str | None], path: str) -> _core.RecordFormat:
-        """Return the parser for a file with these column names; None marks an unnamed column."""
+        """Return the parser for a file with these column names, where None is an unnamed column."""
         fields: list[tuple[str, int | None, int]] = [
             ("" if name is None else f"'{name}'", None, 0) for name in names
         ]
@@ -144,7 +145,7 @@ class Csv(TextFormat):
 
 
 def _find(column: ColumnName, names: Sequence[str | None], path: str, field: Field) -> int:
-    """Return the number of the column in the file."""
+    """Return the column's number in the file, counted from 0."""
     if isinstance(column, int):
         if 0 <= column < len(names):
             return column

@@ -14,7 +14,7 @@ _MAX_WIDTH = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One input of a model: ids or floats, any number per record or a fixed shape.
+    """One input of a model: ids or floats, with any number of values per record or a fixed shape.
 
     Letters: B records, N values in all records.
 
@@ -36,8 +36,8 @@ class Slot:
     """
 
     shape: tuple[int, ...] | None = None
-    """The shape of each record's values; () is a single value, which makes the column [B]. With
-    None, the number of values varies between records.
+    """The shape of each record's values; () is a single value, which makes the column [B]. If None,
+    the number of values varies between records.
     """
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ ColumnName = str | int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field(Slot):
-    """A slot of a file with columns. A plain `Slot` is a `Field` with default settings.
+    """A slot read from a file with columns. A `Slot` works like a `Field` with default settings.
 
     >>> Field("counts", "float", (2,), columns=("I1", "I2"), missing=0.0).source
     ('I1', 'I2')
@@ -83,32 +83,32 @@ class Field(Slot):
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The column of the file, by name or, in CSV, also by number from 0. Several columns together
-    fill one slot with one value each. None means the column with the slot's name."""
+    """The name of the column in the file or, in CSV, its number, counted from 0. A tuple of columns
+    fills one slot with one value from each. None means the column with the slot's name."""
 
     missing: int | float | None = None
-    """The value that replaces a missing one, which is null, NaN in a float column, or one of
-    `missing_texts` in CSV. With None, missing values are errors.
+    """The value that replaces a missing value. A value is missing if it is null, NaN in a float
+    column, or one of `missing_texts` in CSV. If None, a missing value is an error.
     """
 
     hash_seed: int | None = None
     """Hash strings to ids with `hash64(text, hash_seed + i)`, where i is the index of the column
-    within the slot. With None, the column's type decides: strings are hashed with seed 0, and ids
-    in CSV must be numbers.
+    within the slot. If None, the column's type decides: strings are hashed with seed 0, and ids in
+    CSV must be numbers.
     """
 
     separator: str = ""
-    """For CSV, the separator between several values in one field; "" if a field is one value."""
+    """For CSV, the separator between the values in one field, or "" if each field is one value."""
 
     vocabulary: tuple[str, ...] | None = None
-    """All known strings: string i, counted from 0, has the id i + 1; any other, or a missing one,
-    has the id 0. Requires `hash_seed`. As the label of a reader it becomes float32. None accepts
-    any string.
+    """All known strings. String i, counted from 0, has the id i + 1; any other string and a missing
+    value have the id 0. Requires `hash_seed`. If the field is the label of a reader, its ids are
+    converted to float32. None accepts any string.
     """
 
     max_values: int | None = None
-    """For a slot without a shape, the maximum number of values per record, of which the last are
-    kept. None keeps all.
+    """For a slot without a shape, keep at most this many values of each record, namely its last
+    values. None keeps all values.
     """
 
     def __post_init__(self) -> None:
@@ -138,14 +138,14 @@ class Field(Slot):
 
     @property
     def missing_id(self) -> int | None:
-        """`missing` as an int64 with the same bits, if values are ids."""
+        """`missing` as an int64 with the same bits, or None unless the values are ids."""
         if self.missing is None or self.dtype == "float":
             return None
         return int(self.missing) - (2**64 if self.missing >= 2**63 else 0)
 
     @property
     def missing_float(self) -> float | None:
-        """`missing`, if values are floats."""
+        """`missing` as a float, or None unless the values are floats."""
         return None if self.missing is None or self.dtype != "float" else float(self.missing)
 
     def _check_columns(self) -> None:

@@ -11,8 +11,8 @@ from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 PathLike = str | os.PathLike[str]
 
 Download = Callable[[str], "Sequence[str] | str | None"]
-"""Maps a path to the command that prints the file, as a list of words or a shell command line. None
-means that the file is opened directly.
+"""Maps a path to the command that prints the file, as a list of words or a shell command line, or
+to None if the file should be opened directly.
 """
 
 _PATTERN_CHARACTERS = frozenset("*?[")
@@ -28,7 +28,9 @@ def list_files(
     *,
     download: Download | None = None,
 ) -> list[str]:
-    """Return the files that `paths` names, with patterns expanded in sorted order. All must exist.
+    """Return the files that `paths` names, with patterns expanded in sorted order.
+
+    Raises DataError if a file does not exist.
 
     paths: one or several paths, local or with an fsspec protocol (``s3://``, ``memory://``). A path
         with ``*``, ``?`` or ``[`` is a pattern, unless a file of that name exists.
@@ -69,7 +71,7 @@ def list_files(
 
 
 def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerFiles:
-    """Return a worker's contiguous part of the files; the first workers may get one more each.
+    """Return a worker's contiguous part of the files; the first workers may get one file more.
 
     >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
     ['d', 'e']

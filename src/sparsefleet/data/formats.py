@@ -21,7 +21,7 @@ _SKIPPED_AT_ONCE = 4096
 
 
 class MultiSlot(TextFormat):
-    """MultiSlot text, where each line has all slots in order, each as a count followed by values.
+    """MultiSlot text, where each line has all slots in order, each as a count and that many values.
 
     A line for the slots of the example: ``2 0.5 0.25 3 17 18 99 1 1``.
 
@@ -62,16 +62,17 @@ class CriteoTsv(TextFormat):
     """
 
     categories: Literal["hash", "hex"] = "hash"
-    """"hash": any string t in category c (from 0) becomes ``hash64(t, seed=c)``; a missing one
-    counts as the empty string. "hex": the string is a number of up to 8 hexadecimal digits, and a
-    missing one is -1; equal strings in two categories then share an id.
+    """"hash": any string t in category c, counted from 0, becomes ``hash64(t, seed=c)``, and a
+    missing value is hashed as the empty string. "hex": the string is a number of up to 8
+    hexadecimal digits, and a missing value becomes -1; equal strings in two categories then share
+    an id.
     """
 
     counts: Literal["log", "plain"] = "log"
     """"log": a count x becomes log(1 + x), or 0 if negative. "plain": unchanged."""
 
     missing_count: float = 0.0
-    """The value for a missing count, which is not transformed. May be NaN."""
+    """The value that replaces a missing count; it is not transformed, and may be NaN."""
 
     has_label: bool = True
     """If False, lines start with the first count."""
@@ -133,8 +134,8 @@ class MultiSlotBinary(RecordFormat):
 class BinarySource:
     """Converts bytes into columns. Not thread-safe.
 
-    A malformed record is always an error, regardless of `max_bad_lines`, since the start of the
-    next one is unknown.
+    A malformed record is always an error, regardless of `max_bad_lines`, since it is unknown where
+    the next record starts.
     """
 
     def __init__(self, native: _core.RecordFormat, context: SourceContext) -> None:
@@ -142,8 +143,8 @@ class BinarySource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield the records starting at `part.begin`; the total is known at the end of the file."""
-        self._batch.take()  # drops leftovers of an abandoned pass
+        """Yield the records from `part.begin` on; the last piece also has the total count."""
+        self._batch.take()  # drops the leftovers of an abandoned pass
         number, rest = 0, b""
         with contextlib.closing(file_blocks(part.path, self._context)) as blocks:
             for block in blocks:

@@ -1,4 +1,4 @@
-"""Distributes records over all workers; each record ends up on exactly one of them.
+"""Distributes records over all workers; each record ends up on exactly one worker.
 
 Workers exchange records as blocks of bytes. Format, little-endian, arrays start at multiples of
 8 bytes:
@@ -73,8 +73,9 @@ class Exchange(Protocol):
         """Report that this worker failed; the others raise an error now or on their next call."""
 
     def close(self) -> None:
-        """Wait until all workers have received everything. Raises an error if one was lost before
-        that.
+        """Wait until all workers have received everything.
+
+        Raises an error if a worker is lost before then.
         """
 
 
@@ -108,7 +109,8 @@ class RandomDealer:
 
     def __init__(self, num_records: int, num_workers: int, seed: tuple[int, ...]) -> None:
         rng = np.random.default_rng(seed)
-        # Which workers get one more is also random, so many workers with few records stay balanced.
+        # Which workers get one record more is also random, so that many workers with few records
+        # stay balanced.
         turn = np.roll(np.arange(num_workers, dtype=np.uint16), rng.integers(num_workers))
         self._ranks: Ranks = np.resize(turn, num_records)
         rng.shuffle(self._ranks)
@@ -135,10 +137,10 @@ class TextDealer:
 
 
 class GlobalShuffle:
-    """One worker's part in a shuffle, which sends its records and receives the ones dealt to it.
+    """One worker's part in a shuffle: sends its records and receives the records dealt to it.
 
-    records: freed from the end as they are sent, so memory holds only a few blocks on top of the
-        data.
+    records: the records to send. They are freed from the end as they are sent, so memory holds only
+        a few blocks on top of the data.
     block_records: the approximate number of records in a block.
     pause_s: pause after each block that is sent.
 
@@ -172,7 +174,9 @@ class GlobalShuffle:
         try:
             self._send_all()
         except BaseException as error:
-            cause = self._error or error  # if receiving failed first, sending fails because of it
+            cause = (
+                self._error or error
+            )  # if receiving failed first, sending failed only because of that
             self._exchange.fail(cause)
             receiver.join()
             raise cause from None
@@ -252,7 +256,7 @@ class GlobalShuffle:
         self._keep(came)
 
     def _keep(self, block: RecordBlock) -> None:
-        """Copy column by column, which allows each to be freed once its records are joined."""
+        """Copy the block column by column, so a column can be freed once its records are joined."""
         arenas = self._arenas[block.sender]
         columns = [copy_column(*one) for one in zip(block.columns, arenas, strict=True)]
         self._came[block.sender][block.number] = columns
@@ -278,7 +282,7 @@ class RecordBlock(NamedTuple):
 
 
 class EndOfRecords(NamedTuple):
-    """Marks the end of the sender's records for this worker."""
+    """Tells this worker that the sender has no more records for it."""
 
     sender: int
     num_blocks: int

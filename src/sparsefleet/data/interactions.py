@@ -45,7 +45,7 @@ class Interactions:
 
     @staticmethod
     def of(users: Any, items: Any, times: Any) -> Interactions:
-        """Return the interactions in order; equal times keep the order of the arrays."""
+        """Return the interactions, sorted; those with equal times keep the order of the arrays."""
         columns = [np.asarray(column) for column in (users, items, times)]
         for name, column in zip(("users", "items", "times"), columns, strict=True):
             if column.ndim != 1 or len(column) != len(columns[0]) or column.dtype.kind not in "iuf":
@@ -73,8 +73,9 @@ class Interactions:
         return Interactions(*(column[chosen] for column in columns))
 
     def with_enough(self, *, per_user: int = 1, per_item: int = 1) -> Interactions:
-        """Drop users and items with fewer interactions than required, repeatedly until none are
-        left.
+        """Drop users and items with too few interactions.
+
+        Repeat until every remaining user and item has enough.
         """
         kept = self
         while True:
@@ -85,7 +86,7 @@ class Interactions:
             kept = kept.take(enough)
 
     def split_by_time(self, share: float) -> tuple[Interactions, Interactions]:
-        """Return the earliest `share` of all interactions, and the later ones.
+        """Return the earliest `share` of all interactions, and the later interactions.
 
         Interactions with the same time stay together, in the later part.
         """
@@ -98,8 +99,9 @@ class Interactions:
         return self.take(early), self.take(~early)
 
     def leave_last_out(self, count: int = 1) -> tuple[Interactions, Interactions]:
-        """Return all but the last `count` interactions of each user, and those last ones; users
-        with fewer interactions are left out of both.
+        """Return all but the last `count` interactions of each user, and those last interactions.
+
+        Users with too few interactions are left out of both results.
         """
         _, sizes, place = self._by_user()
         size_of = np.repeat(sizes, sizes)
@@ -129,7 +131,8 @@ class Interactions:
     ) -> Ids:
         """For each interaction, draw `count` items that its user has not interacted with.
 
-        known: interactions that define all items and each user's items; None uses these.
+        known: the interactions that define which items exist and which items each user knows; None
+            uses these interactions.
         power: items are drawn in proportion to their frequency raised to this power; 0 is uniform,
             1 is by popularity.
         Returns int64[N, K], the same for the same seed.
@@ -166,8 +169,9 @@ class Interactions:
         )
 
     def _by_user(self) -> tuple[Ids, Ids, Ids]:
-        """Return each user's first position and number of interactions, and the number of each
-        interaction among its user's, from 0.
+        """Return where each user's interactions start and how many there are.
+
+        Also return the position of each interaction among those of its user, counted from 0.
         """
         if not len(self):
             empty = np.empty(0, np.int64)
@@ -178,7 +182,7 @@ class Interactions:
 
 
 def _counts(ids: Ids) -> Ids:
-    """Return how often each id in the array occurs, int64[N]."""
+    """Return for each entry of the array how often its id occurs, int64[N]."""
     _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse])
 

@@ -64,8 +64,9 @@ def _gather(reader: Reader, without_zeros: bool) -> list[list[CompactColumn]]:
 class _Arenas:
     """One arena per column for each file that is being read.
 
-    Adjacent memory is then used together when files are sorted. A new file takes
-    over the arenas of the least recently used file, which has most likely been read to its end.
+    The records of a file are then adjacent in memory, as are the files once they are sorted. A new
+    file takes over the arenas of the least recently used file, which has most likely been read to
+    its end.
     """
 
     def __init__(self, num_columns: int, *, most_lanes: int) -> None:
@@ -92,7 +93,7 @@ class MemoryPass:
     """An iterator over batches, created by `MemoryData.begin`. Thread-safe; copies run in parallel.
 
     order: the permutation of records; None means the stored order.
-    slot_orders: for shuffled columns, the record whose values each record gets.
+    slot_orders: for each shuffled column, the record from which each record takes its values.
     fills_empty: whether to give one 0 to each record without values in a slot without a shape.
     """
 
@@ -143,7 +144,7 @@ class MemoryPass:
 
 
 def checked_seed(seed: int | None) -> int:
-    """Check and return the seed; None returns a random one.
+    """Check and return the seed, or return a random seed if it is None.
 
     >>> checked_seed(7)
     7
@@ -156,7 +157,7 @@ def checked_seed(seed: int | None) -> int:
 
 
 def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_given: bool) -> int:
-    """Return the first worker's seed. Raises an error if slots, or explicit seeds, differ."""
+    """Return the first worker's seed. Raises an error if the slots or explicit seeds differ."""
     mine = {
         "drawn": seed,
         "seed": seed if was_given else None,
@@ -176,10 +177,10 @@ def agree_on_seed(workers: Workers, seed: int, slots: Sequence[Slot], *, was_giv
 class MemoryData:
     """All records of `reader` in memory, as columns; batches look like the reader's.
 
-    drop_zeros: drop the zeros in slots without a shape, as Fluid's InMemoryDataset does; a record
-        with none left gets one 0 in batches.
-    num_blocks: take batches round robin from this many contiguous blocks, as that many threads
-        would; each block may end with a short batch, unless the reader's config drops it.
+    drop_zeros: like Fluid's InMemoryDataset, drop the zeros in slots without a shape; a record with
+        no values left gets one 0 in batches.
+    num_blocks: like that many threads, take batches round robin from this many contiguous blocks.
+        Each block may end with a short batch, unless the reader's config drops short batches.
 
     Memory: the ids and floats, about one byte per record for each slot of varying length, and four
     bytes per record once shuffled; a few blocks more while loading. Records keep the order of the
@@ -245,17 +246,17 @@ class MemoryData:
         return replace(self._loading, records=given["records"], batches=given["batches"], threads=0)
 
     def local_shuffle(self, seed: int | None = None) -> None:
-        """Shuffle passes that start from now on; the same seed gives the same order.
+        """Shuffle the records for all later passes; the same seed gives the same order.
 
-        seed: None draws a random one.
+        seed: None draws a random seed.
         """
         self._set_order([checked_seed(seed)])
 
     def shuffle_slots(self, slots: Sequence[str], seed: int | None = None) -> None:
         """Permute the values of these slots across records, in the same way for all slots.
 
-        The loss of accuracy shows how much a model relies on these slots. Other slots get their own
-        values back; `[]` undoes the shuffle.
+        The resulting loss of accuracy shows how much a model relies on these slots. Slots that are
+        not listed get their own values back, so `[]` undoes the shuffle.
         """
         names = [slot.name for slot in self.columns]
         unknown = sorted(set(slots) - set(names))
@@ -277,11 +278,11 @@ class MemoryData:
 
         Must be called by all workers, between passes and with the same arguments; the result
         depends only on the seed, the data and the number of workers. Afterwards, the workers'
-        record counts differ by at most one per worker. If a worker or server is lost in the
-        meantime, all workers raise an error and have no records left.
+        record counts differ by at most one per worker. If a worker or server is lost during the
+        shuffle, all workers raise an error and have no records left.
 
         workers: `sparsefleet.fleet`, or any `Fleet` whose worker has started.
-        seed: with None, the first worker draws one.
+        seed: if None, the first worker draws a random seed.
         by: a slot of dtype "text"; records with equal text go to the same worker.
         block_records: the approximate number of records sent at once.
         pause_s: pause after each block that is sent, to limit network load.
@@ -309,10 +310,10 @@ class MemoryData:
     def merge_by_text(self, slot: str, merge_size: int = 2) -> int:
         """Merge records with equal text in `slot` into one; return how many were dropped.
 
-        Slots without a shape get the values of the one record that has any; other slots get those
-        of the last record that is not all zeros. Two kinds of groups are dropped with a warning:
-        groups whose size is not `merge_size`, if that is > 0, and groups in which two records have
-        values for a slot without a shape.
+        For a slot without a shape, the merged record gets the values of the only record that has
+        any; for other slots, those of the last record whose values are not all zeros. Two kinds of
+        groups are dropped with a warning: groups whose size is not `merge_size`, if `merge_size` is
+        > 0, and groups in which two records have values for a slot without a shape.
         """
         self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
         self._slot_orders = {}
@@ -332,7 +333,7 @@ class MemoryData:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> MemoryPass:
-        """Start a pass like `iter()`, with a different arrangement of batches."""
+        """Start a pass, like `iter()`, whose batches `arrangement` makes."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
         return MemoryPass(
             self._records,
@@ -349,23 +350,23 @@ class MemoryData:
     def state_dict(self) -> dict[str, Any]:
         """Return the order and the position of the pass that was started last.
 
-        At the end of a pass this is the start of the next one.
+        At the end of a pass, the position is the start of the next pass.
         """
         walk = self._resumed or self._walk
         return self._state([0] * len(walk.given) if walk.is_over else walk.given)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict()`, except that the end of a pass resumes without any batches."""
+        """Like `state_dict()`, but a state from the end of a pass resumes with an empty pass."""
         return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the next pass where `state` was taken, in the same order.
 
-        The same files must be loaded and, if they were shuffled globally, shuffled with the same
-        seeds.
+        The same files must be loaded and, if they were shuffled globally, must have been shuffled
+        with the same seeds.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"expected a state of MemoryData, got {state!r:.200}")
+            raise ConfigError(f"expected a MemoryData state, got {state!r:.200}")
         if state.get("dealt") != self._dealt:
             raise ConfigError(
                 f"the state was saved after the global shuffles {state.get('dealt')} (seed, "
@@ -382,7 +383,7 @@ class MemoryData:
             walk = self._new_walk(given if any(given) else ())
             self._set_order(None if seed is None else [checked_seed(part) for part in seed])
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"expected a state of MemoryData, got {state!r:.200}") from error
+            raise ConfigError(f"expected a MemoryData state, got {state!r:.200}") from error
         self._resumed = walk
 
     # -- inside -------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class MemoryColumn(Protocol):
 
 
 class FixedColumn:
-    """A slot whose records all have W values, stored as just [R, W].
+    """A slot whose records all have W values, stored only as an array [R, W].
 
     >>> column = FixedColumn([np.array([[1], [2]]), np.array([[3]])])
     >>> column.take(np.array([2, 0], np.uint32))[0].tolist()
@@ -119,7 +119,7 @@ class EvenColumn:
 
 
 class RaggedColumn:
-    """A slot without a shape: values, narrow lengths, and one mark per 16 records."""
+    """A slot without a shape: values, narrow lengths, and one stored offset per 16 records."""
 
     def __init__(self, parts: list[NDArray[Any]], lengths: NDArray[Any]) -> None:
         self._values = join_arrays(parts)
@@ -231,8 +231,8 @@ def _narrow(lengths: NDArray[Any]) -> NDArray[Any]:
 class MemoryRecords:
     """Records joined from parts. Not thread-safe while it is constructed or truncated.
 
-    parts: the columns of each batch, in the order of `slots`; they are removed and freed one at a
-        time, so no column is in memory twice.
+    parts: the columns of each batch, in the order of `slots`. Parts are removed from the list and
+        freed one at a time, so no column is in memory twice.
 
     >>> import numpy as np
     >>> slot = Slot("ad", "uint64", ())
@@ -268,13 +268,13 @@ class MemoryRecords:
 
 
 def num_records_of(columns: Sequence[CompactColumn]) -> int:
-    """Return B for the columns of a batch."""
+    """Return the number of records B in the columns of a batch."""
     values, lengths = columns[0]
     return len(values if lengths is None else lengths)
 
 
 def check_room(num_records: int) -> None:
-    """Raise DataError if this many records cannot be numbered."""
+    """Raise DataError if there are too many records to number them."""
     if num_records > MAX_RECORDS:
         raise DataError(
             f"MemoryData holds at most {MAX_RECORDS} records, got {num_records}: give each worker "

@@ -27,9 +27,10 @@ _NOUN = "Parquet"
 class Parquet(ArrowFormat):
     """Parquet files with flat and list columns, read by pyarrow; threads share row groups.
 
-    slots: `Slot` for a column of the same name, or `Field`. A slot without a shape takes a single
-        value or lists of any length, including empty ones; a slot with a shape takes lists of that
-        many values, or that many columns. Strings become ids by `hash64`.
+    slots: a `Slot` reads the column of the same name; use a `Field` for other cases. A slot without
+        a shape takes single values or lists of any length, including empty lists; a slot with a
+        shape takes lists of that many values, or that many columns. Strings are hashed to ids with
+        `hash64`.
 
     >>> import pathlib, tempfile
     >>> import pyarrow, pyarrow.parquet
@@ -46,7 +47,7 @@ class Parquet(ArrowFormat):
     splits_files = True
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:
-        """Return one part per row group, or per several small ones, excluding rows already read."""
+        """Return the unread rows as one part per row group, or per several small row groups."""
         with _open(file.path, config, None) as parquet:
             metadata = parquet.metadata
         if file.done and file.done[-1][1] > metadata.num_rows:
@@ -86,7 +87,7 @@ class Parquet(ArrowFormat):
 @contextlib.contextmanager
 def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
     """Open a file. metadata: kept from an earlier opening to avoid reading it again, or None."""
-    import pyarrow.parquet as pq  # 40 MB, loaded only to read such files
+    import pyarrow.parquet as pq  # the package takes 40 MB, so it is loaded only to read such files
 
     remote = "://" in path
     with open_file(path, config.storage_options) as file:
@@ -94,7 +95,7 @@ def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.Parquet
             parquet = pq.ParquetFile(
                 file if remote else path,
                 metadata=metadata,
-                # Remote: few large reads. Local: little memory, regardless of the row group size.
+                # Remote files: few large reads. Local files: little memory, even for large groups.
                 pre_buffer=remote,
                 buffer_size=0 if remote else config.block_bytes,
                 page_checksum_verification=True,
@@ -118,7 +119,7 @@ def _group_spans(metadata: Any) -> Iterator[tuple[int, int]]:
 
 
 def _groups_within(metadata: Any, begin: int, end: int) -> tuple[list[int], int]:
-    """Return the row groups that overlap [begin, end), and the first row of the first one."""
+    """Return the row groups that overlap rows [begin, end), and the row where the first starts."""
     groups: list[int] = []
     first = row = 0
     for index in range(metadata.num_row_groups):
@@ -144,7 +145,7 @@ def _chunk_rows(metadata: Any, groups: list[int], has_lists: bool) -> int:
 def _first_rows(
     batches: Iterator[pa.RecordBatch], num_rows: int, path: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the first `num_rows` rows without reading further. Fewer rows are an error."""
+    """Yield the first `num_rows` rows without reading further; fewer rows raise an error."""
     with file_errors(path, _NOUN):
         while num_rows > 0:
             batch = next(batches, None)

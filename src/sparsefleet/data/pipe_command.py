@@ -21,12 +21,12 @@ _FAILURE_S = 2.0  # time for a child that printed malformed output to exit on it
 
 
 class PipeCommand:
-    """Runs a command for one file; it is an error if it fails, hangs or cannot start.
+    """Runs a command for one file. Raises an error if the command fails, hangs or cannot start.
 
     command: a list of words, run without a shell; or a string, run by the shell.
-    path: names the input in errors.
+    path: the input file, named in error messages.
     timeout_s: how long the child may neither read input nor write output.
-    stopped: polled; returns True once the output is no longer needed.
+    stopped: a function, called regularly, that returns True once the output is no longer needed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PipeCommand:
             _end(child, kill=not is_well)
 
     def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
-        """Return the error of a command that failed after malformed output, if it exits soon.
+        """Return the error of a command that printed malformed output and fails soon afterwards.
 
         blocks: the iterator returned by `blocks`, not yet exhausted.
         """
@@ -93,7 +93,7 @@ class PipeCommand:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                start_new_session=True,  # makes the children of a shell end with it
+                start_new_session=True,  # so the children of a shell can be killed with it
             )
         except (OSError, ValueError) as error:
             raise PipeCommandError(
@@ -145,7 +145,7 @@ class PipeCommand:
         source: Iterator[bytes],
         selector: selectors.BaseSelector,
     ) -> memoryview:
-        """Write as much as the child accepts now; return the rest of the block."""
+        """Write as many bytes as the child accepts now; return the rest of the block."""
         if not pending:
             pending = memoryview(next(source, b""))
         try:
@@ -183,7 +183,7 @@ class PipeCommand:
 
 
 def _end(child: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Close the child's pipes; with `kill`, kill it and its children, even if it has ended."""
+    """Close the child's pipes; if `kill`, also kill the child's process group, even if it ended."""
     if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

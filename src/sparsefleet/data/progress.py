@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import ConfigError
 
 _VERSION = 2
-_SHARED_VERSION = 3  # version with records of one file read by several workers
+_SHARED_VERSION = 3  # the version in which several workers can share the records of one file
 _MOST_SHARES = 1 << 16
 _ALL = ((0, 2**63 - 1),)  # a file that was read to the end
 
@@ -21,7 +21,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 END_OF_FILE = 2**62
-"""The end of a span that reaches to the end of its file, wherever that is."""
+"""The end of a span that reaches to the end of its file, whose length may be unknown."""
 
 
 class FileMark(NamedTuple):
@@ -38,14 +38,14 @@ class FileMark(NamedTuple):
 
 
 class FileToRead(NamedTuple):
-    """A file, and which of its records were already read."""
+    """A file, and the records in it that were already read."""
 
     path: str
     done: Spans = ()
 
 
 class Share(NamedTuple):
-    """The records of a file that one of several readers takes, which is every `num`-th.
+    """The part of a file's records that one of `num` readers takes, which is every `num`-th record.
 
     >>> Share(1, 3).positions(end=9, num_records=2)
     array([4, 7])
@@ -55,9 +55,7 @@ class Share(NamedTuple):
     num: int = 1
 
     def positions(self, end: int, num_records: int) -> NDArray[np.int64]:
-        """Return the positions in the file of the last `num_records` records of this share before
-        `end`.
-        """
+        """Return the positions of the last `num_records` records of this share before `end`."""
         last = end - 1 - (end - 1 - self.rank) % self.num
         return last - self.num * np.arange(num_records - 1, -1, -1, dtype=np.int64)
 
@@ -70,8 +68,8 @@ class Progress:
     """Which records of the files were handed out. Thread-safe.
 
     share: the records of each file that this reader takes.
-    earlier: for files whose records were divided among a different number of workers, the progress
-        of each worker, for each such number.
+    earlier: for files whose records were divided among a different number of workers before, the
+        progress of each of those workers, by that number.
 
     >>> progress = Progress()
     >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])
@@ -102,7 +100,7 @@ class Progress:
                     self._take(mark)
 
     def end(self, files: Iterable[str]) -> None:
-        """Mark the pass over these files as finished; the next one starts from the beginning."""
+        """Record that the pass over these files is finished, so the next pass starts over."""
         with self._lock:
             self._done.update(files)
             self._spans.clear()
@@ -110,7 +108,7 @@ class Progress:
             self._is_over = True
 
     def remaining(self, files: list[str]) -> list[FileToRead]:
-        """Return the files, in the order of `files`, with records left to read."""
+        """Return the files that have records left to read, in the order of `files`."""
         with self._lock:
             return [
                 FileToRead(path, self._spans.get(path, ()))
@@ -119,7 +117,7 @@ class Progress:
             ]
 
     def set_back(self, path: str, done: Spans) -> None:
-        """Forget the records that were handed out from a file, except for `done`."""
+        """Forget which records of a file were handed out, except for `done`."""
         with self._lock:
             self._done.discard(path)
             self._totals.pop(path, None)
@@ -149,7 +147,7 @@ class Progress:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return the progress as lists, dicts, strings and numbers."""
+        """Return the progress as plain lists, dicts, strings and numbers."""
         with self._lock:
             state: dict[str, Any] = {
                 "version": _VERSION,
@@ -173,8 +171,8 @@ class Progress:
     ) -> Progress:
         """Return the progress saved in `state` for a reader that takes this share of each file.
 
-        After a finished pass, nothing counts as read. Raises ConfigError if the state names files
-        that are not in `files`. Also reads version 1.
+        If the pass was finished, no records are treated as read. Raises ConfigError if the state
+        names files that are not in `files`. Also accepts states of version 1.
         """
         saved = Progress._parse(state)
         known = set(files) if files is not None else None
@@ -188,7 +186,7 @@ class Progress:
             return Progress(share)
         if saved.share in (share, WHOLE):
             progress, earlier = saved, list(saved.earlier)
-        else:  # the records of a different worker
+        else:  # the state was saved by a worker with a different share
             progress = Progress()
             earlier = [*saved.earlier, _with_one(saved)]
         progress.share = share
@@ -206,7 +204,7 @@ class Progress:
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION, _SHARED_VERSION):
             raise ConfigError(
-                f"expected a state of a Reader of version {_SHARED_VERSION} or earlier, got "
+                f"expected a Reader state of version {_SHARED_VERSION} or earlier, got "
                 f"{state!r:.200}"
             )
         try:
@@ -215,14 +213,14 @@ class Progress:
                 [[Progress._parse(one) for one in workers] for workers in state.get("earlier", ())],
             )
             progress._done = set(state["done"])
-            if version == 1:  # lines from the beginning of each file
+            if version == 1:  # version 1 counted lines from the beginning of each file
                 spans = {path: [(0, lines)] for path, lines in state["lines"].items()}
             else:
                 spans = state["records"]
             for path, pairs in spans.items():
                 progress._spans[str(path)] = _checked_spans(pairs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"expected a state of a Reader, got {state!r:.200}") from error
+            raise ConfigError(f"expected a Reader state, got {state!r:.200}") from error
         return progress
 
     def _files(self) -> set[str]:
@@ -239,7 +237,7 @@ class Progress:
             del self._spans[path]
 
     def _add_common(self, workers: Sequence[Progress]) -> None:
-        """Add the beginning of each file that all of these workers have handed out."""
+        """Add, for each file, the leading records that all of these workers have handed out."""
         for path in set().union(*(worker._files() for worker in workers)) - self._done:
             begun = [worker.spans_of(path)[:1] for worker in workers]
             ends = [spans[0][1] if spans and spans[0][0] == 0 else 0 for spans in begun]
@@ -266,7 +264,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of several workers' readers of the same list of files.
 
     A reader of that list can load the result with any `worker_num`, and then reads the rest of its
-    part. Records read by a worker count even if its pass was finished, unless all passes were.
+    part. Records of a worker that finished its pass are treated as read, unless all workers had
+    finished their passes.
 
     >>> merge_states(
     ...     [
@@ -288,7 +287,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             workers = shares.setdefault(one.share.num, list(_with_one(Progress(one.share))))
             workers[one.share.rank]._add(one)
-        for known in one.earlier:  # the same in all workers that resumed from one state
+        for known in one.earlier:  # equal for all workers that resumed from the same state
             if not any(_are_equal(known, other) for other in earlier):
                 earlier.append(known)
     merged.earlier = tuple(tuple(workers) for workers in (*earlier, *shares.values()))
@@ -308,7 +307,7 @@ def _are_equal(some: Sequence[Progress], others: Sequence[Progress]) -> bool:
 
 
 def add_span(spans: Spans, new: tuple[int, int]) -> Spans:
-    """Return `spans` with one more added, merging spans that touch.
+    """Return `spans` with one span added; spans that touch are merged.
 
     >>> add_span(((0, 3), (7, 9)), (3, 5))
     ((0, 5), (7, 9))

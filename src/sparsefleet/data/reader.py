@@ -45,22 +45,23 @@ _COLUMN_RECORDS = 8192  # records per part in `begin_columns`
 class Reader:
     """Reads batches from files; each iteration over it reads the files again.
 
-    files: a path, a pattern or a list of them; see `list_files`. They must already exist. None is
-        for `Records`, whose function then takes no file.
+    files: a path, a pattern or a list of these; see `list_files`. All files must already exist.
+        With `Records`, files can be None; its function is then called without a path.
     format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
     batch_size: records per batch. The last batch of each reading thread may have fewer.
     label: the column that holds the labels; a batch is then (inputs, label).
-    threads: reading threads, at most one per file, or per few row groups of a Parquet file. With
-        one thread, batches come in the order of the files; with several, in any order. The
-        records of a batch come from one thread.
+    threads: the number of reading threads; at most one thread reads each file or, for Parquet, each
+        group of a few row groups. With one thread, batches come in the order of the files; with
+        several, in any order. All records of a batch come from one thread.
     worker_index, worker_num: which worker's part of the files to read or, with
-        `ReaderConfig(share="records")`, of the records in each file.
-    sharding: replaces these two; each file goes to the next free worker. See
+        `ReaderConfig(share="records")`, which part of the records in each file.
+    sharding: replaces `worker_index` and `worker_num`; each file goes to the next free worker. See
         `fleet.sharding("train")`.
 
-    A batch is a dict (or tuple) of columns: a slot with a shape is an array [B, *shape], one
-    without is a pair (values [N], offsets int64[B]), as accepted by `SparseEmbeddingBag`. All are
-    NumPy arrays over the memory that the parser filled; nothing is copied.
+    A batch is a dict (or tuple) of columns. The column of a slot with a shape is an array
+    [B, *shape]; that of a slot without a shape is a pair (values [N], offsets int64[B]), as
+    accepted by `SparseEmbeddingBag`. All are NumPy arrays over the memory that the parser filled;
+    nothing is copied.
 
     >>> import pathlib, tempfile
     >>> from sparsefleet.data import MultiSlot, Reader, Slot
@@ -123,7 +124,7 @@ class Reader:
         self._sharding = sharding
         self._is_rest = False
         self.read_before: dict[str, list[list[int]]] = {}
-        """Records to skip, by file, because a different reader has read them."""
+        """For each file, the records to skip because a different reader has read them."""
         self._reset()
 
     def _reset(self) -> None:
@@ -174,13 +175,13 @@ class Reader:
 
     @property
     def record_files(self) -> list[str] | None:
-        """All files, if batches come in any order and only their records identify them."""
+        """All files if batches come in any order and only their records identify them, or None."""
         has_names = self.files != [self._format.unnamed_input]
         is_known = self._is_rest or not self.keeps_order
         return self._all_files if has_names and is_known else None
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> Reader | None:
-        """Return a reader for a different worker's records, or None if they are not known.
+        """Return a reader for a different worker's records, or None if those records are not known.
 
         files: that worker's files, if each worker lists its own.
         """
@@ -202,14 +203,15 @@ class Reader:
     def rest_of_epoch(
         self, state: Mapping[str, Any] | None
     ) -> tuple[Reader, Callable[[], ReaderPass] | None]:
-        """Return a reader of the files that this worker's previous process took from the shared
-        list, and a function that starts reading the rest of the list.
+        """Return a reader of the files that this worker's previous process took from the list.
 
-        state: the state of its reader when the epoch started.
+        Also return a function that starts reading the rest of that shared list.
+
+        state: the state of the previous process's reader when the epoch started.
         """
         sharding, epoch = self._sharding, int((state or {}).get("shared_epoch", 0))
         assert sharding is not None
-        if not epoch:  # it was alone
+        if not epoch:  # the previous process was the only worker
             alone = self._derive()
             alone._sharding, alone._is_rest = None, True
             return alone, None
@@ -252,14 +254,14 @@ class Reader:
     def split(
         self, *, validation: float, seed: int = 0, by: str | None = None
     ) -> tuple[Reader, Reader]:
-        """Return a reader of the training records and one of about `validation` of all records.
+        """Return a reader of the training records and a reader of the validation records.
 
-        A hash of its values decides where a record goes, so it is in the same part in every pass,
-        on every worker and after resuming, and equal records stay together.
+        A hash of its values decides where a record goes, so a record is in the same part in every
+        pass, on every worker and after resuming, and equal records stay together.
 
-        validation: between 0 and 1.
+        validation: the approximate share of validation records, between 0 and 1.
         seed: a different seed gives a different split.
-        by: a column, such as the user; records with the same values in it stay together.
+        by: a column, such as the user; records with the same values in that column stay together.
         """
         if not isinstance(validation, (int, float)) or not 0 < validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, got {validation!r}")
@@ -277,7 +279,7 @@ class Reader:
         return train, held_out
 
     def map(self, function: Callable[[Any], Any]) -> Reader:
-        """Return a reader that passes its batches through `function`, on the reading threads.
+        """Return a reader whose reading threads pass each batch through `function`.
 
         Apply `filter` and `split` first, since they look at the columns of the format.
         """
@@ -306,14 +308,14 @@ class Reader:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> ReaderPass:
-        """Start a pass like `iter()`, with a different arrangement of batches."""
+        """Start a pass, like `iter()`, whose batches `arrangement` makes."""
         return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """Start a pass whose batches are the parser's columns, each as (values, offsets).
 
-        Offsets are int64[B + 1], or None for a column with a shape. Batches are large and have
-        records from one part of a file, which `ReaderPass.take` returns; short ones are not
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large, and each has
+        records from one part of a file, which `ReaderPass.take` also returns. Short batches are not
         dropped.
         """
         return self._begin(None)
@@ -384,20 +386,22 @@ class Reader:
         return SelectingSource(source, chosen, self._share, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass that was started, that is, the records it has handed
-        out.
+        """Return which records the last pass that was started has handed out.
 
-        It consists of lists, dicts, strings and numbers. At the end of a pass it is the start of
-        the next one.
+        The state consists of lists, dicts, strings and numbers. A state taken at the end of a pass
+        resumes at the start of the next pass.
         """
         state = (self._resumed or self._progress).state()
-        epoch = int(getattr(self._sharding, "epoch", 0))  # a user's own Sharding may lack it
+        epoch = int(
+            getattr(self._sharding, "epoch", 0)
+        )  # a user's own Sharding may lack this method
         return {**state, "shared_epoch": epoch} if epoch else state
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict()`, except that the end of a pass resumes without any batches.
+        """Like `state_dict()`, but a state taken at the end of a pass resumes with an empty pass.
 
-        With `sharding`, it resumes with the records that other workers had not read by then.
+        With `sharding`, that pass has the records that other workers had not read when the state
+        was taken.
         """
         return {**self.state_dict(), "is_over": False}
 
@@ -409,16 +413,16 @@ class Reader:
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Resume from the states of all workers of an earlier run, regardless of their number.
 
-        All of them must have read the same list of files.
+        All of those workers must have read the same list of files.
         """
         self.load_state_dict(merge_states(states))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume the next pass at the record where `state` was taken; later passes are complete.
 
-        With one thread, it returns the batches that the first pass would have returned. Bad lines
-        are counted from zero. The number of threads may change, but the files may not. For a
-        different number of workers, use `merge_states`.
+        With one thread, the resumed pass returns the same batches that the interrupted pass would
+        have returned. Bad lines are counted from zero. The number of threads may change, but the
+        files may not. For a different number of workers, use `merge_states`.
         """
         self._resumed = Progress.from_state(state, self._all_files, self._share)
 

@@ -20,16 +20,18 @@ class ReaderConfig:
     """How a Reader reads files, and what it does with bad lines."""
 
     layout: Literal["dict", "tuple"] = "dict"
-    """Whether a batch has its columns by name, for a model with named arguments, or in order."""
+    """Whether a batch is a dict, for a model with named arguments, or a tuple in column order."""
 
     share: Literal["files", "records"] = "files"
-    """What a Reader's `worker_index` and `worker_num` divide. With "records", every worker reads
-    all files and takes every n-th record; use it for one large compressed file, or fewer files than
-    workers. Each worker then decompresses everything, but parses only its own lines."""
+    """Whether a Reader's `worker_index` and `worker_num` divide the list of files or the records.
+    With "records", every worker reads all files and takes every n-th record; use this setting for
+    one large compressed file, or if there are fewer files than workers. Each worker then
+    decompresses everything, but parses only its own lines."""
 
     include_last_offset: bool = False
-    """Offsets of a slot without a shape are int64[B], the start of each record's values. With True,
-    they are int64[B + 1] and end with N, for `SparseEmbeddingBag(include_last_offset=True)`.
+    """If False, the offsets of a slot without a shape are int64[B], where each record's values
+    start. If True, they are int64[B + 1] and end with N, for
+    `SparseEmbeddingBag(include_last_offset=True)`.
     """
 
     drop_last: bool = False
@@ -41,12 +43,12 @@ class ReaderConfig:
     """
 
     max_bad_lines: int = 0
-    """Number of malformed lines, rows or records that a pass may skip; one more raises
+    """Number of malformed lines, rows or records that a pass may skip; if there are more, it raises
     BadLineError.
     """
 
     quarantine: str | os.PathLike[str] | None = None
-    """A file that collects bad lines with their position and problem, one file per worker."""
+    """A file for bad lines, with the position and problem of each; use one file per worker."""
 
     pipe_command: Sequence[str] | None = None
     """A program and its arguments, run once per file without a shell. It gets the decompressed file
@@ -80,7 +82,7 @@ class ReaderConfig:
     `zstd --long` and from levels above 19 can need up to 1 << 27."""
 
     max_line_bytes: int = 1 << 24
-    """Maximum length of a line; longer lines count as bad."""
+    """Maximum length of a line; longer lines are bad lines."""
 
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Options for fsspec, used for paths with a protocol."""

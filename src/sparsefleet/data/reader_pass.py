@@ -45,7 +45,7 @@ class MarkedBatch(NamedTuple):
 
 
 class Producer:
-    """Reads parts from the cursor until there are none; batches may span several parts."""
+    """Reads parts of files from the cursor until none are left; batches may span several parts."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Producer:
         if begin == total:
             self._context.counts.add(files=1)
         if self._arrangement is None and self._num_records > 0:
-            self._hand_over()  # parser columns have records of one part, so they can be sorted
+            self._hand_over()  # a batch has records of one part only, so batches can be sorted
 
     def _hand_over(self) -> bool:
         batch: Any = join_parts(self._parts)
@@ -113,7 +113,8 @@ class Producer:
 class ReaderPass:
     """One pass over the files of a reader, as an iterator of batches. Thread-safe.
 
-    Its threads end at the end of the data, on `close()`, or when it is garbage-collected.
+    The reading threads end at the end of the data, on `close()`, or when this object is
+    garbage-collected.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class ReaderPass:
         return taken.batch
 
     def take(self) -> MarkedBatch | None:
-        """Return the next batch and the origin of its records, or None at the end."""
+        """Return the next batch and the origin of its records, or None at the end of the data."""
         wait_s = self._reader.config.wait_s
         with self._changed:
             self._taking += 1
@@ -209,7 +210,7 @@ class ReaderPass:
             self._shard.release()
 
     def _finish(self) -> None:
-        """Mark the pass as finished. Raises an error if the files had no records."""
+        """Record that the pass is finished. Raises an error if the files had no records."""
         if self._shard is not None:
             self._progress.end(self._shard.finish())
             return
@@ -295,7 +296,7 @@ class PartCursor:
         self._changed = threading.Condition()
 
     def take(self) -> FilePart | None:
-        """Return the next part, or None at the end; waits while another thread splits a file."""
+        """Return the next part, or None if none are left; waits while another thread splits."""
         while not self._stopped():
             with self._changed:
                 if self._parts:

@@ -13,7 +13,7 @@ from sparsefleet.data.batch_queue import BatchQueue
 class ReaderStats:
     """Counts over all passes of a reader so far.
 
-    If producers are blocked, training is slower than reading, as it should be. If consumers are
+    If producers are blocked, reading is faster than training, as it should be. If consumers are
     blocked, training waits for data: use more threads, smaller data or a faster disk.
 
     >>> ReaderStats(lines=5, threads=2).since(ReaderStats(lines=3, threads=1))

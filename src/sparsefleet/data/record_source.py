@@ -1,4 +1,7 @@
-"""The interface between formats and reading threads: records as column parts, and batches.
+"""The interface between formats and reading threads: pieces of columns, and batches.
+
+A part is a range of a file's records that one thread reads; a piece is a few of its records, as
+columns.
 
 Letters: B records, N values, W values per record in a slot with a shape.
 """
@@ -23,7 +26,7 @@ from sparsefleet.data.reader_stats import ReaderCounts
 from sparsefleet.errors import BadLineError, ConfigError, InputFileError
 
 TakenColumn = tuple[NDArray[Any], NDArray[np.int64] | None]
-"""(values [B, W], None) for a slot with a shape, else (values [N], offsets int64[B + 1])."""
+"""(values [B, W], None) for a slot with a shape; (values [N], offsets int64[B + 1]) for others."""
 
 
 class BadLine(NamedTuple):
@@ -43,8 +46,9 @@ class BadLine(NamedTuple):
 class BadLines:
     """Counts bad lines up to a limit. Thread-safe.
 
-    quarantine: a file with one line for each bad line, with tab-separated path, line, column,
-        problem and the bad line itself. The first bad line of a pass overwrites the file.
+    quarantine: the file that collects bad lines. It has one tab-separated line for each, with path,
+        line, column, problem and the bad line itself. The first bad line of a pass overwrites the
+        file.
     """
 
     def __init__(self, limit: int, quarantine: str | os.PathLike[str] | None) -> None:
@@ -64,7 +68,7 @@ class BadLines:
                 return
             allowed = (
                 f"to skip bad {bad.unit}s, set ReaderConfig(max_bad_lines=..., quarantine=...), "
-                "or call set_max_bad_lines of a Dataset"
+                "or call set_max_bad_lines on a Dataset"
                 if self._limit == 0
                 else f"max_bad_lines allows {self._limit} per pass"
             )
@@ -97,7 +101,7 @@ class FilePart(NamedTuple):
     path: str
     begin: int = 0
     end: int | None = None
-    """None means the end of the file."""
+    """The record after the last; None means the end of the file."""
     detail: Any = None
     """Data about the file that the format collected when splitting it."""
 
@@ -132,9 +136,10 @@ class RecordSource(Protocol):
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
         """Yield the records of `part` in order, at most `room()` of them in each piece.
 
-        The last piece, which may be empty, ends where `part` does; if that is the end of the file,
-        it has a `total`. Bad records are counted and skipped; positions include them. A bad record
-        ends a piece, so `Share.positions` gives the position of each record in a piece.
+        The last piece, which may be empty, ends where `part` does; at the end of the file, that
+        piece has a `total`. Bad records are skipped, but they are counted and included in
+        positions. A bad record ends a piece, so `Share.positions` gives the position of each record
+        in a piece.
         """
 
 
@@ -147,7 +152,7 @@ def slice_column(column: TakenColumn, begin: int, end: int) -> TakenColumn:
 
 
 def choose_records(column: TakenColumn, chosen: NDArray[np.bool_]) -> TakenColumn:
-    """Return the records of a column whose entry in `chosen`, bool[B], is True.
+    """Return the records of a column for which `chosen`, bool[B], is True.
 
     >>> values, offsets = choose_records(
     ...     (np.array([7, 8, 9]), np.array([0, 2, 2, 3])), np.array([True, True, False])
@@ -185,7 +190,7 @@ def _join(pieces: Sequence[TakenColumn]) -> TakenColumn:
 
 
 class RecordFormat(ABC):
-    """How files become records. Thread-safe: it holds no state of a pass."""
+    """Turns files into records. Thread-safe, since it holds no state of a pass."""
 
     __slots__ = ()
 
@@ -209,7 +214,7 @@ class RecordFormat(ABC):
         """Raise ConfigError if these files cannot be read with this config."""
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:  # noqa: ARG002
-        """Return the unread rest of the file, in parts for one thread each.
+        """Return the unread rest of the file as parts, each of which one thread reads.
 
         A format that does not split files returns everything from the first unread record on; the
         reader skips the records it has already read.
@@ -267,9 +272,9 @@ def last_values(
 
 
 class Arrangement:
-    """Makes batches of columns, or of (columns, label) if there is a label; all are views.
+    """Makes batches of columns, or of (columns, label) if there is a label; all arrays are views.
 
-    left_out: columns that are not part of batches.
+    left_out: columns to leave out of the batches.
     """
 
     def __init__(

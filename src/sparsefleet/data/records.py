@@ -37,11 +37,11 @@ class Records(RecordFormat):
     function: called on the reading thread with the path of each file, or once without arguments if
         the reader's files are None; returns an iterator. To resume, it is called again and its
         first records are skipped, so it should yield the same records each time.
-    slots: a value is a number (or, in a slot of ids, a string, which is hashed), or a list, tuple
-        or array of them; a slot with a shape needs as many values as its shape has. `Field` can
-        replace None.
+    slots: the slots of each record. A value is a number (or, in a slot of ids, a string, which is
+        hashed), or a list, tuple or array of these; a slot with a shape needs exactly the number of
+        values in its shape. A `Field` can specify a replacement for None.
     batches: whether the function yields whole batches instead, each a dict or tuple with an array
-        [B, *shape] for a slot with a shape, and (values [N], offsets [B + 1]) for one without.
+        [B, *shape] for a slot with a shape, and (values [N], offsets [B + 1]) for a slot without.
 
     Without files, each of n workers runs the function and keeps every n-th record.
 
@@ -98,7 +98,7 @@ class RecordsSource:
         self._pack = self._pack_batches if format.gives_batches else self._pack_records
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield packed records; the total is known at the end."""
+        """Yield packed records; the last piece also has the total number of records."""
         with contextlib.closing(self._items(part.path)) as items:
             total = yield from self._pack(part, items, room)
         if self._context.stopped():
@@ -128,7 +128,7 @@ class RecordsSource:
         except Exception as error:  # user code may raise anything
             noun = "batch" if self._format.gives_batches else "record"
             raise DataError(
-                f"{path}, {noun} {number + 1}: the function of Records failed: "
+                f"{path}, {noun} {number + 1}: the function passed to Records failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
         finally:
@@ -155,7 +155,7 @@ class RecordsSource:
     def _pack_chunk(
         self, path: str, chunk: list[tuple[int, Any]]
     ) -> Generator[ColumnPart, None, None]:
-        """Pack numbered records, from 1, all at once, or individually if one of them is bad."""
+        """Pack these numbered records all at once, or one by one if one of them is bad."""
         if not chunk:
             return
         try:
@@ -210,8 +210,9 @@ class RecordsSource:
 
 
 def hash64(text: str | bytes, seed: int = 0) -> int:
-    """Return XXH64 of the bytes, or of the UTF-8 bytes of a str; seed in 0..2^64 - 1. See
-    docs/data.md.
+    """Return the XXH64 hash of the bytes, or of the UTF-8 bytes of a str; see docs/data.md.
+
+    seed: in 0..2^64 - 1.
 
     >>> hash64("xxhash")
     3665147885093898016
@@ -261,9 +262,10 @@ class RecordPacker:
         ]
 
     def pack_batch(self, batch: Any) -> tuple[list[TakenColumn], int]:
-        """Return the columns of a batch that consists of columns, and its number of records B.
+        """Return the columns of a batch, and its number of records B.
 
-        A slot with a shape is an array [B, *shape]; one without is (values [N], offsets [B + 1]).
+        The batch has an array [B, *shape] for a slot with a shape, and a pair (values [N],
+        offsets [B + 1]) for a slot without.
         """
         columns = [
             _check_column(field, column)

@@ -24,7 +24,7 @@ class Shard(Protocol):
         """Report that these records were handed to training."""
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and do not give away the rest."""
+        """Record that applied records are tracked, and keep the rest of this worker's files."""
 
     def finish(self) -> list[str]:
         """Report that all files taken have been read, and return them."""
@@ -36,14 +36,14 @@ class Shard(Protocol):
 class Sharding(Protocol):
     """The source of a Reader's files: `LocalSharding`, or `fleet.sharding(name)`.
 
-    It counts the epochs; every worker must start the same number of them.
+    A Sharding counts the epochs; every worker must start the same number of epochs.
     """
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that this worker started last if another process can continue it,
-        otherwise 0.
-        """
+        """Return the epoch that this worker started last.
+
+        Return 0 if no other process can continue that epoch."""
 
     def resume(self, epoch: int) -> Shard:
         """Return this worker's shard of an epoch that its previous process started."""
@@ -58,8 +58,9 @@ class Sharding(Protocol):
         """Return this worker's shard of the next epoch; all workers must pass the same files."""
 
     def beside(self, name: str) -> Sharding:
-        """Return the sharding of another reader of the same files; repeated calls return the same
-        one.
+        """Return the sharding of another reader of the same files.
+
+        Repeated calls return the same object.
         """
 
 
@@ -184,7 +185,7 @@ class WorkList:
         while self._waiting:
             path = self._waiting.popleft()
             left = self._progress.remaining([path])
-            if left:  # otherwise it was read to the end before it was handed back
+            if left:  # other files were read to the end before they were handed back
                 self._owners[path] = worker
                 self._given.setdefault(worker, {}).setdefault(path, left[0].done)
                 self._finished.discard(worker)
@@ -218,9 +219,7 @@ class WorkList:
             self._waiting.appendleft(path)
 
     def given_to(self, worker: str) -> list[FileToRead]:
-        """Return the files that the worker has taken, each with the records of it that were read
-        before.
-        """
+        """Return the files that the worker has taken, each with the records read before then."""
         return [FileToRead(path, done) for path, done in self._given.get(worker, {}).items()]
 
     def is_finished(self, worker: str) -> bool:
@@ -287,9 +286,10 @@ class WorkList:
 class WorkLists:
     """The work lists of a job, by name and epoch. Thread-safe.
 
-    is_present: returns whether a worker, given the names of list and worker, is still alive. The
-        rest of a lost worker's files, from its last report on, goes to others if the list continues
-        without it; otherwise the next `take` raises PeerLostError.
+    is_present: a function that takes the names of a list and a worker and returns whether the
+        worker is still alive. If the list can continue without a lost worker, the other workers
+        get the rest of its files, from its last report on; otherwise the next `take` raises
+        PeerLostError.
     """
 
     def __init__(
@@ -325,9 +325,10 @@ class WorkLists:
         *,
         again: bool = False,
     ) -> None:
-        """Start an epoch for the worker, which ends its earlier ones.
+        """Start an epoch for the worker, which ends the worker's earlier epochs.
 
-        again: whether a previous process may have started it; its files are then read again.
+        again: whether a previous process of the worker may have started the epoch; the files that
+            it took are then read again.
         """
         with self._lock:
             epochs = self._epochs.setdefault(name, {})
@@ -358,7 +359,7 @@ class WorkLists:
     def take(
         self, name: str, epoch: int, worker: str, keep_going: bool = False
     ) -> FileToRead | None:
-        """Return the next file for the worker, or None if all are read or being read."""
+        """Return the next file for the worker, or None if all files are read or being read."""
         with self._lock:
             work = self._find(name, epoch)
             for other in work.workers - {worker}:
@@ -379,8 +380,9 @@ class WorkLists:
             self._find(name, epoch).is_accounted = True
 
     def given_to(self, name: str, epoch: int, worker: str) -> tuple[int, bool, list[FileToRead]]:
-        """Return the files that the worker has taken in an epoch (0 means its last one), that
-        epoch, and whether the worker has read all of them.
+        """Return the files that the worker has taken in an epoch; epoch 0 means its last epoch.
+
+        Also return the number of that epoch, and whether the worker has read all of these files.
         """
         with self._lock:
             epoch = epoch or self._epochs.get(name, {}).get(worker, 0)
@@ -395,8 +397,9 @@ class WorkLists:
             self._find(name, epoch).finish(worker)
 
     def release(self, name: str, epoch: int, worker: str) -> None:
-        """Return the rest of the worker's files; see `WorkList.release`. If applied records are
-        tracked, the worker's next process reads them.
+        """Put the rest of the worker's files back into the list; see `WorkList.release`.
+
+        If applied records are tracked, keep the files for the worker's next process.
         """
         with self._lock:
             work = self._lists.get((name, epoch))
@@ -427,7 +430,7 @@ class WorkLists:
         work.release(worker)
 
     def _forget(self, name: str, num_workers: int) -> None:
-        """Drop epochs that every worker has left or been lost in."""
+        """Drop the epochs that every worker has finished, left or been lost in."""
         epochs = self._epochs[name]
         if len(epochs) < num_workers:
             return

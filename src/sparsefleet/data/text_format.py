@@ -1,4 +1,4 @@
-"""Text files with one record per line, which are read, decompressed, piped, and parsed natively."""
+"""Reads text files with one record per line; native code parses them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparsefleet.errors import BadLineError, InputFileError, PipeCommandError, S
 
 
 def file_blocks(path: str, context: SourceContext) -> Generator[bytes, None, None]:
-    """Yield the decompressed file in blocks, either opened or printed by its download command."""
+    """Yield the decompressed file in blocks; a download command may print it."""
     config = context.config
     command = None if config.download is None else config.download(path)
     if command is not None:
@@ -73,7 +73,7 @@ class TextSource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield parsed lines; the total is known at the end of the file."""
+        """Yield parsed lines; the last piece also has the file's number of lines."""
         config = self._context.config
         pipe = None
         if config.command is not None:

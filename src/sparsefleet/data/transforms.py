@@ -60,12 +60,12 @@ class UserFilter:
             found = np.asarray(self._function(batch))
         except Exception as error:  # user code may raise anything
             raise DataError(
-                f"{where}: the function {name} of Reader.filter failed: "
+                f"{where}: the function {name} passed to Reader.filter failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if found.dtype != np.bool_ or found.shape != positions.shape:
             raise DataError(
-                f"{where}: the function {name} of Reader.filter returned "
+                f"{where}: the function {name} passed to Reader.filter returned "
                 f"{found.dtype}{list(found.shape)}, expected bool[{len(positions)}]: one value per "
                 "record"
             )
@@ -118,7 +118,7 @@ class OutsideSpans:
 
 
 def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64]:
-    """Return a hash of each of B records, which depends only on their values and the seed.
+    """Return a hash of each of B records that depends only on the record's values and the seed.
 
     >>> twice = [(np.array([[7], [8], [7]]), None), (np.array([1, 1]), np.array([0, 1, 1, 2]))]
     >>> first, second, third = hash_records(twice, seed=0)
@@ -141,7 +141,7 @@ def hash_records(columns: Sequence[TakenColumn], seed: int) -> NDArray[np.uint64
 
 
 class SelectingSource:
-    """Yields only the chosen records of a source; positions still count the others.
+    """Yields only the chosen records of a source; positions still include the other records.
 
     share: the reader's share of each file. batch_size: records requested from the source at once.
     """
@@ -160,7 +160,7 @@ class SelectingSource:
         self._batch_size = batch_size
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Implement `RecordSource`; each piece covers the records that were left out before it."""
+        """Implement `RecordSource`; each piece also covers the records left out just before it."""
         # Not room(), which would fill the last places in a batch with single records.
         with contextlib.closing(self._source.read(part, lambda: self._batch_size)) as pieces:
             for piece in pieces:
@@ -190,7 +190,7 @@ class SelectingSource:
 
 
 class MappedArrangement:
-    """Passes each batch of a different arrangement through a function; see `Reader.map`."""
+    """Passes each batch made by another arrangement through a function; see `Reader.map`."""
 
     def __init__(self, inner: BatchMaker, function: Callable[[Any], Any]) -> None:
         self._inner = inner
@@ -202,8 +202,8 @@ class MappedArrangement:
             return self._function(batch)
         except Exception as error:  # user code may raise anything
             raise DataError(
-                f"the function {_name_of(self._function)} of Reader.map failed for a batch of "
-                f"{num_records} records: {type(error).__name__}: {error}"
+                f"the function {_name_of(self._function)} passed to Reader.map failed for a batch "
+                f"of {num_records} records: {type(error).__name__}: {error}"
             ) from error
 
 

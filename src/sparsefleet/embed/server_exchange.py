@@ -22,7 +22,7 @@ _BARRIER_S = 3600.0
 
 
 def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
-    """Add up the counts of all workers; each gets the totals for its own words.
+    """Add up the word counts of all workers; each worker gets the totals for its own words.
 
     Must be called by all workers. Counts are stored as rows of a table of width 2 with their upper
     and lower 20 bits, because a float32 adds only integers of up to 24 bits exactly.
@@ -78,7 +78,7 @@ class ServerExchange:
             self._old.append(rows)
 
     def exchange(self, touched: Sequence[NDArray[np.uint8]]) -> None:
-        """Send this worker's changes to the touched rows and receive those of others."""
+        """Send this worker's changes to the touched rows; receive the other workers' changes."""
         sent = {}
         for number, (table, marks) in enumerate(zip(self._tables, touched, strict=True)):
             at = np.flatnonzero(marks)
@@ -92,8 +92,9 @@ class ServerExchange:
                 self._take_in(number, keys, rows)
 
     def finish(self, touched: Sequence[NDArray[np.uint8]]) -> None:
-        """Exchange the remaining changes; must be called by all workers. All then have the servers'
-        values.
+        """Exchange the remaining changes; must be called by all workers.
+
+        Afterwards, all workers have the servers' values.
         """
         self.exchange(touched)
         self.wait_for_all("trained")

@@ -33,7 +33,7 @@ _log = logging.getLogger("sparsefleet.embed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipGramConfig:
-    """Settings for skip-gram training. Names and defaults follow gensim where it has them."""
+    """Settings for skip-gram training. Names and defaults are gensim's where gensim has them."""
 
     dim: int = 100
     """Width of the vectors."""
@@ -45,13 +45,13 @@ class SkipGramConfig:
     """Draw the size of each window from 1 to `window`, which gives nearby words more weight."""
 
     negatives: int = 5
-    """Noise words for each position, shared by the pairs of its window."""
+    """Number of noise words for each position, shared by all pairs in the window."""
 
     noise_power: float = 0.75
     """Noise words are drawn in proportion to their count raised to this power."""
 
     min_count: int = 5
-    """Drop words that occur less often."""
+    """Drop words that occur fewer times than this."""
 
     max_words: int = 0
     """Keep at most this many words, the most frequent ones; 0 keeps all."""
@@ -66,7 +66,7 @@ class SkipGramConfig:
     """Learning rate at the start; it falls linearly over all epochs."""
 
     min_lr: float = 1e-4
-    """Learning rate at the end."""
+    """Learning rate at the end of the last epoch."""
 
     threads: int = 0
     """Training threads; 0 means one per core. With one thread, results are reproducible bit for
@@ -74,15 +74,15 @@ class SkipGramConfig:
     """
 
     locked: bool = False
-    """Lock rows while a window changes them. This is slower; without it, threads occasionally lose
-    an update, as in gensim, which does not hurt quality.
+    """Lock rows while a window changes them. Locking is slower; without it, as in gensim, threads
+    occasionally lose an update, which does not hurt quality.
     """
 
     seed: int = 1
     """Seed for initial values, windows and noise."""
 
     exchange_words: int = 50_000
-    """On servers, the number of words this worker trains between two exchanges with them."""
+    """With servers, the number of words this worker trains between two exchanges with them."""
 
     def __post_init__(self) -> None:
         for name, least in (("dim", 1), ("window", 1), ("negatives", 1), ("min_count", 1)):

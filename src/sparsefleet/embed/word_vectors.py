@@ -1,4 +1,4 @@
-"""Vectors by word, their similarity, and the file formats of other word2vec programs.
+"""Word vectors, their similarity, and the file formats of other word2vec programs.
 
 Letters: V words, D width.
 """
@@ -74,8 +74,9 @@ class WordVectors:
     ) -> list[tuple[Any, float]]:
         """Return the words nearest by cosine to the sum of `positive` minus the sum of `negative`.
 
-        Each takes a word or a list of words; the given words are left out, as in gensim:
-        ``most_similar(["king", "woman"], ["man"])``.
+        Each argument is a word or a list of words, for example
+        ``most_similar(["king", "woman"], ["man"])``. As in gensim, the result leaves out the given
+        words.
         """
         plus, minus = _as_list(positive), _as_list(negative)
         if not plus and not minus:

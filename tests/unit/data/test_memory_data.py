@@ -126,7 +126,7 @@ def test_states_of_other_data_are_refused(path: Path) -> None:
     data = MemoryData(Reader(path, FORMAT, 70))
     with pytest.raises(ConfigError, match="is for 5 records, but this data has 1000"):
         data.load_state_dict({**data.state_dict(), "num_records": 5})
-    with pytest.raises(ConfigError, match="expected a state of MemoryData"):
+    with pytest.raises(ConfigError, match="expected a MemoryData state"):
         data.load_state_dict({})
     with pytest.raises(ConfigError, match="seed must be"):
         data.local_shuffle(-1)

@@ -109,9 +109,9 @@ def test_states_of_other_files_or_of_no_reader_are_refused(files: list[Path]) ->
     reader.close()
     with pytest.raises(ConfigError, match="a, which is not one of this Reader's files"):
         Reader(files[1:], ONE_ID, 7).load_state_dict(state)
-    with pytest.raises(ConfigError, match="expected a state of a Reader"):
+    with pytest.raises(ConfigError, match="expected a Reader state"):
         reader.load_state_dict({"version": 99})
-    with pytest.raises(ConfigError, match="expected a state of a Reader"):
+    with pytest.raises(ConfigError, match="expected a Reader state"):
         reader.load_state_dict({"version": 1, "done": [], "lines": 5})
 
 

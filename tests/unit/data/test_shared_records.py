@@ -180,5 +180,5 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_share_in_a_state_is_refused(tmp_path: Path, share: object) -> None:
     reader = Reader(write_ids(tmp_path / "part", range(10)), ONE_ID, 4)
     state = {"version": 3, "is_over": False, "done": [], "records": {}, "share": share}
-    with pytest.raises(ConfigError, match="expected a state of a Reader"):
+    with pytest.raises(ConfigError, match="expected a Reader state"):
         reader.load_state_dict(state)
