@@ -49,7 +49,7 @@ def plan_buckets(
 
     As in Fluid, gradients of a layer stay together; layers are collected until a bucket is full, if
     there is a limit; and buckets are then split by dtype. Without fusion, every gradient has its
-    own bucket. The last parameter comes first, as its gradient usually does.
+    own bucket. The last parameter comes first, since its gradient usually arrives first.
     default_bytes: the size of a full bucket if the strategy does not set it; 0 means one bucket per
         layer.
 
@@ -94,7 +94,10 @@ def _split_by_dtype(bucket: list[int], parameters: NamedParameters) -> list[list
 
 
 class Bucket:
-    """A buffer for the gradients of a bucket, each a view of it, followed by notes."""
+    """A buffer for the gradients of a bucket, which are views of the buffer, and for notes.
+
+    Notes are additional numbers that ranks add up along with the gradients.
+    """
 
     def __init__(
         self,
@@ -104,15 +107,17 @@ class Bucket:
         num_notes: int = 0,
         multiple_of: int = 1,
     ) -> None:
-        """num_notes: number of additional elements; multiple_of: the buffer's length is rounded up
-        to it.
+        """Create the buffer.
+
+        num_notes: number of additional elements.
+        multiple_of: the length of the buffer is rounded up to a multiple of this.
         """
         tensors = [parameters[place][1] for place in places]
         sizes = [tensor.numel() for tensor in tensors]
         used = sum(sizes)
         length = -(-(used + num_notes) // multiple_of) * multiple_of
         self.places = list(places)
-        """The indices of its parameters."""
+        """The indices of the bucket's parameters."""
         like = tensors[0] if tensors else parameters[0][1]
         self.buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
         self.gradients = self.buffer[:used]
@@ -121,12 +126,13 @@ class Bucket:
         """[num_notes]"""
         flat = torch.split_with_sizes(self.gradients, sizes)
         self.views = [_view_like(part, of) for part, of in zip(flat, tensors, strict=True)]
-        """P views in the shapes of the parameters."""
+        """P views of the buffer, in the shapes of the parameters."""
 
 
 def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``flat`` in the shape of ``tensor``, and in channels-last order if the tensor is, like
-    its gradients.
+    """Return ``flat`` in the shape of ``tensor``.
+
+    If the tensor is in channels-last order, so is the result, because its gradients are, too.
     """
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = formats.get(tensor.dim())
@@ -188,9 +194,10 @@ class BucketRound:
             self._waits.append(reduction.start(bucket.buffer))
 
     def wait(self, what: str) -> tuple[list[float], list[float]]:
-        """Wait for all buckets; return what each rank reported [R], and on how many ranks each
-        parameter has a gradient [P]. The sums are in the buckets. Nothing is pending afterwards,
-        even after an error.
+        """Wait for all buckets, which then hold the sums.
+
+        Return what each rank reported [R], and on how many ranks each parameter has a gradient
+        [P]. Nothing is pending afterwards, even after an error.
         """
         failure: Exception | None = None
         for wait in self._waits:
@@ -219,7 +226,7 @@ class BucketRound:
 
 
 def _copy_gradients(views: list[torch.Tensor], gradients: list[torch.Tensor | None]) -> None:
-    """Fill the views, with zeros for missing gradients."""
+    """Copy the gradients into the views, with zeros for missing gradients."""
     there = [gradient for gradient in gradients if gradient is not None]
     if len(there) == len(views):
         torch._foreach_copy_(views, there)

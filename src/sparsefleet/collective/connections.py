@@ -1,8 +1,8 @@
 """The connections of a rank: the store shared by all ranks, heartbeats, and process groups.
 
 Traffic between ranks is unprotected by default, since torch.distributed has no job key; users are
-warned. gloo can use TLS with certificates, if torch was built with it; its settings are environment
-variables that torch reads itself.
+warned. gloo can use TLS with certificates, if torch was built with TLS support; the settings are
+environment variables that torch reads itself.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class Heartbeat:
         return self._is_store_gone
 
     def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
-        """Return the ranks whose heartbeat has stopped for `silence_s`; waits that long if there
-        are any.
+        """Return the ranks whose heartbeat has stopped for `silence_s`.
 
-        The result is empty if the store is gone, since nothing is then known about any rank.
+        Waits that long if a heartbeat has stopped. The result is empty if the store is gone, since
+        nothing is then known about any rank.
         """
         deadline = time.monotonic() + silence_s
         silent = {rank: self._count(rank) for rank in ranks}
@@ -150,11 +150,11 @@ class Connections:
         atexit.register(self._leave_at_exit)
 
     def arrive(self, facts: str, timeout_s: float | None = None) -> bool:
-        """Wait for all ranks; return False if one was replaced in the meantime, so they meet
-        elsewhere.
+        """Wait for all ranks.
 
-        Raises DeadlineError, which names the ranks that do not arrive, and ConfigError if their
-        facts about the job differ. timeout_s: overrides the general limit for waits.
+        Return False if a rank was replaced in the meantime, so that the ranks meet elsewhere.
+        Raises DeadlineError, which names the ranks that do not arrive, and ConfigError if the
+        ranks' facts about the job differ. timeout_s: overrides the general limit for waits.
         """
         self.store.set(f"here/{self._rank}", facts)
         timeout_s = self._timeout.total_seconds() if timeout_s is None else timeout_s
@@ -187,7 +187,7 @@ class Connections:
         return [keys[key] for key in missing_keys(self.store, keys, timeout_s)]
 
     def make_default_group(self, backend: str) -> dist.ProcessGroup:
-        """Return the group of all ranks, or the script's own if it has created one."""
+        """Return the group of all ranks, or the script's own group if it has created one."""
         if not dist.is_initialized():
             with loopback_sockets(self._meeting.is_loopback):
                 dist.init_process_group(
@@ -204,7 +204,7 @@ class Connections:
         return group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Create a group; return None on ranks outside it. All ranks must call it."""
+        """Create a group; return None on ranks outside the group. All ranks must call it."""
         with loopback_sockets(self._meeting.is_loopback):
             group = dist.new_group(list(ranks), timeout=self._timeout)
         if self._rank not in ranks:
@@ -214,12 +214,12 @@ class Connections:
         return group
 
     def free_group(self, group: dist.ProcessGroup) -> None:
-        """Close the connections of a group without pending calls. This is a local call."""
+        """Close this rank's connections of a group that has no pending calls."""
         self._groups.remove(group)
         dist.destroy_process_group(group)
 
     def absence(self, ranks: Iterable[int], *, silence_s: float) -> Absence:
-        """Return the ranks that are gone; takes `silence_s` if one left without notice."""
+        """Return the ranks that are gone; takes `silence_s` if a rank left without notice."""
         asked = [rank for rank in ranks if rank != self._rank]
         left = self.farewells(asked)
         silent = [] if left else self._heartbeat.silent_ranks(asked, silence_s)
@@ -231,9 +231,9 @@ class Connections:
     def close(self, error: BaseException | None = None) -> None:
         """Announce that this rank leaves, wait a while for the others, and free everything.
 
-        Groups that others may still use are kept until the end of the process, because freeing one
-        waits for pending calls, which may never be answered. After an error, only the keeper of the
-        store waits, since others may be querying it about a lost rank.
+        Groups that others may still use are kept until the end of the process, because freeing a
+        group waits for pending calls, which may never be answered. After an error, only the rank
+        that keeps the store waits, since others may be querying the store about a lost rank.
         """
         atexit.unregister(self._leave_at_exit)
         is_together = False
@@ -254,7 +254,7 @@ class Connections:
     def drop(self) -> None:
         """Break all connections without notice, before connecting to a rank's new process.
 
-        Other ranks that wait for this one get an error at once.
+        Other ranks that wait for this rank get an error at once.
         """
         atexit.unregister(self._leave_at_exit)
         self._heartbeat.stop()
@@ -278,7 +278,7 @@ class Connections:
             self._heartbeat.stop()
             self.store.set(f"gone/{self._rank}", "")
         elif not missing:
-            self.wait_for("gone", _LEAVE_S)  # until then they use this process's store
+            self.wait_for("gone", _LEAVE_S)  # until then, the other ranks use this process's store
         return not missing
 
     def farewells(self, ranks: Iterable[int]) -> dict[int, str]:
@@ -334,7 +334,7 @@ def check_gloo_transport() -> None:
             ) from error
         raise ConfigError(
             f"{_TRANSPORT} is {transport}, which torch {torch.__version__} does not support. "
-            "Unset it, or install a torch that has it (TCP_TLS: built with "
+            "Unset it, or install a torch that supports it (for TCP_TLS, built with "
             "USE_GLOO_WITH_OPENSSL=1); see docs/collective.md for other ways to protect the traffic"
         ) from error
 

@@ -25,7 +25,7 @@ _ABSENT, _PRESENT, _FAILED = 0, 1, 2
 
 
 def require_agreement(world: World, facts: Mapping[str, object]) -> None:
-    """Raise ConfigError on all ranks if any rank's facts differ from rank 0's. All must call it.
+    """Raise ConfigError on all ranks if facts differ between ranks. All ranks must call it.
 
     facts: description -> value on this rank; values are compared by their repr.
 
@@ -43,16 +43,16 @@ def require_agreement(world: World, facts: Mapping[str, object]) -> None:
 
 
 class GradientExchange:
-    """Sums buckets of gradients over ranks as they fill, and divides by how many took part.
+    """Averages gradients over the ranks that took part; sends each bucket as soon as it is full.
 
-    In each step, gradients arrive (through the hooks of ``attach``, or ``ready``), then ranks with
-    data call ``finish`` and ranks without data call ``shadow``. A bucket is sent once it is
-    complete and all buckets before it were sent, so ranks agree on the order. Notes after the last
-    bucket say which ranks took part and which parameters were used.
+    In each step, gradients arrive (through ``ready``, or through the hooks that ``attach``
+    installs), then ranks with data call ``finish`` and ranks without data call ``shadow``. A bucket
+    is sent once it is complete and all buckets before it were sent, so ranks agree on the order.
+    Notes after the last bucket say which ranks took part and which parameters were used.
 
-    Afterwards all ranks have the same bits; on CPUs they do not depend on buckets or rings. A
-    parameter without a gradient counts as zeros if other ranks have one; if no rank has one, it has
-    none afterwards. Not thread-safe.
+    Afterwards, the gradients have the same bits on all ranks; on CPUs, these bits do not depend on
+    the number of buckets or rings. If a parameter has a gradient on some ranks only, it is treated
+    as zero on the others; if it has a gradient on no rank, it has none afterwards. Not thread-safe.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> exchange = GradientExchange([("weight", weight)], World.join(), CollectiveStrategy())
@@ -72,11 +72,13 @@ class GradientExchange:
         default_bucket_bytes: int = 0,
         traffic: Traffic | None = None,
     ) -> None:
-        """All ranks must create it with the same arguments.
+        """Create an exchange. All ranks must create it with the same arguments.
 
-        layer_of: returns the layer of a parameter name. sparse_names: parameters [K, D] with sparse
-        gradients; they are sent as rows, not in buckets. default_bucket_bytes: the size of a full
-        bucket if the strategy does not set it; 0 means one bucket per layer.
+        layer_of: returns the layer of a parameter name.
+        sparse_names: parameters [K, D] with sparse gradients, which are sent as rows instead of in
+            buckets.
+        default_bucket_bytes: the size of a full bucket if the strategy does not set it; 0 means one
+            bucket per layer.
         """
         self._parameters = list(named_parameters)
         self._places = {name: place for place, (name, _) in enumerate(self._parameters)}
@@ -128,7 +130,7 @@ class GradientExchange:
         return self._reductions[0] if self._reductions else None
 
     def attach(self) -> None:
-        """Install hooks that hand in gradients as ``backward`` computes them.
+        """Install hooks that pass gradients to ``ready`` as ``backward`` computes them.
 
         From then on, ``finish`` and ``shadow`` also put the mean into ``parameter.grad``.
         """
@@ -151,7 +153,7 @@ class GradientExchange:
         self._hooks = []
 
     def hold(self, is_held: bool = True) -> None:
-        """Suspend the hooks while held, so gradients accumulate on this rank."""
+        """Suspend the hooks inside the ``with`` block, so gradients accumulate on this rank."""
         self._is_held = is_held
 
     def _take_gradient_of(self, place: int, parameter: torch.Tensor) -> None:
@@ -159,7 +161,7 @@ class GradientExchange:
             self._arrive(place, parameter.grad)
 
     def ready(self, name: str, gradient: torch.Tensor) -> None:
-        """Hand in the gradient of a parameter; it must not be modified before ``finish``."""
+        """Submit the gradient of a parameter; do not modify the gradient before ``finish``."""
         place = self._places.get(name)
         if place is None:
             raise ConfigError(
@@ -215,8 +217,8 @@ class GradientExchange:
     def finish(self, divisor: float = 1.0) -> int:
         """Wait for all ranks; return how many took part.
 
-        Gradients are then sums over ranks, divided by how many took part and by ``divisor``. They
-        are views of the exchange's memory, valid until the next ones arrive.
+        Gradients are then sums over ranks, divided by the number of ranks that took part and by
+        ``divisor``. They are views of the exchange's memory, valid until the next gradients arrive.
 
         Raises:
             WorkerError: the named ranks gave up during the step. Nothing is pending, so the next
@@ -226,18 +228,19 @@ class GradientExchange:
         return self._end_step(_PRESENT, divisor)
 
     def shadow(self, divisor: float = 1.0) -> bool:
-        """Take part in a step without gradients; return False if no rank had any, so all are done.
+        """Take part in a step without gradients.
 
-        Otherwise, gradients are available as after ``finish``, for the same update as on other
-        ranks.
+        Return False if no rank had gradients, which means that all ranks are done. If some had,
+        gradients are available as after ``finish``, so this rank can make the same update.
         """
         if any(gradient is not None for gradient in self._arrived):
             raise ConfigError("GradientExchange.shadow: this rank has gradients; call finish")
         return self._end_step(_ABSENT, divisor) > 0
 
     def abandon(self) -> None:
-        """Give up a step after an error, which makes ``finish`` on other ranks raise instead of
-        waiting. Returns when nothing is pending.
+        """Give up a step after an error, so that ``finish`` raises an error on other ranks.
+
+        Returns when nothing is pending.
         """
         if self._round is not None:
             try:
@@ -250,11 +253,11 @@ class GradientExchange:
         self._step += 1
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """Return a parameter's result of the last step; None if no rank had a gradient for it."""
+        """Return a parameter's averaged gradient from the last step; None if no rank had one."""
         return self._results[self._places[name]]
 
     def close(self) -> None:
-        """Remove the hooks, end threads and connections. Idempotent."""
+        """Remove the hooks, and end threads and connections. Idempotent."""
         self.detach()
         is_idle = not self._is_broken and (self._round is None or not self._round.num_sent)
         self._is_broken = True
@@ -284,7 +287,7 @@ class GradientExchange:
             self._step += 1
 
     def _take_left_over(self) -> None:
-        """Hand in gradients of parameters that only earlier batches of a merge used."""
+        """Submit the gradients of parameters that only earlier batches of a merge used."""
         if self._hooks and any(gradient is None for gradient in self._arrived):
             for place, (_, parameter) in enumerate(self._parameters):
                 if self._arrived[place] is None and parameter.grad is not None:
@@ -333,8 +336,9 @@ class GradientExchange:
                 parameter.grad = result
 
     def _learn_order(self, round_: BucketRound) -> None:
-        """From now on, send buckets in the order in which they filled on rank 0 in the first step,
-        so none waits for one that fills later.
+        """From now on, send buckets in the order in which they filled on rank 0 in the first step.
+
+        No bucket then has to wait for a bucket that fills later.
         """
         others = [bucket for bucket in range(len(self._missing)) if bucket not in self._full]
         order = torch.tensor(self._full + others, device=self._world.device)

@@ -23,8 +23,8 @@ class LocalSgd:
     """Averages parameters over ranks after a given number of optimizer steps.
 
     Ranks average how far each has moved from the last common point, and move that point by the
-    mean, so all continue with identical bits. Only ranks that have made a step since then count.
-    Optimizer state stays local. Not thread-safe.
+    mean, so all continue with identical bits. The mean includes only ranks that have made a step
+    since the last averaging. Optimizer state stays local. Not thread-safe.
 
     >>> weight = torch.zeros(1)
     >>> local = LocalSgd([("weight", weight)], World.join(), LocalSgdConfig(steps=2))
@@ -42,9 +42,10 @@ class LocalSgd:
         traffic: Traffic | None = None,
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
-        """All ranks must create it, with equal parameters. reduction: may be shared if it is not
-        used at the same time. at_meeting: called when ranks average, with the number of ranks that
-        count.
+        """Create the schedule. All ranks must do so, with equal parameters.
+
+        reduction: may be shared if it is not used at the same time.
+        at_meeting: called when ranks average, with the number of ranks in the mean.
         """
         self._parameters = list(named_parameters)
         self._world = world
@@ -81,7 +82,7 @@ class LocalSgd:
 
     @property
     def is_warming(self) -> bool:
-        """Whether the next step is one of the synchronous ones at the start."""
+        """Whether the next step is one of the synchronous steps at the start of training."""
         return self._steps < self._config.warm_steps
 
     @property
@@ -116,15 +117,17 @@ class LocalSgd:
         return self._since_meeting >= self._interval and self._meet()
 
     def settle(self) -> None:
-        """Average now, for example before saving. All ranks must call it after the same number of
-        steps.
+        """Average now, for example before saving.
+
+        All ranks must call it after the same number of steps.
         """
         if not self.is_warming:
             self._meet()
 
     def shadow(self) -> bool:
-        """Take part in the next averaging, with this rank's remaining steps if it has any. Return
-        False if no rank had steps; all are then done and have equal parameters.
+        """Take part in the next averaging, with this rank's remaining steps if it has any.
+
+        Return False if no rank had made steps; all ranks are then done and have equal parameters.
         """
         return self._meet()
 
@@ -149,8 +152,9 @@ class LocalSgd:
         return True
 
     def _summed_differences(self) -> list[float]:
-        """Leave the sums over ranks of (common point - own parameters) in the buckets. Return the
-        notes: which ranks made steps [R], the sum of losses, and the number of steps.
+        """Fill the buckets with the sums over ranks of (common point - own parameters).
+
+        Return the notes: which ranks made steps [R], the sum of losses, and the number of steps.
         """
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
@@ -191,7 +195,7 @@ class LocalSgd:
         }
 
     def load_state_dict(self, state: Mapping[str, float | int | None]) -> None:
-        """Resume from ``state_dict``, with the current parameters."""
+        """Resume from the result of ``state_dict``, with the current parameters."""
         first_loss = state["first_loss"]
         self._steps = int(state["steps"] or 0)
         self._interval = int(state["interval"] or self._config.steps)
@@ -200,6 +204,6 @@ class LocalSgd:
         self.start_from_parameters()
 
     def close(self) -> None:
-        """Stop its own threads."""
+        """Stop the threads that this object started."""
         for reduction in self._own_reductions:
             reduction.close()

@@ -22,9 +22,9 @@ __all__ = ["LossScaler", "autocast_for", "half_dtype", "keep_in_float32", "submo
 class LossScaler:
     """The loss scale and its counters, as in Fluid's ``decorate``. Not thread-safe.
 
-    A step without overflow is good, one with overflow is bad; either resets the other's count. The
-    scale grows once there are *more* than ``incr_every_n_steps`` good steps in a row, and shrinks
-    once there are more than ``decr_every_n_nan_or_inf`` bad ones.
+    A step without overflow is good and a step with overflow is bad; each kind resets the count of
+    the other. The scale grows once there are *more* than ``incr_every_n_steps`` good steps in a
+    row, and shrinks once there are more than ``decr_every_n_nan_or_inf`` bad steps.
 
     >>> scaler = LossScaler(AmpConfig(init_loss_scaling=8.0, decr_every_n_nan_or_inf=1,
     ...                               decr_ratio=0.5))
@@ -40,7 +40,7 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """The current loss factor; a float32 number, as in Fluid."""
+        """The factor by which the loss is multiplied now; as in Fluid, a float32 number."""
         return float(self._scale)
 
     @property
@@ -63,7 +63,7 @@ class LossScaler:
         return loss.float() * self.scale
 
     def update(self, *, is_finite: bool) -> float:
-        """Count a step with or without overflow; return the scale for the next one.
+        """Count a step with or without overflow; return the scale for the next step.
 
         A static scale does not change.
         """
@@ -141,11 +141,11 @@ def half_dtype(config: AmpConfig, device: torch.device) -> torch.dtype:
 
 
 def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context for a forward pass; without a config it does nothing.
+    """Return a context manager for a forward pass; without a config, it does nothing.
 
-    Matrix products and convolutions run in 16 bits; sums, exponentials and losses in 32; everything
-    else in the type of its inputs. These are torch's lists, which cover Fluid's. Parameters and
-    their gradients stay float32.
+    Matrix products and convolutions run in 16 bits; sums, exponentials and losses in 32 bits;
+    everything else in the type of its inputs. These are torch's lists of operations, which include
+    Fluid's. Parameters and their gradients stay float32.
     """
     if config is None:
         return contextlib.nullcontext()
@@ -153,7 +153,7 @@ def autocast_for(config: AmpConfig | None, device: torch.device) -> AbstractCont
 
 
 def keep_in_float32(module: nn.Module, names: Iterable[str]) -> None:
-    """Make the named submodules compute in float32 in any context; "" is the module itself."""
+    """Make the named submodules always compute in float32; "" is the module itself."""
     for submodule in submodules_named(module, names, "AmpConfig.float32_modules"):
         submodule.forward = functools.partial(_in_float32, submodule.forward)
 

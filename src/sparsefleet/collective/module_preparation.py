@@ -84,8 +84,10 @@ def _without_following(module: nn.Module) -> Iterator[None]:
 def prepare_module(
     module: nn.Module, world: World, strategy: CollectiveStrategy
 ) -> tuple[nn.Module, NormGroup | None]:
-    """Apply the strategy to a module; return it, and the group of its batch norms if they are
-    synchronized, for ``CollectiveTraining``. All ranks must call it.
+    """Apply the strategy to a module and return the module. All ranks must call it.
+
+    Also return, for ``CollectiveTraining``, the group of the module's batch norms if they are
+    synchronized.
 
     The module is modified in place, unless it is itself a batch norm; parameters keep their names.
     The order is batch norms, float32 parts, recomputation around them, and compilation of the
@@ -110,8 +112,9 @@ def found_compiler() -> str | None:
 
 
 def compile_module(module: nn.Module) -> bool:
-    """Make ``module`` compile its forward on the first call; return False, with one warning, if
-    there is no compiler.
+    """Make ``module`` compile its forward on the first call.
+
+    If there is no compiler, warn once and return False.
     """
     if not can_compile():
         return False
@@ -120,7 +123,7 @@ def compile_module(module: nn.Module) -> bool:
 
 
 def can_compile() -> bool:
-    """Return whether torch.compile works here; if not, warn once."""
+    """Return whether torch.compile works on this machine; if not, warn once."""
     if found_compiler() is None:
         warn_fusion_is_off("no C++ compiler was found")
         return False

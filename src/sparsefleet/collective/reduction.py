@@ -34,7 +34,7 @@ class Transfer:
     """The size of the tensor, equal on all ranks."""
 
     sent_bytes: int
-    """Number of bytes that this rank sent for it."""
+    """Number of bytes that this rank sent for the call."""
 
     sent_across_nodes_bytes: int
     """The part of `sent_bytes` that went to other nodes."""
@@ -105,10 +105,10 @@ class Traffic:
 def gather_rows(
     world: World, keys: torch.Tensor, rows: torch.Tensor, *, traffic: Traffic | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys [M] and rows [M, D] of all ranks in rank order; equal on all of them.
+    """Return the keys [M] and rows [M, D] of all ranks in rank order, equal on all ranks.
 
-    All ranks must call it; N may differ and be 0. A key may come from several ranks; the caller
-    sums its rows and divides by the number of ranks.
+    All ranks must call it; N may differ between ranks and may be 0. A key may come from several
+    ranks; the caller sums the rows of each key and divides by the number of ranks.
 
     >>> gather_rows(World.join(), torch.tensor([7]), torch.ones(1, 2))
     (tensor([7]), tensor([[1., 1.]]))
@@ -136,8 +136,10 @@ def gather_gradient(
     *,
     traffic: Traffic | None = None,
 ) -> torch.Tensor:
-    """Return the sum over ranks of a sparse gradient of ``parameter`` [K, D], as a coalesced sparse
-    tensor. All ranks must call it; None is a gradient without rows.
+    """Return the sum over ranks of a sparse gradient of ``parameter`` [K, D].
+
+    The result is a coalesced sparse tensor. All ranks must call it; None is a gradient without
+    rows.
     """
     if gradient is None:
         keys = torch.zeros(0, dtype=torch.int64, device=parameter.device)
@@ -150,7 +152,7 @@ def gather_gradient(
 
 
 def _gather(world: World, own: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    """Concatenate the tensors of all ranks; shorter ones are padded for the transfer."""
+    """Concatenate the tensors of all ranks; shorter tensors are padded for the transfer."""
     longest = max(lengths)
     if not longest:
         return own.clone()
@@ -184,8 +186,8 @@ class Reduction(ABC):
     def start(self, tensor: torch.Tensor) -> Callable[[], object]:
         """Start replacing ``tensor`` with the sum over all ranks; return a function that waits.
 
-        tensor: contiguous, one-dimensional, with a length that is a multiple of R; do not touch it
-        until then.
+        tensor: contiguous and one-dimensional, with a length that is a multiple of R. Do not touch
+        it before that function has returned.
         """
 
     @abstractmethod
@@ -240,8 +242,8 @@ class _OrderedReduction(_ThreadReduction):
     """Makes each rank sum a part of the tensor, always in rank order.
 
     With more than two ranks, the order in which a ring adds depends on an element's position in the
-    tensor, so different buckets would give different bits. This sends as many bytes as a ring, in 2
-    steps instead of 2 (R - 1).
+    tensor, so different buckets would give different bits. This reduction sends the same number of
+    bytes as a ring, in 2 steps instead of 2 (R - 1).
     """
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
@@ -276,8 +278,9 @@ class _OrderedReduction(_ThreadReduction):
 
 
 class _HierarchicalReduction(_ThreadReduction):
-    """Sums within nodes, then among their first ranks, and broadcasts back: S bytes between nodes,
-    not S * L.
+    """Sums within each node, then among the first ranks of the nodes, and broadcasts the result.
+
+    This sends S bytes between nodes instead of S * L.
     """
 
     def __init__(
@@ -337,8 +340,9 @@ class _Count:
 def make_reductions(
     world: World, strategy: CollectiveStrategy, traffic: Traffic
 ) -> list[Reduction]:
-    """Return one reduction per ring, or none if R is 1. All ranks must call it with the same
-    strategy.
+    """Return one reduction per ring, or an empty list if R is 1.
+
+    All ranks must call it with the same strategy.
     """
     if world.size == 1:
         return []
@@ -370,7 +374,7 @@ def _is_hierarchical(size: int, ranks_per_node: int, strategy: CollectiveStrateg
 
 
 def _flat(world: World, ranks: list[int], count: _Count) -> Reduction | None:
-    """Return a reduction over some ranks, or None on other ranks, which must also call it."""
+    """Return a reduction over some ranks; all other ranks must also call it and get None."""
     group = world.new_group(ranks)
     if group is None:
         return None

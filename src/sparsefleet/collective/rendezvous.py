@@ -56,12 +56,12 @@ def choose_device(
     wanted: str | torch.device | None = None,
     falls_back: bool = False,
 ) -> torch.device:
-    """Return the device for process `index` of the `count` that train on this machine.
+    """Return the device for process `index` of the `count` processes on this machine.
 
-    Each gets its own GPU if torch sees enough of them; otherwise all use the CPU, since processes
-    cannot share a GPU for collectives. SPARSEFLEET_REQUIRE_CUDA=1 turns that fallback into a
-    ConfigError. `wanted` ("cpu", "cuda:1") overrides this if that device exists; with `falls_back`,
-    the result is the CPU if there is no GPU at all.
+    Each process gets its own GPU if torch sees enough GPUs; otherwise all processes use the CPU,
+    since they cannot share a GPU for collectives. SPARSEFLEET_REQUIRE_CUDA=1 turns that fallback
+    into a ConfigError. `wanted` ("cpu", "cuda:1") selects a device, which must exist; with
+    `falls_back`, the result is the CPU if there is no GPU at all.
 
     >>> choose_device(wanted="cpu")
     device(type='cpu')
@@ -114,7 +114,7 @@ class MeetingStore:
     keeper: int | None = None
     """The rank whose process holds the store, if any."""
     generation: int | None = None
-    """Number of ranks that had been replaced when it was opened; None if none can be."""
+    """Number of ranks replaced before it was opened; None if ranks cannot be replaced."""
     attempt: int = 0
     """How many times the job was restarted."""
 
@@ -153,8 +153,8 @@ def open_meeting(
         return MeetingStore(store=meeting_point, where="in their store", is_loopback=is_one_node)
     else:
         raise ConfigError(
-            "World.join: several ranks need a meeting_point, 'host:port' of rank 0; `sparsefleet "
-            "launch --workers N` and torchrun set one"
+            "World.join: several ranks need a meeting_point, the 'host:port' of rank 0; "
+            "`sparsefleet launch --workers N` and torchrun set it"
         )
     _times_met[where] += 1
     prefix = f"sparsefleet/{attempt}/{_times_met[where]}"
@@ -175,7 +175,7 @@ def reopen_meeting(meeting: MeetingStore, *, timeout_s: float) -> MeetingStore:
     """Return the store in which ranks meet after one of them was replaced.
 
     Waits until the new process has started that meeting; raises DeadlineError after `timeout_s`. If
-    the keeper was replaced, the store is a new one.
+    the rank that kept the store was replaced, a new store is returned.
     """
     assert meeting.generation is not None
     deadline = time.monotonic() + timeout_s
@@ -231,7 +231,7 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
 
 
 def second_connection(store: Store) -> Store:
-    """Return the same store for another thread, which need not wait for the first one's calls."""
+    """Return the same store for another thread, which need not wait for this thread's calls."""
     if hasattr(store, "clone"):  # torch 2.7 and later
         clone: Store = store.clone()
         return clone
@@ -261,7 +261,7 @@ def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -
 def loopback_sockets(is_on: bool) -> Iterator[None]:
     """Make gloo listen only on the loopback interface, for groups created inside.
 
-    Otherwise, it uses the address of this machine's host name, which may not exist without a
+    By default, gloo uses the address of this machine's host name, which may not exist without a
     network. An interface chosen by the user is kept.
     """
     if not is_on or _INTERFACE in os.environ:
@@ -295,8 +295,8 @@ class AnsweringStore:
     """A store whose calls end within `answer_s`. Thread-safe.
 
     torch's own calls wait forever if the network to the store's keeper fails silently. An
-    unanswered call raises DistNetworkError, and so does every later call immediately, because the
-    first one still holds the connection.
+    unanswered call raises DistNetworkError; from then on, every call raises it immediately, because
+    the unanswered call still holds the connection.
 
     >>> store = AnsweringStore(dist.HashStore())
     >>> store.set("rank", "3")

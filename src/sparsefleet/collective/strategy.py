@@ -25,9 +25,9 @@ _GROUPS_FLAG = "FLAGS_fuse_parameter_groups_size"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalSgdConfig:
-    """Each rank trains on its own for some steps, then all average their parameters.
+    """Each rank trains on its own for some steps, then all ranks average their parameters.
 
-    Nothing is sent in between. Optimizer state (momentum) stays local, as in Fluid.
+    Nothing is sent in between. As in Fluid, optimizer state (momentum) stays local.
     """
 
     warm_steps: int = 0
@@ -41,7 +41,7 @@ class LocalSgdConfig:
     / first loss)), which makes ranks average more often as the loss falls."""
 
     max_steps: int = 16
-    """The largest interval with ``adaptive``."""
+    """The largest interval that ``adaptive`` may choose."""
 
     def __post_init__(self) -> None:
         require_int(self, "warm_steps", 0, _MANY)
@@ -54,8 +54,7 @@ class LocalSgdConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AmpConfig:
-    """Mixed precision, with parameters and updates in float32 and most other computation in 16
-    bits.
+    """Mixed precision: parameters and updates in float32, most other computation in 16 bits.
 
     The defaults are those of Fluid's ``decorate``.
     """
@@ -111,15 +110,15 @@ class CollectiveStrategy:
 
     fuse_memory_mb: float | None = None
     """A bucket takes whole layers until it holds this many MB. -1 means one bucket per layer. None
-    uses the environment variable FLAGS_fuse_parameter_memory_size; if that is not set, one bucket
-    per layer for Fluid programs, and for torch modules a tenth of all gradients but at least 4
-    MB.
+    uses the environment variable FLAGS_fuse_parameter_memory_size. If that is not set, Fluid
+    programs use one bucket per layer, and for torch modules, a bucket has a tenth of all gradients
+    but at least 4 MB.
     """
 
     fuse_groups: int | None = None
-    """A bucket takes whole layers until it holds more than this many gradients. 1 means no such
-    limit, and -1 one bucket for all. None uses the environment variable
-    FLAGS_fuse_parameter_groups_size, or 1.
+    """A bucket takes whole layers until it holds more than this many gradients. 1 means that there
+    is no such limit, and -1 means one bucket for all gradients. None uses the environment variable
+    FLAGS_fuse_parameter_groups_size, or 1 if it is not set.
     """
 
     num_rings: int = 1
@@ -158,10 +157,10 @@ class CollectiveStrategy:
     """Normalize batches with the statistics of all ranks."""
 
     compile: bool = False
-    """Fuse kernels with torch.compile; without a compiler it is off, with a warning."""
+    """Fuse kernels with torch.compile. Without a C++ compiler, warn and do not fuse."""
 
     timeout_s: float = 300.0
-    """Maximum wait for other ranks; the error names the missing ones."""
+    """Maximum wait for other ranks, after which an error names the missing ranks."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -196,8 +195,9 @@ class CollectiveStrategy:
             )
 
     def fuse_bytes(self, default: int = 0) -> int:
-        """Return the bytes at which a bucket is full, or 0 for no limit; ``default`` if neither the
-        fields nor the environment set bucket sizes.
+        """Return the number of bytes at which a bucket is full, or 0 if there is no limit.
+
+        Return ``default`` if neither the fields nor the environment set bucket sizes.
         """
         megabytes = self.fuse_memory_mb
         if megabytes is None:
@@ -208,7 +208,7 @@ class CollectiveStrategy:
         return max(0, int(megabytes * 2**20))
 
     def fuse_count(self) -> int:
-        """Return how many gradients fill a bucket; 0 for no limit, -1 for one bucket."""
+        """Return how many gradients fill a bucket; 0 means no limit, and -1 means one bucket."""
         groups = self.fuse_groups
         if groups is None:
             groups = int(_flag(_GROUPS_FLAG) or 1)

@@ -1,7 +1,7 @@
 """Batch normalization with the statistics of all ranks' batches.
 
-torch's own SyncBatchNorm rejects CPU tensors; this one accepts them. Letters: B examples of a rank,
-C channels, R ranks.
+torch's own SyncBatchNorm rejects CPU tensors; this module accepts them. Letters: B examples of a
+rank, C channels, R ranks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["NormGroup", "SyncBatchNorm", "convert_batch_norms", "normalize_toget
 
 
 class NormGroup:
-    """The ranks whose batches are normalized together, which are those that still have data.
+    """The ranks whose batches are normalized together, namely the ranks that still have data.
 
-    All ranks of the world must create it, and call ``meet`` the same number of times. Copies of a
-    module share it.
+    All ranks of the world must create a group, and call ``meet`` the same number of times. Copies
+    of a module share one group.
     """
 
     def __init__(self, world: World) -> None:
@@ -36,8 +36,9 @@ class NormGroup:
         self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
-        """Announce whether this rank has another batch; return the ranks that do, which become
-        ``present``. Call it before each forward pass in training.
+        """Announce whether this rank has another batch; return the ranks that have another batch.
+
+        The result becomes ``present``. Call it before each forward pass in training.
         """
         if self._everyone is None:
             self.present = (0,) if is_present else ()
@@ -115,9 +116,10 @@ def normalize_together(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Normalize x [B, C, ...] by channel over the batches of all ranks of ``norm_group``.
 
-    Returns y like x and, without gradient: mean [C], population variance [C], and the number of
-    elements [] per channel over all ranks. All ranks of the group must call it, and ``backward``,
-    in the same order; B may differ and be 0. With norm_group None, only this rank counts.
+    Returns y in the shape of x and, without gradient: mean [C], population variance [C], and the
+    number of elements [] per channel over all ranks. All ranks of the group must call it, and
+    ``backward``, in the same order; B may differ between ranks and may be 0. If norm_group is None,
+    only this rank's batch is used.
 
     >>> y, mean, var, count = normalize_together(
     ...     torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.zeros(1), eps=0.0)
@@ -137,8 +139,8 @@ def _common_statistics(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return mean, variance and count over ranks, bit-identical on all ranks.
 
-    They are combined from each rank's own (Chan et al., 1979); sums of squares would lose
-    precision."""
+    They are combined from each rank's mean and variance (Chan et al., 1979); sums of squares would
+    lose precision."""
     dims = _all_but_channels(x)
     wide = x.float()
     count = wide.new_tensor([x.numel() // max(1, x.shape[1])])
@@ -212,8 +214,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_batch_norms(module: nn.Module, norm_group: NormGroup) -> nn.Module:
-    """Replace each batch norm with a ``SyncBatchNorm``, keeping the parameter objects. Returns
-    ``module`` itself, modified, unless it is a batch norm."""
+    """Replace each batch norm with a ``SyncBatchNorm`` that keeps the parameter objects.
+
+    Returns ``module`` itself, modified in place, unless ``module`` is a batch norm.
+    """
     for inner in module.modules():
         if isinstance(inner, SyncBatchNorm):
             inner.norm_group = norm_group

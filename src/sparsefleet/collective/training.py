@@ -21,8 +21,8 @@ from sparsefleet.errors import ConfigError
 __all__ = ["CollectiveTraining"]
 
 _BUCKET = 4 * 2**20
-"""Minimum size of a default bucket; in smaller ones, calls cost more than bytes. A tenth of all
-gradients is Fluid's rule of thumb.
+"""Minimum size of a default bucket; with smaller buckets, calls cost more than bytes. A tenth of
+all gradients is Fluid's rule of thumb.
 """
 
 
@@ -30,8 +30,8 @@ class CollectiveTraining:
     """Collective training on one rank: parameters, an optimizer and a strategy.
 
     A rank loops over its batches and reports when it has no more; ranks may have different numbers
-    of batches. Training starts from the parameters of rank 0; they are equal on all ranks after
-    every step (with LocalSGD, after every averaging). Not thread-safe.
+    of batches. Training starts from the parameters of rank 0; parameters are equal on all ranks
+    after every step (with LocalSGD, after every averaging). Not thread-safe.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,11 +59,16 @@ class CollectiveTraining:
         norm_group: NormGroup | None = None,
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
-        """optimizer_step: applies ``parameter.grad`` of all parameters, some of which may be None;
-        clip gradients there. It returns False on all ranks if it found an overflow and applied
-        nothing. sparse_names: parameters with sparse gradients. norm_group: the group returned by
-        ``prepare_module``. at_meeting: called on every rank when LocalSGD averages, with the number
-        of ranks that count."""
+        """Create the training of this rank.
+
+        optimizer_step: applies the ``grad`` of all parameters, some of which may be None; clip
+            gradients in this function. It returns False on all ranks if it found an overflow and
+            applied nothing.
+        sparse_names: parameters with sparse gradients.
+        norm_group: the group returned by ``prepare_module``.
+        at_meeting: called on every rank when LocalSGD averages, with the number of ranks in the
+            mean.
+        """
         self._everything = list(named_parameters)
         self._parameters = [pair for pair in self._everything if pair[1].requires_grad]
         self._optimizer_step = optimizer_step
@@ -86,7 +91,7 @@ class CollectiveTraining:
                 at_meeting=at_meeting,
             )
         self._num_merged = 0
-        self._phase = 0  # batches of this step that some rank had
+        self._phase = 0  # number of batches in this step that at least one rank had
         self._loss: torch.Tensor | None = None
         self.num_steps = 0
         """Number of optimizer steps, including those skipped because of an overflow."""
@@ -108,9 +113,10 @@ class CollectiveTraining:
         return exchange
 
     def reconnect(self) -> None:
-        """Exchange gradients over the new connections of `World.meet_again`, starting from the
-        parameters of rank 0. A rank's new process creates its training instead. The interrupted
-        step is dropped.
+        """Exchange gradients over the new connections made by `World.meet_again`.
+
+        Starts from the parameters of rank 0 and drops the interrupted step. A rank's new process
+        does not call this; it creates a new `CollectiveTraining`.
         """
         self._exchange.close()
         self._clear()
@@ -128,7 +134,7 @@ class CollectiveTraining:
 
     @property
     def is_local(self) -> bool:
-        """Whether this rank steps independently, as in LocalSGD after the warm-up."""
+        """Whether this rank steps independently of the others, in LocalSGD after the warm-up."""
         return self._is_local
 
     @property
@@ -143,8 +149,9 @@ class CollectiveTraining:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Return the context for a training forward pass, with precision and synchronized batch
-        norms.
+        """Return a context manager for a forward pass in training.
+
+        It sets up mixed precision and synchronized batch norms.
         """
         if self._norm_group is not None:
             self._norm_group.meet(is_present=True)
@@ -153,8 +160,10 @@ class CollectiveTraining:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss []; for the last batch of a step, they are sent to
-        other ranks while the rest is still being computed.
+        """Compute the gradients of the loss [].
+
+        For the last batch of a step, gradients are sent to other ranks while the remaining
+        gradients are still being computed.
         """
         is_last = self._num_merged + 1 == self._strategy.gradient_merge_steps
         self._exchange.hold(not is_last or self._is_local)
@@ -165,11 +174,11 @@ class CollectiveTraining:
             self._loss = loss.detach()
 
     def step(self) -> bool:
-        """Update the parameters with the mean gradient of all ranks; return whether it did.
+        """Update the parameters with the mean gradient of all ranks, unless the step is skipped.
 
         Returns False while batches are merged, and if the step is skipped because of an overflow.
-        All ranks skip it, since the overflow of one is in the mean of all. (With LocalSGD, each
-        rank decides on its own.)
+        In that case all ranks skip the step, since an overflow on one rank is in the mean of all.
+        (With LocalSGD, each rank decides on its own.)
 
         Raises:
             WorkerError: other ranks gave up during the step.
@@ -185,7 +194,7 @@ class CollectiveTraining:
         return self._finish_step()
 
     def leave(self) -> None:
-        """Report that this rank has no more batches, and follow the others until none has any.
+        """Report that this rank has no more batches, and follow the other ranks until all are done.
 
         All ranks must call it after their last step; their parameters are then equal.
         """
@@ -195,8 +204,9 @@ class CollectiveTraining:
             continue
 
     def settle(self) -> None:
-        """Make parameters equal on all ranks, for example before saving. All ranks must call it
-        after the same number of steps.
+        """Make parameters equal on all ranks, for example before saving.
+
+        All ranks must call it after the same number of steps.
         """
         if self._local is not None:
             self._local.settle()
@@ -298,8 +308,9 @@ class CollectiveTraining:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loss scale and LocalSGD schedule as plain numbers; call it between steps and,
-        with LocalSGD, after ``settle``.
+        """Return the loss scale and LocalSGD schedule as plain numbers.
+
+        Call it between steps and, with LocalSGD, after ``settle``.
         """
         if self._num_merged:
             raise ConfigError(
@@ -314,8 +325,10 @@ class CollectiveTraining:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from ``state_dict``. All ranks must call it after loading the parameters; rank 0's
-        are used. Parts that the strategy does not use are ignored.
+        """Resume from the result of ``state_dict``.
+
+        All ranks must call it after loading the parameters; all continue with the parameters of
+        rank 0. Parts of the state that the strategy does not use are ignored.
         """
         self._world.broadcast([parameter.data for _, parameter in self._parameters])
         self.num_steps = int(state["num_steps"])

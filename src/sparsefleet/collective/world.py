@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store  # typed there only
+from torch._C._distributed_c10d import Store  # only this module has types
 
 from sparsefleet.collective.connections import (
     Connections,
@@ -95,14 +95,17 @@ class World:
     ) -> Self:
         """Connect to the other ranks. A single rank needs no network.
 
-        meeting_point: "host:port" at which rank 0 listens or, with `is_kept_elsewhere`, a process
-        that is not a rank; or a torch.distributed store used for nothing else. None uses the
-        process group that the script has created. An existing process group takes precedence.
-        ranks_per_node: 0 if all are on one machine. attempt: how many times the job was restarted.
-        incarnation: how many processes had this rank before, if lost ranks are replaced; the others
-        wait for them in `meet_again`.
+        meeting_point: the "host:port" at which rank 0 listens or, with `is_kept_elsewhere`, at
+            which a process that is not a rank listens; or a torch.distributed store used for
+            nothing else. None uses the process group that the script has created. An existing
+            process group takes precedence.
+        ranks_per_node: 0 if all ranks are on one machine.
+        attempt: how many times the job was restarted.
+        incarnation: how many processes had this rank before, if lost ranks are replaced; the other
+            ranks wait for the replacement in `meet_again`.
         gpu: the GPU to use, if there are any (default: one per rank, in order).
         device: always use this device.
+
         Raises ConfigError for impossible arguments, and DeadlineError, which names the ranks that
         did not arrive in time.
         """
@@ -157,8 +160,9 @@ class World:
 
     @property
     def may_meet_again(self) -> bool:
-        """Whether the ranks can meet again after one was lost and replaced; they cannot if one has
-        left on its own, after an error.
+        """Whether the ranks can meet again after a rank was lost and replaced.
+
+        They cannot if a rank has left on its own, after an error.
         """
         meeting, connections = self._meeting, self._connections
         if meeting is None or meeting.generation is None or connections is None:
@@ -186,7 +190,7 @@ class World:
         return None if self._others() is None else self._group
 
     def new_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Create a group of some ranks with its own connections; return None on ranks outside it.
+        """Create a group of some ranks with its own connections; return None on all other ranks.
 
         All ranks of the world must call it.
         """
@@ -205,15 +209,17 @@ class World:
         return self._shared_groups[key]
 
     def free_group(self, group: dist.ProcessGroup) -> None:
-        """Close the connections of a group without pending calls."""
+        """Close the connections of a group that has no pending calls."""
         if self._connections is not None:
             self._connections.free_group(group)
 
     def barrier(self, what: str, *, patient: bool = False) -> None:
         """Wait until all ranks have called it; errors mention `what`.
 
-        patient: others may be busy for hours, so keep waiting as long as they are alive. Raises
-        PeerLostError or DeadlineError, which name the ranks that are lost or missing.
+        patient: whether to keep waiting as long as the other ranks are alive, since they may be
+            busy for hours.
+
+        Raises PeerLostError or DeadlineError, which name the ranks that are lost or missing.
         """
         connections = self._others()
         if connections is None:
@@ -301,9 +307,9 @@ class World:
         return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raise PeerLostError, which names the lost ranks, if there are any; for use while waiting.
+        """Raise PeerLostError, which names the lost ranks, if any is lost. Call it while waiting.
 
-        Takes up to 15 s if a heartbeat has stopped, to give a busy rank time.
+        If a heartbeat has stopped, takes up to 15 s, in case the rank is only busy.
         """
         patience_s = max(_SILENCE_S, min(_LONGEST_SILENCE_S, self.timeout_s / 4))
         self._check_absence(what, ranks, silence_s=patience_s)
@@ -317,8 +323,9 @@ class World:
 
     @contextlib.contextmanager
     def naming_lost(self, what: str) -> Iterator[None]:
-        """Convert errors from torch.distributed about lost or late ranks to PeerLostError or
-        DeadlineError, which name them; `what` describes the operation.
+        """Convert errors from torch.distributed to PeerLostError or DeadlineError.
+
+        The converted errors name the lost or late ranks. what: describes the operation.
         """
         try:
             yield
@@ -342,8 +349,8 @@ class World:
         """Return the connections, or None for a single rank."""
         if self.size > 1 and self._connections is None:
             raise ConfigError(
-                f"rank {self.rank} has left the other ranks, after an error or by close(): all "
-                "ranks must join again, for example by restarting the job"
+                f"rank {self.rank} has left the other ranks, after an error or a call to close(): "
+                "all ranks must join again, for example by restarting the job"
             )
         return self._connections
 
@@ -363,7 +370,7 @@ class World:
             raise PeerLostError(f"{what}: {gone}") from cause
 
     def close(self, error: BaseException | None = None) -> None:
-        """Disconnect from the others, reporting `error` to them if there is one. Idempotent."""
+        """Disconnect from the other ranks; report `error` to them, if there is one. Idempotent."""
         connections, self._connections = self._connections, None
         self._group = None
         self._shared_groups.clear()

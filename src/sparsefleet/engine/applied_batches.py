@@ -1,4 +1,4 @@
-"""Tracks which data of a pass the servers have applied, for a process that resumes the pass."""
+"""Tracks which data in a pass the servers have applied, for a process that resumes the pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Ranges = list[tuple[int, int]]
 
 
 class AppliedBatches:
-    """The mini-batches that all servers have applied, and the ones that only some have.
+    """The mini-batches that all servers have applied, and those that only some have applied.
 
     Mini-batches are identified by their position in the pass, or by their records in files.
 
-    servers: the result of `RemoteStore.applied_data`. epoch: the pass, as in its marks.
+    servers: the result of `RemoteStore.applied_data`. epoch: the number of the pass in that result.
     kinds: the streams in which a mini-batch must be applied; see `Mode.data_streams`.
 
     >>> applied = AppliedBatches([[(0, 7, 0, 4)], [(0, 7, 0, 3)]], epoch=7, kinds=(0,))
@@ -46,7 +46,7 @@ class AppliedBatches:
         self._some = {k: [_ranges(marks, k) for marks in self._servers] for k in kinds}
         self._done = _common(list(self._everywhere.values()))
         self.count = sum(end - begin for begin, end in self._done)
-        """The number of mini-batches that all servers have applied, if positions identify them."""
+        """The number of mini-batches that all servers have applied, if identified by position."""
 
     def is_done(self, number: int) -> bool:
         """Return whether all servers have applied the whole mini-batch `number`, counted from 1."""
@@ -66,13 +66,14 @@ class AppliedBatches:
 
     @property
     def has_partial_round(self) -> bool:
-        """Return whether some servers have applied a round that others have not."""
+        """Return whether some servers have applied a round that other servers have not."""
         return len({ranges[-1][1] if ranges else None for ranges in self._rounds}) > 1
 
     @property
     def next_round(self) -> int | None:
-        """Return the first round that not all servers have applied, or None if none was applied in
-        this pass.
+        """Return the first round that not all servers have applied.
+
+        Return None if no round was applied in this pass.
         """
         if not all(self._rounds):
             return None
@@ -89,8 +90,9 @@ class AppliedBatches:
         ]
 
     def partial_records(self) -> list[BatchOrigin]:
-        """Return the records that only some servers have applied, in pieces that the same servers
-        have.
+        """Return the records that only some servers have applied.
+
+        The same servers have applied all records of a piece.
         """
         found = []
         for file in self._files():

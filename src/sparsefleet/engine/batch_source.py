@@ -35,7 +35,9 @@ __all__ = [
 ]
 _log = logging.getLogger("sparsefleet.engine")
 Data = Iterable[Any] | Callable[[], Iterable[Any]]
-"""Raw batches: an iterable that is iterated once per pass, or a function that returns one."""
+"""Raw batches: an iterable that is iterated once per pass, or a function that returns such an
+iterable.
+"""
 AsBatch = Callable[[Any, int], Batch]
 """Converts a raw item and its position in the pass to a batch; see `Workload.as_batch`."""
 
@@ -60,14 +62,14 @@ class DataPosition:
     """
 
     batches: int = 0
-    """Batches trained on since the pass started; with `state`, since it started or was resumed."""
+    """Batches trained on since the pass started or, with `state`, since it was last resumed."""
 
     state: Mapping[str, Any] | None = None
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """Without `state`: the state of the random generators at the start of the pass, which lets
-    shuffled data repeat its order.
+    """Without `state`, the random generators' state at the start of the pass, which lets shuffled
+    data repeat its order.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -97,12 +99,12 @@ class PassStart:
     """The start of a pass that resumes an earlier run."""
 
     positions: Sequence[DataPosition] = field(default_factory=list)
-    """This worker's position, or the positions of all workers of the earlier run if their number
-    differed.
+    """This worker's position or, if the earlier run had a different number of workers, the
+    positions of all its workers.
     """
 
     is_through: bool = False
-    """Whether nothing is left to train on in this pass."""
+    """Whether no data is left to train on in this pass."""
 
     together: PassStart | None = None
     """Positions of all workers, for shared data; any worker may take the remaining data."""
@@ -113,7 +115,10 @@ class PassStart:
     """
 
     def for_data(self, data: object) -> PassStart:
-        """Return this start, or `together` for data shared by all workers (`Reader.is_shared`)."""
+        """Return this start or, for data that all workers share, `together`.
+
+        See `Reader.is_shared`.
+        """
         is_shared = getattr(data, "is_shared", False) is True
         return self.together if is_shared and self.together is not None else self
 
@@ -184,12 +189,14 @@ class BatchFeed:
         applied: AppliedBatches | None = None,
         files: Mapping[str, int] | None = None,
     ) -> None:
-        """data: reports its position, if it can. before: where the pass started.
+        """Create the feed of one pass.
 
-        close: stops the reader behind `batches`, if it was started for this pass.
+        data: the source of the batches, which may be able to report its position.
+        before: where the pass started.
+        close: stops the reader behind `batches`, if that reader was started for this pass.
         applied: batches to skip because servers have applied them.
-        files: the files whose records identify batches, by number; None uses those of `data`, if
-            any.
+        files: the number of each file whose records identify batches; None uses the files of
+            `data`, if it has any.
         """
         self._batches = batches
         self._close = close
@@ -212,7 +219,7 @@ class BatchFeed:
         return self._taken
 
     def take(self) -> Batch | None:
-        """Return the next batch, or None at the end or after `stop`."""
+        """Return the next batch, or None at the end of the data or after `stop`."""
         with self._lock:
             if self._ended:
                 return None
@@ -260,7 +267,10 @@ class BatchFeed:
             keep()
 
     def origin(self, number: int) -> BatchOrigin | None:
-        """Return the origin that a push reports for batch `number`, once; None if not tracked."""
+        """Return the origin that a push reports for batch `number`; each can be taken once.
+
+        Return None if batches are not tracked.
+        """
         if self._epoch is None:
             return None
         if self._files is not None:
@@ -300,7 +310,7 @@ class BatchFeed:
 
 
 class BatchSource:
-    """Data that can be read `passes` times. Raises ConfigError if it cannot."""
+    """Data that is read `passes` times. Raises ConfigError if that is not possible."""
 
     def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
         self._as_batch = as_batch
@@ -310,7 +320,7 @@ class BatchSource:
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
                 "data must be an iterable of batches (inputs, labels) or a function that returns "
-                f"one, got a {type(data).__name__}"
+                f"an iterable, got a {type(data).__name__}"
             )
         if isinstance(data, Iterable):
             if passes > 1 and isinstance(data, Iterator):
@@ -324,7 +334,7 @@ class BatchSource:
             self._open = data
         else:
             raise ConfigError(
-                "data must be an iterable of batches or a function that returns one, got a "
+                "data must be an iterable of batches or a function that returns an iterable, got a "
                 f"{type(data).__name__}"
             )
         self.reading = ReadingWatch(data)
@@ -391,8 +401,9 @@ class BatchSource:
         )
 
     def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
-        """Return the rest of a pass that a previous process left, for data that is identified by
-        its records; None for other data.
+        """Return the rest of a pass that a previous process left.
+
+        Return None unless the batches of the data are identified by their records.
         """
         files, applied = record_files(data), start.applied
         if files is None or applied is None or not isinstance(data, MarkedData):
@@ -415,7 +426,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether shared data may have batches left; a function is called to find out."""
+        """Return whether shared data may have batches left; calls the function that makes it."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

@@ -33,10 +33,10 @@ class BatchSupply(Protocol):
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether a batch that has not been taken has been read or is being read."""
+        """Return whether a batch has been read, or is being read, that was not taken yet."""
 
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
-        """Return the next batch, or None at the end.
+        """Return the next batch, or None at the end of the data.
 
         read_ahead: if False, do not start reading the batch after this one.
         """
@@ -74,11 +74,10 @@ class DirectSupply:
 
 
 class SteppingSupply:
-    """Reads the next batch at the end of a step; its rows come back with the reply to the
-    gradients.
+    """Reads the next batch at the end of a step; the servers' reply to the gradients has its rows.
 
-    It reads in the training thread, so data and model draw random numbers in the same order as if
-    the batch were read after the step.
+    The training thread reads the batch, so data and model draw random numbers in the same order as
+    if the batch were read after the step.
 
     plan: returns the rows needed by the inputs of a batch, or None.
     """
@@ -113,7 +112,9 @@ class SteppingSupply:
             return None
         try:
             self._ahead = self._read_and_plan()
-        except Exception as error:  # not the current step's error, so the next take raises it
+        except (
+            Exception
+        ) as error:  # this is not an error in the current step, so the next take raises it
             self._error = error
         return None if self._ahead is None else self._ahead.pulled
 
@@ -137,7 +138,7 @@ class SteppingSupply:
 
 
 class _Ahead(NamedTuple):
-    """A message from the reading thread: a batch, the end, or an error."""
+    """A message from the reading thread: a batch, the end of the data, or an error."""
 
     supplied: Supplied | None
     pull_s: float

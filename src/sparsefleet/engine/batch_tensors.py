@@ -64,7 +64,10 @@ def moved(value: Any, device: torch.device | None) -> Any:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the least nested tensor; in (values, offsets), the values are not one per example."""
+    """Return the least nested tensor, which has one entry per example.
+
+    The values of a nested pair (values, offsets) do not.
+    """
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):

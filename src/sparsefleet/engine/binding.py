@@ -61,10 +61,10 @@ def bind_model(
 
 
 def mode_for_job(mode: str | ModeConfig | None, role: RoleInfo) -> ModeConfig | None:
-    """Return the config of the mode; None means the model's own default.
+    """Return the config of the mode; a mode of None means the model's own default.
 
-    Several workers without servers can only train collectively; in any other mode, each would wait
-    for the others at a store that they do not share.
+    Several workers without servers can train only in mode "collective"; in any other mode, each
+    worker would wait for the others at a store that they do not share.
 
     >>> mode_for_job(None, RoleInfo(kind="worker", index=1, worker_num=2)).strategy.num_rings
     1

@@ -1,4 +1,4 @@
-"""The interface that the engine's loop requires of a model, for either API."""
+"""The interface that the training loop requires of a model, for both APIs."""
 
 from __future__ import annotations
 

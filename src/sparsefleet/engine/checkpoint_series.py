@@ -31,10 +31,10 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 class CheckpointSeries:
-    """Takes snapshots, writes them and removes old ones; the first worker does this for all.
+    """Takes and writes checkpoints and removes old ones; the first worker does this for all.
 
     A failed save is logged and does not affect earlier checkpoints; training continues, and the
-    next save is a full one. Not thread-safe.
+    next save is a full checkpoint. Not thread-safe.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class CheckpointSeries:
         events: Events,
         owner: SeriesOwner | None = None,
     ) -> None:
-        """owner: this training run, if it has claimed the directory."""
+        """Create a series. owner: this training run, if it has claimed the directory."""
         self._owner = owner
         self._events = events
         self._distributed = distributed
@@ -64,8 +64,7 @@ class CheckpointSeries:
             ServerCalls(distributed.store, "").ask_all("files_ready")
 
     def reports_of_all(self, present: Mapping[int, WorkerReport]) -> list[WorkerReport]:
-        """Return all workers' reports by rank; for a lost worker, its last one, since no data was
-        trained on since.
+        """Return the reports of all workers by rank; a lost worker's last report is still valid.
 
         present: reports of the workers still present, by rank.
         """
@@ -85,7 +84,7 @@ class CheckpointSeries:
         if self.is_busy:
             return "skipped: the previous one is still being written"
         self._join()
-        if self._owner is None:  # a different worker claimed the directory and is lost
+        if self._owner is None:  # the worker that claimed the directory is lost
             self._owner = SeriesOwner.of(self._directory, self._config.storage_options)
         step = sum(report.batches for report in reports)
         position = (step, [(report.fit, report.epoch, report.is_ended) for report in reports])
@@ -134,7 +133,7 @@ class CheckpointSeries:
 
     def _join(self) -> None:
         if self._writer is not None:
-            self._writer.join()  # it ends, since every call in it has a deadline
+            self._writer.join()  # the thread ends, since every call in it has a deadline
             self._writer = None
 
     def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:
@@ -172,7 +171,7 @@ class CheckpointSeries:
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[None]:
-        """Log files that cannot be removed; they only cost space."""
+        """Log which old files cannot be removed; they only take up space."""
         try:
             yield
         except (SparseFleetError, OSError) as error:

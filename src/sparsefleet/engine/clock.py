@@ -1,4 +1,4 @@
-"""Tracks where the time of training threads and readers goes, and advises how to reduce it."""
+"""Tracks how training threads and readers spend their time, and advises how to save some of it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MEGABYTE = 1e6
 
 
 class StepClock:
-    """The time of one thread in one pass by activity, and its counts.
+    """The counts of one thread in one pass, and how much time it spent on each activity.
 
-    Only that thread writes it. Others may read it at any time: each number is consistent by itself,
-    but two numbers may belong to different steps.
+    Only that thread writes to the clock. Other threads may read it at any time: each number is
+    consistent by itself, but two numbers may belong to different steps.
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class StepClock:
         self.examples = 0
         """Number of examples in those steps."""
         self.skipped = 0
-        """Number of skipped batches, such as ones with a non-finite loss."""
+        """Number of skipped batches, such as batches with a non-finite loss."""
         self.loss_sum = 0.0
         """Sum of loss * examples over the steps."""
         self.data_s = 0.0
@@ -70,9 +70,9 @@ class StepClock:
         self.elapsed_s = 0.0
         """The thread's total time; set when it ends."""
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
-        """The last batches."""
+        """The outcomes of the last batches."""
         self.ended_at = 0.0
-        """End of the last step that the script took itself, by `perf_counter`; 0 if none."""
+        """When the last step that the script took itself ended (`perf_counter`), at first 0."""
 
     def count(
         self,
@@ -85,9 +85,9 @@ class StepClock:
         loss: float | None = None,
         is_skipped: bool = False,
     ) -> None:
-        """Count a step that a script took itself; times are from `perf_counter`.
+        """Count a step that the script took itself; times are from `perf_counter`.
 
-        The time since the last such step counts as elapsed, and hence as "other", since it is
+        The time since the last step is added to the elapsed time, and hence to "other", since it is
         unknown what a script does between its steps.
         """
         self.pull_s += entered - begun
@@ -173,7 +173,7 @@ class TimeShares:
 
     @staticmethod
     def of(clock: StepClock, wait_s: float) -> TimeShares:
-        """Build from a clock and the part of its hand-over time that the mode spent waiting."""
+        """Build the times from a clock and the part of its hand-over time that the mode waited."""
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
         known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(

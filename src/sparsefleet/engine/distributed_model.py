@@ -66,11 +66,12 @@ class DistributedModel:
 
     Nothing is sent before `start()`. Dense parameters become views of flat buffers.
 
-    name: identifies this training run among the workers; each run has its own.
+    name: identifies this training run among the workers; each run has its own name.
     connect_s: seconds to wait for servers to start.
     wire_dtype: number format on the network; see `RemoteStoreConfig`.
-    track_dirty: whether tables track changed rows, which lets a save contain only those.
-    placement: where dense parameters live and who updates them; None means the store.
+    track_dirty: whether tables track changed rows, so that a save can contain only those rows.
+    placement: where dense parameters live and who updates them; None means that they live in the
+        store, which updates them.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
@@ -149,9 +150,9 @@ class DistributedModel:
         self._incarnation = Incarnation()
         self._shared_at = 0
         self.succession: Succession | None = None
-        """The state left for a process that replaces this worker; None if it is never replaced."""
+        """The state for a process that replaces this worker; None if workers are not replaced."""
         self.replacement: RankReplacement | None = None
-        """How lost ranks are replaced; None if losing one ends the job."""
+        """Replaces lost ranks; None if losing a rank ends the job."""
         self.left_out: dict[int, LeftOut] = {}
         """Data of lost workers that nobody has trained on, by worker."""
         self._tables: dict[str, TableSpec] = {}
@@ -169,26 +170,28 @@ class DistributedModel:
 
     @property
     def device(self) -> torch.device | None:
-        """Return the device for batches, or None to keep them on the CPU; available after
-        `start()`.
+        """Return the device for batches, or None to keep batches on the CPU.
+
+        Available after `start()`.
         """
         return self.placement.device
 
     @property
     def board(self) -> Board:
-        """Return the board for notes between workers, on the servers if any; available after
-        `start()`.
+        """Return the board where workers leave notes for each other; available after `start()`.
+
+        If there are servers, the board is on the servers.
         """
         return require_started(self._board)
 
     @property
     def mode(self) -> Mode:
-        """Return the mode, which decides when updates are exchanged; available after `start()`."""
+        """Return the mode, which decides when updates are sent; available after `start()`."""
         return require_started(self._mode)
 
     @property
     def meeting(self) -> Meeting:
-        """Return the meeting with the other workers; available after `start()`."""
+        """Return the meeting, where the workers synchronize; available after `start()`."""
         return require_started(self._meeting)
 
     @property
@@ -263,12 +266,12 @@ class DistributedModel:
                 self._steps += mode.steps_of_schedule
 
     def close(self) -> None:
-        """Finish and close connections. Tables in this process stay with the model."""
+        """Finish and close the connections. The model keeps tables that live in this process."""
         WORKER.release(self)
         store, self._store = self._store, None
         try:
             self.finish()
-            if store is not None and not self._failed:  # a failed worker counts as lost
+            if store is not None and not self._failed:  # the others treat a failed worker as lost
                 if self.succession is not None:
                     self.succession.closes()
                 self.meeting.leave()
@@ -283,7 +286,7 @@ class DistributedModel:
         self.mode.flush()
 
     def settle(self) -> None:
-        """Flush on all workers; the local parameters then include what any worker handed over.
+        """Flush on all workers; the local parameters then include the updates of every worker.
 
         Must be called by all workers.
         """
@@ -327,11 +330,12 @@ class DistributedModel:
         place: Place | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
-        """Return a training step. Run forward and backward inside it; gradients are sent when it
-        ends.
+        """Return a training step. Run forward and backward inside the step.
+
+        Gradients are sent when the step ends.
 
         batch: any nested structure of tensors. If given, the rows for all its ids are fetched in
-        one request per server, once a first batch has shown which ids go where.
+        one request per server, once a first batch has shown which ids each table looks up.
         pulled: rows that `prefetch` or the previous step fetched for this batch.
         lookups: predicts the lookups of a batch; None uses the plans this model has learned.
         ahead, place, origin: see `Step`.
@@ -363,8 +367,9 @@ class DistributedModel:
         )
 
     def prefetch(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
-        """Pull the rows of a later batch. Return None if the mode needs fresh rows or there is no
-        plan.
+        """Pull the rows for a later batch.
+
+        Return None if the mode needs fresh rows, or if the lookups of the batch are not known.
         """
         may = self.mode.may_prefetch and not self.mode.needs_fresh_rows
         found = (lookups or self.plans).lookups(batch) if may else None
@@ -373,7 +378,7 @@ class DistributedModel:
     def plan_ahead(self, batch: Any, lookups: LookupSource | None = None) -> PulledRows | None:
         """Return the lookups of a later batch, without rows, for `ReadAhead`.
 
-        Return None if the mode does not return rows or there is no plan.
+        Return None if the mode does not return rows, or if the lookups are not known.
         """
         found = (lookups or self.plans).lookups(batch) if self.mode.brings_rows else None
         return plan_rows(found) if found else None
@@ -429,8 +434,8 @@ class DistributedModel:
         """Write the model and its tables with all optimizer state; call it on one worker.
 
         Returns when the checkpoint is committed. Updates that other workers hand over in the
-        meantime may or may not be in it; for a consistent save see `Trainer.save`. only: selects
-        what to save, by name.
+        meantime may or may not be in the checkpoint; for a consistent save, see `Trainer.save`.
+        only: selects what to save, by name.
         """
         self.flush()
         save = ModelSave(self, directory, schedule_steps=self.schedule_steps, only=only)
@@ -444,10 +449,11 @@ class DistributedModel:
         only: Predicate | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Load a checkpoint of `save`. Must be called by all workers; the first one loads.
+        """Load a checkpoint written by `save`. Must be called by all workers; the first one loads.
 
-        A schedule resumes at its position here or in the checkpoint, whichever is further. only:
-        selects what to load, by name. On an error, nothing has changed and all workers raise it.
+        A schedule resumes at its current position or at the one in the checkpoint, whichever is
+        further. only: selects what to load, by name. If loading fails, nothing has changed, and all
+        workers raise the error.
         """
         self.finish()
         self.placement.load(self, LoadRequest(directory, only, storage_options))
@@ -455,7 +461,7 @@ class DistributedModel:
         self.start()
 
     def make_publisher(self, config: PublishConfig) -> Publisher:
-        """Return a publisher of this model, as updates to the export in `config.model`."""
+        """Return a publisher that writes this model as updates to the export in `config.model`."""
         from sparsefleet.engine.publishing import make_publisher
 
         return make_publisher(self, config)
@@ -469,8 +475,9 @@ class DistributedModel:
         set_random_state(state)
 
     def collect(self) -> None:
-        """Send state that only other workers have to the first one before a save. Must be called by
-        all workers.
+        """Before a save, send state that only other workers have to the first worker.
+
+        Must be called by all workers.
         """
         self.placement.collect()
 
@@ -479,11 +486,11 @@ class DistributedModel:
         return self.placement.notes_to_save(self.mode, self.groups)
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:
-        """Restore the data of `notes_to_save` from a checkpoint that is being loaded."""
+        """Restore the data that `notes_to_save` put into the checkpoint that is being loaded."""
         self.placement.take_notes(notes)
 
     def fitted(self, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the tensors of a checkpoint in the form that this worker needs."""
+        """Return the tensors in a checkpoint in the form that this worker needs."""
         return self.placement.fitted(tensors, self.role.index)
 
     # -- for placements -----------------------------------------------------------------------
@@ -494,16 +501,16 @@ class DistributedModel:
         return self._steps
 
     def continue_schedule(self, steps: int) -> None:
-        """Resume the schedule at this step, unless it is already past it."""
+        """Resume the schedule at this step, unless the schedule is already past it."""
         self._steps = max(self._steps, steps)
 
     def write_dense(self) -> None:
-        """Write the dense parameters of this worker to the store."""
+        """Write this worker's dense parameters to the store."""
         for group in self._native_groups():
             self.store.write_dense(group.table, self.flat.arrays[group.table])
 
     def fetch_dense(self) -> None:
-        """Overwrite the dense parameters of this worker with the store's."""
+        """Overwrite this worker's dense parameters with those in the store."""
         for group in self._native_groups():
             self.store.pull_dense(group.table, out=self.flat.arrays[group.table])
 
@@ -540,7 +547,7 @@ class DistributedModel:
         )
 
     def _take_over(self) -> TakenOver | None:
-        """Continue where the previous process stopped, if there was one."""
+        """Continue where the previous process of this worker stopped, if there was one."""
         if self.succession is None:
             return None
         is_hybrid = isinstance(mode_config(self._mode_like), HybridConfig)

@@ -48,7 +48,7 @@ _STOP_S = 60.0  # maximum wait for a call in progress
 class PassView:
     """A running pass as seen from outside its threads, for displays that poll it.
 
-    Polling costs training threads nothing but the interpreter's time.
+    Polling slows training threads down only by the interpreter time that it needs.
     """
 
     epoch: int
@@ -78,7 +78,7 @@ class PassResult:
     skipped: int
     seconds: float
     loss: float
-    """Mean loss per example, each computed before learning from it."""
+    """Mean loss per example, computed for each example before the model learns from it."""
     reading: ReaderStats | None
     """Reading statistics for the pass; None if the data keeps no counts."""
     time_shares: TimeShares
@@ -145,13 +145,13 @@ class EpochEnded(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A checkpoint is committed. Emitted in the first worker, which writes it."""
+    """A checkpoint is committed. Emitted in the first worker, which writes checkpoints."""
 
     path: str
     step: int
     """Number of batches that all workers together have trained on."""
     is_full: bool
-    """False if it contains only the rows changed since the previous one."""
+    """False if the checkpoint contains only the rows changed since the previous checkpoint."""
     seconds: float
 
 
@@ -163,7 +163,7 @@ class SaveFailed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Training stops with an error, which is raised after all subscribers have seen this."""
+    """Training stops with an error, which is raised after all subscribers have seen this event."""
 
     error: BaseException
 
@@ -171,19 +171,19 @@ class Failed(NamedTuple):
 class WorkerLost(NamedTuple):
     """A worker was missing when the others synchronized, and they continue without it.
 
-    It cannot return, since the servers reject a lost worker until the job is restarted.
+    The lost worker cannot return, since the servers reject it until the job is restarted.
     """
 
     rank: int
 
 
 class FitEnded(NamedTuple):
-    """All epochs are finished, or training was ended early. Everything handed over is applied."""
+    """All epochs are finished, or training was ended early. All updates are applied."""
 
     epochs: int
     """Number of epochs finished over all runs of this `fit`."""
     was_stopped: bool
-    """Whether a subscriber requested an early end."""
+    """Whether a subscriber asked to end training early."""
 
 
 Event = (
@@ -270,7 +270,7 @@ class Events:
         while self.posted:
             try:
                 event = self.posted.popleft()
-            except IndexError:  # a different thread took the last one
+            except IndexError:  # a different thread took the last event
                 return
             self.emit(event)
 
@@ -298,7 +298,7 @@ class Attendance:
             self.lose(rank)
 
     def lose(self, rank: int) -> None:
-        """Report a lost worker, unless already reported."""
+        """Report a lost worker, unless it was already reported."""
         if rank in self._present:
             self._present.remove(rank)
             _log.warning("worker %d is lost; the others continue without it", rank)
@@ -331,7 +331,7 @@ class Periodic:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the calls, and wait for a running one. Idempotent."""
+        """End the calls, and wait for a call in progress. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)

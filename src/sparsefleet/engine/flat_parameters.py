@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 
 class FlatParameters:
-    """Moves parameters into flat float32 buffers and makes them views of these.
+    """Moves parameters into flat float32 buffers and makes them views of these buffers.
 
     The model and all its replicas immediately see writes to ``arrays``, so threads share one set of
     parameters. Each replica has its own parameter objects, because autograd then counts versions
@@ -51,7 +51,7 @@ class FlatParameters:
     def adopt(self, table: str, array: Floats, models: Iterable[nn.Module] = ()) -> None:
         """Make `array` (float32[P]) hold the values from now on.
 
-        models: existing replicas whose parameters also become views of it.
+        models: existing replicas whose parameters also become views of `array`.
         """
         array[:] = self.arrays[table]
         for model in (self._model, *models):
@@ -85,7 +85,7 @@ class FlatParameters:
 class Replicas:
     """Models over the same parameters, one per thread; the first is the model itself. Thread-safe.
 
-    spares_model: torch steps the model's own parameters, so threads use only copies.
+    spares_model: whether torch steps the model's own parameters, so that threads must use copies.
     """
 
     def __init__(self, flat: FlatParameters, model: nn.Module, *, spares_model: bool) -> None:
@@ -97,7 +97,7 @@ class Replicas:
         self._parameters = {id(model): flat.parameters_of(model)}
 
     def first(self, count: int) -> list[nn.Module]:
-        """Return `count` replicas; repeated calls return the same ones."""
+        """Return `count` replicas; repeated calls return the same objects."""
         begin = 1 if self._spares_model and count > 1 else 0
         with self._lock:
             while len(self.all) < begin + count:
@@ -114,8 +114,8 @@ class Replicas:
 def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Floats]:
     """Return dense table -> flat gradient, float32[P]; empty if no parameter has a gradient.
 
-    Clears the gradients of the parameters. A missing gradient counts as zero if any other parameter
-    of its table has one.
+    Clears the gradients of the parameters. A missing gradient is treated as zero if any other
+    parameter of its table has a gradient.
     """
     return {table: join(parts) for table, parts in take_gradient_parts(parameters).items()}
 
@@ -125,7 +125,7 @@ def take_gradient_parts(
 ) -> dict[str, list[Floats]]:
     """Return each table's gradient as one flat array per parameter, without a copy.
 
-    Otherwise like `take_gradients`.
+    Missing gradients are handled as in `take_gradients`.
     """
     taken: dict[str, list[Floats]] = {}
     for table, members in parameters.items():

@@ -1,10 +1,10 @@
 """Trains on data left by lost workers, in a job that continues without them.
 
 After each pass, the remaining workers agree on who is lost and divide the unfinished data, which is
-the part that no server, or not every server, has applied. A worker that takes over such data
-continues to track it: the batches have their own streams, in the session of the worker that trains
-on them. It also takes over the lost worker's session, so a process that was only presumed lost is
-rejected when it comes back.
+the data that not all servers have applied. A worker that takes over such data continues to track
+it: the batches have their own streams, in the session of the worker that trains on them. The worker
+also takes over the lost worker's session, so the servers reject a process that was only presumed
+lost when it comes back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LeftBehind", "LeftOut", "LostData", "add_left_out", "raise_left_out"]
 
 _log = logging.getLogger("sparsefleet.engine")
-_FILES = 2**40  # streams for one worker's data, more than it has files
+_FILES = 2**40  # number of streams for one worker's data, which exceeds its number of files
 
 
 class LeftOut(NamedTuple):
@@ -41,7 +41,7 @@ class LeftOut(NamedTuple):
     """
 
     number: int | None
-    """None if unknown, because the length of the data is unknown."""
+    """None if the length of the data is unknown."""
     unit: str
     why: str
 
@@ -68,7 +68,7 @@ class LeftBehind:
         self._start = start
 
     def begin(self) -> BatchFeed | None:
-        """Return its batches, or None if no worker can read them."""
+        """Return the batches that are left, or None if no worker can read them."""
         return None if self._source is None else self._source.begin_pass(self._start)
 
 
@@ -85,8 +85,10 @@ class LostData:
         """The lost workers whose data is skipped in this pass."""
 
     def divide(self, epoch: int) -> tuple[bool, int | None]:
-        """Return whether any data of lost workers is left in this pass, and the worker whose data
-        this one takes over, if any. Must be called by all workers, after the pass.
+        """Return whether any data of lost workers is left in this pass.
+
+        Also return the worker whose data this worker takes over, if any. Must be called by all
+        workers, after the pass.
         """
         role, meeting = self._distributed.role, self._distributed.meeting
 
@@ -96,7 +98,9 @@ class LostData:
             left_out = {rank: done for each in reported for rank, done in each["left_out"].items()}
             lost = sorted(set(range(role.worker_num)) - set(present))
             left = [rank for rank in lost if self._note(epoch, rank, "done") is None]
-            takes = dict(zip(left, present, strict=False))  # one per worker; the rest come later
+            takes = dict(
+                zip(left, present, strict=False)
+            )  # one lost worker for each remaining worker; the rest come later
             return json.dumps({"present": present, "takes": takes, "left_out": left_out}).encode()
 
         mine = {"rank": role.index, "left_out": self.left_out}
@@ -110,8 +114,9 @@ class LostData:
         return bool(takes), own[0] if own else None
 
     def take(self, rank: int, epoch: int, source: BatchSource) -> LeftBehind:
-        """Take over a lost worker's data. source: this worker's own data, which is read the same
-        way.
+        """Take over a lost worker's data.
+
+        source: this worker's own data; the lost worker's data is read in the same way.
         """
         record = WorkerRecord(self._distributed.board, self._who(rank)).read() or {}
         takers = json.loads(self._note(epoch, rank, "takers") or b"[]")
@@ -150,7 +155,7 @@ class LostData:
         return LeftBehind(rank, theirs, start)
 
     def finished(self, left: LeftBehind, epoch: int) -> None:
-        """Called when all of the data is trained on and applied, or no worker can read it."""
+        """Record that the data is trained on and applied, or that no worker can read it."""
         self._put(epoch, left.rank, "done", b"")
 
     def _adopt(self, by_server: Sequence[Sequence[DataMark]], base: int) -> None:
@@ -230,7 +235,7 @@ def add_left_out(so_far: dict[int, LeftOut], more: Mapping[int, LeftOut]) -> Non
 
 
 def raise_left_out(left_out: dict[int, LeftOut]) -> None:
-    """Raise PeerLostError for records that were not trained on; once, when all else is done."""
+    """Raise PeerLostError if data was not trained on. Call it once, at the end of training."""
     which = "; ".join(f"worker {rank}, {each}" for rank, each in left_out.items())
     left_out.clear()
     raise PeerLostError(

@@ -1,7 +1,7 @@
-"""A model in a checkpoint: dense parameters by name, their optimizer state, and its tables.
+"""Saves and loads a model: dense parameters by name, their optimizer state, and the tables.
 
-A parameter's state is stored next to it as `<parameter>/<name of the state>`; state with one float
-for all elements, such as Adam's step, is repeated for each element, as on servers.
+A parameter's state is stored next to it as `<parameter>/<name of the state>`. As on servers, state
+with one float for all elements, such as Adam's step, is repeated for each element.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class ModelSave:
     schedule_steps: steps of the learning-rate schedule.
     user_notes: JSON stored in the manifest for the caller; see `read_user_notes`.
     only: selects what to save; None means everything.
-    generation: the generation of the series that it belongs to. For base, track, storage_options
-        and timeout_s, see `StoreSave`.
+    generation: the generation of the checkpoint's series.
+
+    For base, track, storage_options and timeout_s, see `StoreSave`.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class ModelSave:
         reports: Sequence[WorkerReport],
         **how: Any,
     ) -> ModelSave:
-        """Create a save that stores the position of each worker by rank; `how` holds the other
-        arguments of the class.
+        """Create a save that stores the position of each worker by rank.
+
+        `how` holds the other arguments of the class.
         """
         return cls(
             distributed,
@@ -109,7 +111,7 @@ class ModelSave:
     def open(self) -> None:
         """Take the snapshot. Everything handed over must be applied, and no worker may train.
 
-        This is quick and touches no file.
+        Taking the snapshot is quick and touches no file.
         """
         self._own = self._tensors.copy_own(self._only)
         self._tables.open()
@@ -154,18 +156,18 @@ class LoadRequest:
 
     directory: str | os.PathLike[str]
     only: Predicate | None = None
-    """Selects what to load, by name. None means everything; the checkpoint must then hold nothing
-    else.
+    """Selects what to load, by name. If None, everything is loaded, and the checkpoint must hold
+    exactly what the model has.
     """
     storage_options: Mapping[str, Any] | None = None
     """Options for fsspec."""
 
 
 def load_model(distributed: BoundModel, request: LoadRequest, *, with_tables: bool = True) -> int:
-    """Load a checkpoint of `ModelSave` in one worker; return the number of schedule steps.
+    """Load a checkpoint written by `ModelSave` in one worker; return the number of schedule steps.
 
-    Nothing changes unless the whole checkpoint fits and is intact. with_tables: False if a
-    different worker loads the tables.
+    Nothing changes unless the whole checkpoint fits the model and is intact. with_tables: False if
+    a different worker loads the tables.
     """
     path, only = absolute_path(request.directory), request.only
     checkpoint = Checkpoint.open(path, dict(request.storage_options or {}) or None)
@@ -186,7 +188,7 @@ def load_model(distributed: BoundModel, request: LoadRequest, *, with_tables: bo
 
 
 def read_user_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the notes that a checkpoint keeps for its user, or {} if it is missing or has none."""
+    """Return the user's notes in a checkpoint, or {} if it has no notes or does not exist."""
     try:
         manifest = Checkpoint.open(absolute_path(path)).manifest
     except CheckpointMissingError:

@@ -1,4 +1,4 @@
-"""A model's dense tensors by name, both in tables of the store and local to this process."""
+"""A model's dense tensors by name, both those in the store's tables and those in this process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ModelTensors:
         return copies
 
     def take_own(self, arrays: Mapping[str, NDArray[Any]], only: Callable[[str], bool]) -> None:
-        """Overwrite these tensors with arrays of the same names and shapes."""
+        """Overwrite the tensors with these arrays, which have the same names and shapes."""
         parameters = dict(self._model.named_parameters())
         with torch.no_grad():
             for name, tensor in self._own().items():
@@ -125,11 +125,11 @@ class FrozenState:
         )
 
     def take(self, values: bytes) -> None:
-        """Overwrite them with the values of a worker that has the same model."""
+        """Overwrite the buffers and parameters with those of a worker that has the same model."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in self._tensors]
         if len(values) != sum(sizes):
             raise ConfigError(
-                f"the model's buffers and frozen parameters have {sum(sizes)} bytes, but "
+                f"the model's buffers and frozen parameters have {sum(sizes)} bytes here, but "
                 f"{len(values)} on the first worker: all workers must create the same model"
             )
         begin = 0

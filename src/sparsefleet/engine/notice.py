@@ -1,10 +1,10 @@
 """Preemption: a process that is asked to end hands its training over to another process.
 
-The notice is SIGTERM. Under a launcher, SIGTERM is a notice only if the launcher's file exists,
-since it also sends SIGTERM to end a failed job. There are two ways to hand over. With checkpoints,
-all workers pause after the same step and save one. With servers whose state the launcher keeps
-(`--state-dir`), each worker finishes its step and sends its gradients; the servers then know which
-data was trained on.
+A process is asked to end with SIGTERM. Under a launcher, SIGTERM means this only if the launcher's
+notice file exists, since the launcher also sends SIGTERM to end a failed job. There are two ways to
+hand over. With checkpoints, all workers pause after the same step and save a checkpoint. With
+servers whose state the launcher keeps (`--state-dir`), each worker finishes its step and sends its
+gradients; the servers then know which data was trained on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STEP_S = 3.0  # by default, a launcher allows 10 s in total
 
 
 class HandedOver(SystemExit):
-    """Ends the process with exit code 75, which asks for it to be started elsewhere."""
+    """Ends the process with exit code 75, which asks the launcher to start it elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(os.EX_TEMPFAIL)
@@ -48,8 +48,8 @@ class Notice:
     """Tracks, while open, whether this process was asked to end.
 
     is_heeded: if False, SIGTERM ends the process at once, which is the default action.
-    may_abort: whether a slow step, such as one waiting for a worker that has already ended, may be
-        abandoned; servers track what was applied.
+    may_abort: whether to abandon a slow step, such as a step that waits for a worker that has
+        already ended. Nothing is lost, since servers track what was applied.
     """
 
     def __init__(self, *, is_heeded: bool, may_abort: bool) -> None:
@@ -98,7 +98,7 @@ class Notice:
             return
         self._handles = False
         if not isinstance(error, HandedOver):
-            # Set it in C first, since Python would drop a signal that arrives while it replaces its
+            # Set the C handler first: Python would drop a signal that arrives while it replaces its
             # handler.
             ctypes.CDLL(None).signal(signal.SIGTERM, None)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -110,8 +110,9 @@ class Notice:
             raise HandedOver
 
     def heed(self) -> None:
-        """Raise `HandedOver` if this process should hand over; call it when nothing is left to
-        send.
+        """Raise `HandedOver` if this process should hand over.
+
+        Call it when nothing is left to send.
         """
         if self._handles and self._is_given:
             raise HandedOver
@@ -158,7 +159,9 @@ class HandoverPauses:
         """Send this worker's pending gradients and end it; the servers have the rest."""
         try:
             self._distributed.flush()
-        except SparseFleetError as error:  # same as being killed; nothing is lost
+        except (
+            SparseFleetError
+        ) as error:  # the same happens if the worker is killed; nothing is lost
             _log.warning(
                 "some gradients were not sent; their data will be trained on again: %s", error
             )

@@ -49,8 +49,8 @@ class StorePlacement:
     """Keeps dense parameters in tables of the store, which updates them; workers fetch the values.
 
     With the other placement, `RankPlacement`, every worker holds and steps all parameters. A
-    `DistributedModel` calls its placement at each point where the two differ. Methods take the
-    model as `bound`; a placement stores only its own state.
+    `DistributedModel` calls its placement at each point where the two placements differ. Methods
+    take the model as `bound`; a placement stores only its own state.
     """
 
     # -- made with the model -------------------------------------------------------------------
@@ -90,7 +90,7 @@ class StorePlacement:
     def table_default(
         self, groups: Sequence[DenseGroup], optimizer: OptimizerLike
     ) -> optim.Optimizer | None:
-        """Return the optimizer for tables without one, or None if only torch implements it."""
+        """Return the optimizer for tables that have none, or None if only torch implements it."""
         if groups:
             return groups[0].optimizer
         if isinstance(optimizer, torch.optim.Optimizer):  # all of its parameters are frozen
@@ -125,8 +125,9 @@ class StorePlacement:
         return None
 
     def write_first_values_once(self, bound: DistributedModel) -> None:
-        """Write the initial values, unless a previous process did, in which case others may already
-        train.
+        """Write the initial values, unless a previous process of this worker has written them.
+
+        In that case, other workers may already be training.
         """
         note = f"first-values/{bound.meeting.name}"
         try:
@@ -197,8 +198,9 @@ class StorePlacement:
         bound.continue_schedule(load_model(bound, request, with_tables=with_tables))
 
     def collect(self) -> None:
-        """Send state that only other workers have to the first one before a save. Must be called by
-        all workers.
+        """Before a save, send state that only other workers have to the first worker.
+
+        Must be called by all workers.
         """
 
     def notes_to_save(self, mode: Mode, groups: Sequence[DenseGroup]) -> dict[str, Any]:
@@ -207,10 +209,10 @@ class StorePlacement:
         return {}
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:
-        """Restore the data of `notes_to_save` from a checkpoint that is being loaded."""
+        """Restore the data that `notes_to_save` put into the checkpoint that is being loaded."""
 
     def fitted(self, tensors: dict[str, NDArray[Any]], rank: int) -> dict[str, NDArray[Any]]:
-        """Return the tensors of a checkpoint in the form that worker `rank` needs."""
+        """Return the tensors in a checkpoint in the form that worker `rank` needs."""
         del rank
         return tensors
 
@@ -219,7 +221,7 @@ def warn_of_older_tables(store: Store, tables: Iterable[str]) -> None:
     """Log a warning if servers still hold rows of these tables from an earlier job.
 
     Servers that were started by hand outlive a job, and the next job would silently continue with
-    its rows. Rows that a server loaded on startup count as this job's. Call it on one worker.
+    its rows. Rows that a server loaded on startup belong to this job. Call it on one worker.
     """
     try:
         before = store.get_note(_JOB_NOTE).decode()

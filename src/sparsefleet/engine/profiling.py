@@ -1,4 +1,4 @@
-"""Profiles some steps across all processes, as a trace for Chrome and Perfetto."""
+"""Profiles some steps in all processes and writes a trace for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProfileConfig:
     """The JSON file that the first worker writes after the first epoch."""
 
     skip_steps: int = 10
-    """Steps that each thread takes before profiling starts; the first ones create rows."""
+    """Steps that each thread takes before profiling starts, since the first steps create rows."""
 
     steps: int = 30
     """Number of steps to profile in each thread."""
@@ -50,7 +50,7 @@ class ProfileConfig:
 
 
 def as_profile(value: object) -> ProfileConfig | None:
-    """Return a setting as a config; a path gets the default settings."""
+    """Return a setting as a config; for a path, a config with default settings."""
     if value is None or isinstance(value, ProfileConfig):
         return value
     if isinstance(value, (str, os.PathLike)):
@@ -63,8 +63,8 @@ def as_profile(value: object) -> ProfileConfig | None:
 class Profiler:
     """Records the steps of one `fit`. All workers must have one with the same settings.
 
-    The parts of a step come from the clocks that its thread keeps anyway; they are drawn back to
-    back, up to the end of the step.
+    The durations of the parts of a step come from the clock of its thread; the trace shows the
+    parts back to back, up to the end of the step.
     """
 
     def __init__(self, config: ProfileConfig, distributed: BoundModel) -> None:
@@ -102,7 +102,7 @@ class Profiler:
         now = {part: float(getattr(clock, part)) for part in _PARTS}
         before = self._before.get(place.thread)
         self._before[place.thread] = now
-        if before is None:  # the step before the first profiled one
+        if before is None:  # the step before the first profiled step
             self._ask_servers()
             return
         self._draw(place.thread, place.step, {part: now[part] - before[part] for part in _PARTS})

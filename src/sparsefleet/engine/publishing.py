@@ -27,9 +27,10 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 class Publishing:
-    """Takes the changes and writes them in the background; the first worker does this for all.
+    """Writes a model's changes in the background; the first worker does this for all workers.
 
-    A failed update is logged and included in the next one; training continues. Not thread-safe.
+    A failed update is logged, and the next update includes its changes; training continues. Not
+    thread-safe.
     """
 
     def __init__(self, distributed: BoundModel, config: PublishConfig) -> None:
@@ -44,7 +45,7 @@ class Publishing:
         All workers must be paused, and all their updates applied.
         """
         if self._writer is not None and self._writer.is_alive():
-            return "skipped: the previous one is still being written"
+            return "skipped: the previous update is still being written"
         self.wait()
         begun = time.monotonic()
         try:
@@ -60,7 +61,7 @@ class Publishing:
     def wait(self) -> None:
         """Block until the current update is published or has failed."""
         if self._writer is not None:
-            self._writer.join()  # it ends, since every call in it has a deadline
+            self._writer.join()  # the thread ends, since every call in it has a deadline
             self._writer = None
 
     def close(self) -> None:
@@ -139,9 +140,7 @@ class TrainedTables:
         self._removed: dict[str, float] = {}
 
     def has_lost_track(self) -> bool:
-        """Return whether changes may be missing, since removed rows and restarted servers are not
-        tracked.
-        """
+        """Return whether changes may be missing because rows were removed or servers restarted."""
         return self._compares_always or self._removed != self._count_removed()
 
     def take_changes(self) -> dict[str, list[tuple[Keys, Floats]]]:
@@ -155,12 +154,13 @@ class TrainedTables:
             for table in self._tables:
                 self._store.watch_changes(table)
                 for _ in self._store.take_changes(table):
-                    pass  # they are among the rows that are read now
+                    pass  # these changes are among the rows that are read now
         return {table: _keys_and_values(self._store.rows(table)) for table in self._tables}
 
     def dense(self) -> dict[str, NDArray[Any]]:
-        """Implement `TrainedModel`; returns the dense tensors in the store and those kept only
-        here.
+        """Implement `TrainedModel`; return all dense tensors.
+
+        Some are in the store, others only in this process.
         """
         distributed = self._distributed
         found: dict[str, NDArray[Any]] = distributed.tensors.copy_own(self._is_wanted)
@@ -202,7 +202,7 @@ class TrainedTables:
 
 
 def _dense_names(distributed: BoundModel, export: OpenedExport) -> dict[str, str]:
-    """Return name in the export -> name in the model; tied tensors have several names."""
+    """Map each name in the export to a name in the model; tied tensors have several names."""
     shapes = distributed.tensors.shapes()
     model = distributed.model
     state: dict[str, Any] = dict(model.named_parameters(remove_duplicate=False))

@@ -23,7 +23,7 @@ __all__ = ["KeptRandom", "random_state", "set_random_state"]
 def random_state() -> dict[str, Any]:
     """Return the state of torch's, Python's and NumPy's generators, for JSON.
 
-    Threads share them, so their order is deterministic only with one training thread.
+    Threads share the generators, so their results are reproducible only with one training thread.
 
     >>> before = random_state()
     >>> drawn = torch.rand(3)
@@ -74,9 +74,9 @@ _EMPTY = _HEAD.pack(0, 0)
 
 
 class KeptRandom:
-    """The generator's state before the latest batch of a pass and before the next. Not thread-safe.
+    """Keeps torch's generator states before the latest and the next batch. Not thread-safe.
 
-    path: the file; readable only by this user. epoch: the pass.
+    path: the file that holds the states; only this user can read it. epoch: the number of the pass.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/random"
@@ -109,7 +109,7 @@ class KeptRandom:
             self._keep(batch)
 
     def end(self, batch: int) -> None:
-        """Keep the state for the next batch, before this one is sent."""
+        """Keep the state for the next batch, before the gradients of this batch are sent."""
         self._keep(batch + 1)
 
     def close(self) -> None:
@@ -120,7 +120,9 @@ class KeptRandom:
 
     def _keep(self, batch: int) -> None:
         at = batch % 2 * self._size
-        self._memory[at : at + _HEAD.size] = _EMPTY  # the content after it is complete or absent
+        self._memory[at : at + _HEAD.size] = (
+            _EMPTY  # once this is written, the content is complete or absent
+        )
         self._memory[at + _HEAD.size : at + self._size] = torch.get_rng_state().numpy().tobytes()
         self._memory[at : at + _HEAD.size] = _HEAD.pack(self._epoch, batch)
 

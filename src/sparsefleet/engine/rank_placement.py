@@ -53,7 +53,7 @@ __all__ = ["RankPlacement", "RankTensors"]
 
 _NOTE = "collective"
 Arrays = dict[str, NDArray[Any]]
-# Kind of optimizer -> torch's name for its state -> the tables' name for it.
+# Kind of optimizer -> torch's name for a part of its state -> the tables' name for that part.
 _TABLE_NAMES: dict[str, dict[str, str]] = {
     "sgd": {},
     "momentum": {"momentum_buffer": "buffer"},
@@ -73,8 +73,8 @@ _COUNTED = {"adadelta", "adagrad", "adam", "adamw", "adamax", "rmsprop"}
 class RankPlacement(StorePlacement):
     """The placement of mode "collective": a torch optimizer steps all dense parameters everywhere.
 
-    Rows are on servers or, without servers, complete in every worker. A `sparsefleet.optim`
-    description becomes the equivalent torch optimizer.
+    Rows are on servers; without servers, every worker has all rows. A `sparsefleet.optim`
+    description is converted to the equivalent torch optimizer.
 
     join: connects the workers; called when the model starts.
 
@@ -172,10 +172,10 @@ class RankPlacement(StorePlacement):
         return None if self.world.device.type == "cpu" else self.world.device
 
     def continues_without_lost(self) -> bool:
-        return False  # a sum over workers needs all of them
+        return False  # a sum over workers needs every worker
 
     def incarnation(self) -> Incarnation:
-        return Incarnation()  # a lost rank ends the job
+        return Incarnation()  # losing a rank ends the job
 
     def join(self, bound: DistributedModel) -> None:
         self._world = self._join()
@@ -323,7 +323,7 @@ class RankTensors(ModelTensors):
         self._others: Arrays = {}
 
     def gather(self, world: World) -> None:
-        """Send state that differs between workers to the first one; all workers must call it."""
+        """Send state that differs between workers to the first worker; all workers must call it."""
         self._rank = world.rank
         state = {name: array for name, array in self._named(_everything).items() if "/" in name}
         gathered = world.all_gather_bytes(save(state) if state and world.rank else b"")
@@ -339,8 +339,9 @@ class RankTensors(ModelTensors):
         return self._named(only) | others
 
     def fitted(self, arrays: Mapping[str, NDArray[Any]], rank: int) -> Arrays:
-        """Return a checkpoint's arrays by torch's names, taking worker `rank`'s own if workers
-        differ.
+        """Return a checkpoint's arrays by torch's names.
+
+        State that differs between workers is that of worker `rank`.
 
         Raises CheckpointMismatchError if the state belongs to a different optimizer.
         """
@@ -383,8 +384,9 @@ def _names_of(described: optim.Optimizer) -> dict[str, str]:
 def _for_torch(
     name: str, described: optim.Optimizer | None, state: Mapping[str, NDArray[Any]]
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the state by torch's names; empty if there is none, in which case the optimizer starts
-    fresh.
+    """Return the state by torch's names.
+
+    If the checkpoint has none, return an empty dict; the optimizer then starts fresh.
     """
     if described is None or not state:
         return state

@@ -1,11 +1,11 @@
-"""Replaces a lost rank, while the others keep their processes and one of them sends its state.
+"""Replaces a lost rank with a new process; the other ranks keep theirs, and one sends its state.
 
-While all ranks are in a pass over their data, a killed rank interrupts a step of the others. They
-drop their connections and wait for the process that the launcher starts as a replacement. All
-connect again, and the rank that is furthest ahead, by at most one step, sends its state:
-parameters, optimizer state and position in the training run. The new process skips the batches that
-its predecessor contributed; the others repeat the interrupted step, unless the furthest rank has
-completed it, since that step includes the gradients of all ranks.
+While all ranks are in a pass over their data, a killed rank interrupts the step of the others. The
+others drop their connections and wait for the process that the launcher starts as a replacement.
+Then all ranks connect again, and the rank that is furthest ahead, by at most one step, sends its
+state: parameters, optimizer state and position in the training run. The new process skips the
+batches that its predecessor contributed. The others repeat the interrupted step, unless the
+furthest rank has completed it; in that case, the state already includes the gradients of all ranks.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _POSITION, _OPTIMIZER = "position", "optimizer"
 class RankReplacement:
     """This rank's part in replacing lost ranks. Not thread-safe.
 
-    It works between the first batch of a pass and the end of the pass, in the first call to `fit`;
-    a rank lost at any other time ends the job. See docs/fault_tolerance.md.
+    Ranks can be replaced between the first batch of a pass and its end, in the first call to `fit`.
+    Losing a rank at any other time ends the job. See docs/fault_tolerance.md.
     """
 
     def __init__(self, bound: DistributedModel, world: World) -> None:
@@ -65,15 +65,16 @@ class RankReplacement:
         self._steps_before = 0
         self._found: dict[str, Any] = {}
         self.resumed: Resumed | None = None
-        """Where this process resumes if it replaces another; None once training has reached that
-        point.
+        """Where this process resumes if it replaces another process.
+
+        None once training has reached that point.
         """
 
     @staticmethod
     def of(
         bound: DistributedModel, world: World, strategy: CollectiveStrategy
     ) -> RankReplacement | None:
-        """Return an instance if this job replaces lost ranks; None if losing one ends the job."""
+        """Return an instance if this job replaces lost ranks, or None if losing a rank ends it."""
         is_simple = (
             strategy.local_sgd is None
             and not strategy.sync_batch_norm
@@ -116,7 +117,7 @@ class RankReplacement:
         return KeptRandom(str(path), epoch=self._progress.epoch + 1)
 
     def end_pass(self) -> None:
-        """Mark that losing this rank ends the job from now on."""
+        """Record that losing this rank ends the job from now on."""
         with contextlib.suppress(OSError):
             self._marker.unlink()
 
@@ -148,8 +149,9 @@ class RankReplacement:
     # -- the state of the furthest ---------------------------------------------------------------
 
     def catch_up(self) -> bool:
-        """In a new process, take the state from the others; return False in the first process of
-        its rank.
+        """In a process that replaces another, take the state from the other ranks.
+
+        Return False in the first process of a rank.
         """
         if not self._is_new:
             return False
@@ -175,7 +177,7 @@ class RankReplacement:
         return True
 
     def started(self, mode: Mode) -> None:
-        """Called when the mode of a new process has started."""
+        """Continue the mode of a process that replaces another, once the mode has started."""
         if self._found:
             self._continue(mode)
 
@@ -186,7 +188,7 @@ class RankReplacement:
         collective.training.load_state_dict(found["training"])
 
     def _share(self) -> None:
-        """Bring all ranks to the state of the furthest one. Must be called by all."""
+        """Bring all ranks to the state of the furthest rank. Must be called by all ranks."""
         bound, steps = self._bound, -1
         if not self._is_new:
             steps = _collective(bound.mode).training.num_steps
@@ -247,8 +249,9 @@ def _named(kind: str, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
-    """Return the state in a form for JSON; its tensors go into `found`, under names that start with
-    `name`.
+    """Return the state in a form for JSON.
+
+    Its tensors are added to `found`, under names that start with `name`.
 
     Dicts become lists of pairs, because the keys of an optimizer's state are numbers.
     """
@@ -267,7 +270,7 @@ def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
 
 
 def _put_tensors(state: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the argument of `_take_tensors`; tuples come back as lists."""
+    """Undo `_take_tensors`: return the state that was passed to it, with lists for tuples."""
     if isinstance(state, dict):
         if "tensor" in state:
             return tensors[state["tensor"]]

@@ -23,10 +23,10 @@ class RateSchedule:
     """The learning rate of every table at a given step.
 
     schedule: a torch scheduler, created for the dense optimizer and stepped once per training step,
-    or a function from the number of steps to a factor of the initial rate.
-    following: sparse tables that use the model's optimizer; they have the rate of its first group.
-    Tables with their own optimizer keep their rate.
-    torch_steps: also set the rates of the torch optimizer's groups.
+        or a function from the number of steps to a factor for the initial rate.
+    following: the sparse tables that use the model's optimizer; they have the rate of its first
+        parameter group. Tables with their own optimizer keep their rate.
+    torch_steps: whether to set the rates of the torch optimizer's groups too.
     """
 
     def __init__(

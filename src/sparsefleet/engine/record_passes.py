@@ -1,8 +1,8 @@
 """Reads the rest of a pass over files after the process that started it has ended.
 
-Several threads read files in any order, so such a batch is identified by its records, that is, by
+If several threads read files in any order, a batch is identified by its records, that is, by
 positions in files, which servers remember. A process that replaces another first reads the records
-that only some servers have applied, in separate batches, and then everything else.
+that only some servers have applied, in separate batches, and then all other records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MarkedBatches(Protocol):
     """One pass over batches that are identified by their records."""
 
     def take(self) -> Any:
-        """Return the next batch as `Taken`, or None at the end."""
+        """Return the next batch as `Taken`, or None at the end of the pass."""
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ class MarkedData(Protocol):
 
 
 def record_files(data: object) -> dict[str, int] | None:
-    """Return the number of each file whose records identify batches, or None if positions do."""
+    """Number the files whose records identify batches; return None if positions identify them."""
     found = data.record_files if isinstance(data, MarkedData) else None
     return None if found is None else {path: number for number, path in enumerate(found)}
 
@@ -65,8 +65,8 @@ def records_of(files: Mapping[str, int], marks: Iterable[FileMark]) -> tuple[Int
 class RecordPasses:
     """The rest of a pass, as an iterator of batches that tracks its position. Thread-safe.
 
-    start: the state of the data when the pass started. applied: the part of it that servers have
-    applied.
+    start: the state of the data when the pass started.
+    applied: the part of the pass that servers have applied.
     then: starts reading the part of the pass that the previous process had not started.
     """
 
@@ -106,7 +106,7 @@ class RecordPasses:
         return taken.batch
 
     def take(self) -> Taken | None:
-        """Return the next batch and its records, or None at the end."""
+        """Return the next batch and its records, or None at the end of the pass."""
         while True:
             if self._pass is None:
                 if not self._left and self._then is not None:
@@ -159,7 +159,7 @@ class RecordPasses:
 
 
 def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of the same reader in which these records also count as read."""
+    """Return a state of the same reader in which these records are marked as read, too."""
     records = {path: tuple(map(tuple, spans)) for path, spans in state.get("records", {}).items()}
     for path, spans in more["records"].items():
         for begin, end in spans:
@@ -170,7 +170,7 @@ def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_but(files: Sequence[str], only: Interval) -> dict[str, Any]:
-    """Return a state in which everything except these records counts as read."""
+    """Return a state in which everything except these records is marked as read."""
     rest = ((0, only.begin), (only.end, END_OF_FILE))
     spans = [[begin, end] for begin, end in rest if begin < end]
     others = [path for number, path in enumerate(files) if number != only.file]
@@ -178,5 +178,5 @@ def _all_but(files: Sequence[str], only: Interval) -> dict[str, Any]:
 
 
 def _only(files: Sequence[str], only: Interval) -> dict[str, Any]:
-    """Return a state in which only these records count as read."""
+    """Return a state in which only these records are marked as read."""
     return {"done": [], "records": {files[only.file]: [[only.begin, only.end]]}}

@@ -32,43 +32,44 @@ class CheckpointConfig:
     """
 
     directory: str | os.PathLike[str]
-    """Each checkpoint is a subdirectory `step-<number>`. All servers and worker 0 must have access
-    under this name, through a shared file system or a URL that fsspec supports (`s3://...`).
+    """The directory of the series; each checkpoint is a subdirectory `step-<number>`. All servers
+    and worker 0 must be able to access it under this name, through a shared file system or a URL
+    that fsspec supports (`s3://...`).
     """
 
     job: str | None = None
-    """Names the job that the directory belongs to; other jobs neither resume from it nor save
-    there. Defaults to SPARSEFLEET_JOB, or to the script and a digest of its arguments, so name a
-    job whose arguments change between runs.
+    """The name of the job that owns the directory; other jobs neither resume from it nor save
+    there. Defaults to SPARSEFLEET_JOB, or to the script and a digest of its arguments, so set it if
+    a job's arguments change between runs.
     """
 
     every_steps: int | None = None
     """Save when a worker has taken this many steps since the last save. If threads step together
-    (sync, half_async, hybrid), their common step counts once.
+    (sync, half_async, hybrid), their common step is counted once.
     """
 
     every_s: float | None = None
-    """Save this many seconds after the last save, or sooner if `every_steps` says so."""
+    """Save this many seconds after the last save, or earlier if `every_steps` is reached."""
 
     each_epoch: bool = True
     """Save at the end of each epoch. The last epoch is always saved."""
 
     keep: int = 3
-    """Number of checkpoints to keep; older ones are removed unless a newer one builds on them."""
+    """Number of checkpoints to keep; older ones are removed, except those that newer ones need."""
 
     deltas_between_fulls: int = 0
-    """Number of saves after a full one that hold only rows changed since the previous save. Larger
-    values mean less to write but more files to read when loading. Values above 0 cost 4 bytes per
-    row.
+    """Number of saves after a full save that contain only the rows changed since the previous save.
+    With larger values, less is written but more files are read when loading. Values above 0 need 4
+    more bytes of memory per row.
     """
 
     skip_while_writing: bool = True
-    """Skip a save that is due while the previous one is still being written. If False, training
-    waits for the disk instead.
+    """Skip a save that is due while the previous checkpoint is still being written. If False,
+    training waits for the disk instead.
     """
 
     timeout_s: float = 3600.0
-    """Abandon a save that takes longer; training continues."""
+    """Abandon a save that takes longer than this; training continues."""
 
     storage_options: Mapping[str, Any] | None = None
     """Options for fsspec, such as credentials; they are also sent to the servers."""
@@ -88,7 +89,7 @@ class CheckpointConfig:
 
 
 class Interval:
-    """An event that is due a given number of steps or seconds after the last one. Not thread-safe.
+    """Tracks when an event is due again, by steps or by seconds since the last. Not thread-safe.
 
     >>> interval = Interval(every_steps=3, every_s=None)
     >>> interval.is_count(2), interval.is_count(3), interval.is_time()
@@ -99,9 +100,9 @@ class Interval:
         self._every_steps = every_steps
         self._every_s = every_s
         self.steps = 0
-        """Number of steps that this worker has taken since the last one."""
+        """Number of steps that this worker has taken since the last event."""
         self.done_at = 0
-        """The step of the last one, if workers step together."""
+        """The step of the last event, if workers step together."""
         self.restart(0)
 
     @property
@@ -120,7 +121,7 @@ class Interval:
         return self._every_s is not None and time.monotonic() - self._since >= self._every_s
 
     def is_count(self, steps: int) -> bool:
-        """Return whether the event is due `steps` steps after the last one."""
+        """Return whether the event is due `steps` steps after the last event."""
         return self._every_steps is not None and steps >= self._every_steps
 
 
@@ -146,7 +147,10 @@ class SaveSchedule:
         steps_together: Literal["nobody", "threads", "workers"],
         notice: Callable[[], bool] | None = None,
     ) -> None:
-        """notice: returns whether this worker should hand over, which is then due at once."""
+        """Create a schedule.
+
+        notice: returns whether this worker should hand over; the hand-over is then due at once.
+        """
         self._notice = notice
         self._intervals = intervals
         self._board = board
@@ -209,9 +213,9 @@ class SaveSchedule:
         self._before_pass = steps
 
     def end_pause(self, steps: int, *, done: Collection[str]) -> None:
-        """Report that all workers have paused, after `steps` steps if they step together.
+        """Record that all workers have paused, after `steps` steps if they step together.
 
-        done: the completed actions; the rest stay due as before.
+        done: the completed actions; the other actions stay due.
         """
         if not self._is_alone:
             with contextlib.suppress(NotFoundError):

@@ -1,4 +1,4 @@
-"""Consistent saves: all workers pause together, and the first one writes the checkpoint.
+"""Consistent saves: all workers pause together, and the first remaining worker writes.
 
 Validation within an epoch uses the same pauses.
 """
@@ -77,7 +77,7 @@ class BackgroundWriters:
 
     @cached_property
     def publishing(self) -> Publishing:
-        """Return the publisher; available if `publish` is set, in the worker that writes."""
+        """Return the publisher; available in the worker that writes, if `publish` is set."""
         assert self.publish is not None
         made = Publishing(self._distributed, self.publish)
         self._open.append(made)
@@ -118,10 +118,11 @@ class SaveCoordinator:
     """The pauses of one worker's `fit`, in which checkpoints, updates and validations start.
 
     Pauses are numbered, and every worker takes part in each. A worker that has run out of data
-    waits for the next one; the pass ends when all have arrived and none has data left.
+    waits for the next pause; the pass ends when all workers have arrived and none has data left.
 
     progress: the position of this worker, which training updates.
-    notice: with checkpoints, all workers save one and end when any of them was given notice.
+    notice: whether this worker was asked to end. With checkpoints, all workers then save a
+        checkpoint and end.
     validation: evaluates within epochs; None means no validation.
     """
 
@@ -164,7 +165,7 @@ class SaveCoordinator:
             self._schedule.continue_from(self._taken.saves)
         self._is_last_pass = False
         self._in_pass = True
-        self._is_over = False  # the first worker is lost, and nobody else can write
+        self._is_over = False  # no worker is left to write
         self.was_stopped = False
         """Whether a validation ended the pass, on all workers."""
         self.is_validated = False
@@ -188,7 +189,7 @@ class SaveCoordinator:
     def _catch_up(self) -> None:
         """Repeat the pauses that the previous process started after its last record."""
         while (text := self._distributed.meeting.sent_before()) is not None:
-            if not json.loads(text).get("has_data"):  # not a pause but the end of its pass
+            if not json.loads(text).get("has_data"):  # this was not a pause but the end of its pass
                 return
             self.run()
 
@@ -208,8 +209,9 @@ class SaveCoordinator:
             succession.paused(self._distributed, feed.taken, self._schedule.state())
 
     def end_pass(self, *, is_last: bool) -> None:
-        """Block until the pass is over for all workers; call it when this worker's threads have
-        ended.
+        """Block until the pass is over for all workers.
+
+        Call it when this worker's threads have ended.
 
         is_last: whether this is the last pass.
         """
@@ -219,7 +221,7 @@ class SaveCoordinator:
         self._progress.end_epoch()
 
     def end_early(self) -> None:
-        """Make the save that `end_pass` would have made for the last pass.
+        """Save as `end_pass` would have done at the end of the last pass.
 
         Must be called by all workers, between epochs.
         """
@@ -228,7 +230,7 @@ class SaveCoordinator:
             self._meet(has_data=False)
 
     def save_again(self) -> None:
-        """Save after the end of a pass, since more was trained. Must be called by all workers."""
+        """Save after a pass has ended and more was trained. Must be called by all workers."""
         was_last, self._is_last_pass, self._in_pass = self._is_last_pass, True, False
         if not self._is_over:
             self._meet(has_data=False)
@@ -240,7 +242,7 @@ class SaveCoordinator:
         self._writers.wait()
 
     def _meet(self, *, has_data: bool) -> bool:
-        """Pause together with all workers; return whether any has data left."""
+        """Pause together with all workers; return whether any worker has data left."""
         mode, meeting = self._distributed.mode, self._distributed.meeting
         mode.pause()
         self._distributed.collect()
@@ -262,7 +264,7 @@ class SaveCoordinator:
             self._is_over = True
             self._attendance.lose(0)
             _log.error(
-                "worker 0, which writes checkpoints and updates, is lost; no more will be written"
+                "no worker is left to write checkpoints and updates; no more will be written"
             )
             mode.resume()
             return False
@@ -290,13 +292,13 @@ class SaveCoordinator:
                 self._progress.feed.stop()
 
     def _decide(self, given: list[bytes]) -> bytes:
-        """Decide in the first worker what to do while all are paused."""
+        """Decide, in the first remaining worker, what to do while all workers are paused."""
         reports = [json.loads(part) for part in given]
         continues = any(each["has_data"] for each in reports)
         found = {name for each in reports for name in each["found"]}
         done = self._due(found, continues=continues)
         if HANDOVER in done or (not continues and self._is_last_pass):
-            self._writers.wait()  # with a save still in progress, the last one would be skipped
+            self._writers.wait()  # the last save would be skipped if another were still in progress
         if self._writers.checkpoints is not None:
             self._checkpoint(reports, begins=_CHECKPOINT in done, continues=continues)
         if _PUBLISH in done:
@@ -350,9 +352,9 @@ def save_now(
 ) -> None:
     """Write one consistent checkpoint; must be called by all workers, each with its progress.
 
-    Returns when it is committed; raises on every worker if it cannot be written. user_notes: the
-    first worker's notes are kept in the manifest. is_paused: whether the workers are already
-    paused; they then stay paused.
+    Returns when the checkpoint is committed. If it cannot be written, every worker raises an error.
+    user_notes: stored in the manifest, as passed by the first worker. is_paused: whether the
+    workers are already paused; if so, they stay paused.
     """
     saves: list[ModelSave] = []
 
@@ -379,7 +381,7 @@ def save_now(
     def report_result(given: list[bytes]) -> bytes:
         if failure is not None:
             raise failure
-        if not saves:  # the process that opened it is gone; nobody has trained since then
+        if not saves:  # the process that opened the save is gone, and nobody has trained since then
             open_save(given)
             saves[0].write()
         return b"saved"
@@ -401,7 +403,7 @@ def _paused(distributed: BoundModel) -> Iterator[None]:
 
 
 class Pauses(Protocol):
-    """Decides when threads pause, and runs the work while they do."""
+    """Decides when threads pause, and runs the work during a pause."""
 
     def is_due(self, step: int) -> bool:
         """Return whether to pause after a thread has taken `step` steps in this pass.
@@ -415,14 +417,14 @@ class Pauses(Protocol):
 
 
 class PausePoint:
-    """All threads call it before each step and block in it when a pause is due. Thread-safe.
+    """Blocks all threads, each before its next step, when a pause is due. Thread-safe.
 
     A blocked thread has no batch read ahead, so the position that the data reports is exactly what
     has been trained on.
 
-    steps_together: whether the threads take each step together, so none may stop while another
-    waits for it in a step. The pause is then announced one step ahead, and all stop at the same
-    step.
+    steps_together: whether the threads take each step together, so that no thread may stop while
+        another waits for it in a step. The pause is then announced one step ahead, and all threads
+        stop at the same step.
     """
 
     def __init__(
@@ -434,7 +436,7 @@ class PausePoint:
         wait_s: float,
         is_due: bool = False,
     ) -> None:
-        """is_due: whether to pause before the first step."""
+        """Create a pause point. is_due: whether to pause before the first step."""
         self._pauses = pauses
         self._together = steps_together
         self._round: ThreadRound[None] = ThreadRound(
@@ -450,7 +452,7 @@ class PausePoint:
         """Pause between two steps if due; return whether to read ahead in the next step.
 
         step: the number of steps that the calling thread has finished in this pass.
-        has_ahead: whether a batch was read for the thread that it has not trained on yet.
+        has_ahead: whether the thread has a batch, read ahead, that it has not trained on yet.
         """
         if self._together:
             return self._reach_together(step)

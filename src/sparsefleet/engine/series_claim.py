@@ -27,10 +27,9 @@ _log = logging.getLogger("sparsefleet.engine")
 def require_own_series(
     distributed: BoundModel, directory: str, checkpoints: CheckpointConfig
 ) -> set[str]:
-    """Check that a run may resume from a directory; return the paths in it that are too old for
-    that.
+    """Check that a run may resume from a directory; return the checkpoints that it must not use.
 
-    Those belong to runs before the last one that started from scratch there. Raises
+    These are older than the last run that started from scratch in the directory. Raises
     CheckpointMismatchError if the checkpoints belong to a different job. Runs in the first worker.
     """
     options = checkpoints.storage_options
@@ -47,9 +46,9 @@ def claim_series(
 ) -> SeriesOwner | None:
     """Make this run the owner of its directory; return None in workers that do not write.
 
-    resumed_from: the checkpoint that it continues; None if it starts from scratch, which starts a
-    new generation. Raises CheckpointMismatchError if the checkpoints there belong to a different
-    job. Must be called by all workers.
+    resumed_from: the checkpoint that the run continues; None if the run starts from scratch, which
+    starts a new generation. Raises CheckpointMismatchError if the checkpoints there belong to a
+    different job. Must be called by all workers.
     """
     directory = absolute_path(checkpoints.directory)
     owners: list[SeriesOwner] = []

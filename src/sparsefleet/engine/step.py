@@ -50,23 +50,24 @@ class ReadAhead(Protocol):
     """Reads the next batch of a thread while its current step ends."""
 
     def read_ahead(self) -> PulledRows | None:
-        """Return the lookups of the next batch, without rows, which are filled in if the push of
-        the current step returns them. Return None if nothing is needed.
+        """Return the lookups of the next batch, or None if no rows are needed.
+
+        They have no rows yet; these are filled in if the push of the current step returns them.
         """
 
 
 class Step:
     """A training step: forward and backward run inside; gradients are handed over when it ends.
 
-    An exception inside, or `skip()`, drops the gradients. Not thread-safe: a step belongs to the
-    thread that entered it.
+    An exception inside the step, or a call to `skip()`, drops the gradients. Not thread-safe: a
+    step belongs to the thread that entered it.
 
     parameters: dense table -> the parameters whose gradients are taken.
     batch, lookups: once the step is over, `lookups` learns from `batch`; see `LookupSource`.
     is_planned: whether `lookups` knew this batch.
     ahead: reads the next batch before the gradients are sent, so its rows come back in the reply.
     origin: identifies the batch for servers that track what they have applied.
-    clock: counts this step and records its start, outside of a pass; see `WorkerMetrics`.
+    clock: outside of a pass, counts this step and records its start; see `WorkerMetrics`.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Step:
         self.max_norm: float | None = None
         """Clip the gradients of this step to this norm; see `StepGradients.clip`."""
         self.hand_over_s = 0.0
-        """Seconds spent handing over, including waiting for others; 0 before that."""
+        """Seconds spent handing over gradients, including waiting for others; 0 before that."""
 
     @property
     def rows(self) -> StepRows:
@@ -222,8 +223,10 @@ class Step:
 
 
 def _num_examples(batch: Any, rows: StepRows) -> int:
-    """Return the number of examples in a step that a script takes: from its batch, if given, or
-    from the first lookup, preferably one with several ids per example.
+    """Return the number of examples in a step that a script takes itself.
+
+    The number comes from the batch, if given, or from the first lookup, preferably one that has
+    several ids per example.
     """
     known = getattr(batch, "num_examples", None)  # a program's feed
     if isinstance(known, int):

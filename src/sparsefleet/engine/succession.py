@@ -1,10 +1,9 @@
-"""The state that a worker leaves on the servers for its next process, and takes over from its
-previous one.
+"""The state that a worker's process leaves on the servers for the worker's next process.
 
-A record on the board holds rarely changing state: the call to `fit`, the epoch, where its pass over
-the data started, and how often the workers have synchronized. The state that changes with every
-step, the applied mini-batches (`AppliedBatches`), is recorded by the servers from the pushes
-themselves.
+A record on the board holds state that rarely changes: the call to `fit`, the epoch, where the pass
+over the data started, and how often the workers have synchronized. The servers track the state that
+changes with every step, namely which mini-batches they have applied (`AppliedBatches`); each push
+says which mini-batch it belongs to.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _file_in_memory(name: str) -> str:
 class TakenOver:
     """Where the previous process of this worker stopped.
 
-    record: the record it left. applied: the data of its pass that servers have applied.
+    record: the record that it left. applied: the data in its pass that servers have applied.
     """
 
     def __init__(self, record: Mapping[str, Any], applied: AppliedBatches) -> None:
@@ -54,9 +53,9 @@ class TakenOver:
         self.is_ended: bool = record["is_ended"]
         """Whether the last `fit` is finished."""
         self.is_in_pass: bool = record["position"] is not None
-        """Whether it was in a pass over the data."""
+        """Whether that process was in a pass over the data."""
         self.has_left: bool = record["has_left"]
-        """Whether its threads have left their last pass and not started another."""
+        """Whether its threads have left their last pass and have not started another."""
         self.batches: int = record["batches"]
         """Number of mini-batches trained on before the pass."""
         self.random: Mapping[str, Any] | None = record["random"]
@@ -68,14 +67,14 @@ class TakenOver:
         self.owned: str | None = record["owned"]
         """The checkpoint directory that the run owns."""
         self.has_begun: bool = record["has_begun"]
-        """Whether it had resumed from a checkpoint, if it was asked to."""
+        """Whether that process had resumed from a checkpoint, if it was asked to."""
         self.loads: list[int] = record["loads"]
         self.fits: list[int] = record["fits"]
         self.started_at: int = record["started_at"]
         self.met: int = record["met"]
         """How often the workers had met."""
         self.is_closed: bool = record["is_closed"]
-        """Whether it was about to leave the other workers, or had left, at its end."""
+        """Whether that process was about to leave the other workers for good, or had left them."""
 
     @property
     def position(self) -> DataPosition | None:
@@ -142,20 +141,21 @@ class Succession:
             if self._found or incarnation.is_counted:
                 _log.warning("worker %d, restart %d: %s", role.index, incarnation.number, outcome)
         self.taken: TakenOver | None = None
-        """Where the previous process stopped; None if there was none, or once training has reached
-        that point.
+        """Where the previous process stopped.
+
+        None if there was no such process, or once training has reached that point.
         """
 
     @property
     def pass_number(self) -> int:
-        """Return the number of the last pass; later ones have larger numbers."""
+        """Return the number of the last pass; later passes have larger numbers."""
         return int(self._fields["pass"])
 
     def keep_session(self, keeps: bool) -> None:
         """Set whether the next process may continue this session once it is closed.
 
-        It may after an error, just as after a kill, since servers remember what was applied and
-        others wait.
+        The next process may continue after an error, just as after a kill, since the servers
+        remember what was applied and the other workers wait.
         """
         self._store.keep_session(keeps)
 
@@ -172,8 +172,9 @@ class Succession:
         return self.taken
 
     def look_again(self, kinds: tuple[int, ...]) -> None:
-        """Query again what servers have applied, since the mode may have sent data that its
-        predecessor kept.
+        """Query again what servers have applied.
+
+        The mode may have sent data that its predecessor had kept.
         """
         if self.taken is not None:
             self.taken.applied = self._applied(kinds)
@@ -185,8 +186,9 @@ class Succession:
     # -- state for the next process ---------------------------------------------------------------
 
     def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
-        """Record that the model has started, perhaps not for the first time. at: how often workers
-        had synchronized before they shared its values.
+        """Record that the model has started, perhaps not for the first time.
+
+        at: how often the workers had synchronized before they shared the model's values.
         """
         self.keep_session(False)  # after an error, training may start again here
         self._write(
@@ -210,7 +212,7 @@ class Succession:
     ) -> None:
         """Start a pass over the data, before any batch is handed out.
 
-        num_batches: its length, if known.
+        num_batches: the number of batches in the pass, if known.
         """
         assert progress.feed is not None
         number = (progress.fit << 32) + progress.epoch + 1  # larger than in earlier passes
@@ -245,8 +247,10 @@ class Succession:
         )
 
     def closes(self) -> None:
-        """Record that this worker leaves for good. Once all have left, the servers forget the
-        group, and a new process must not wait for the others there.
+        """Record that this worker leaves for good.
+
+        Once all workers have left, the servers forget the group, and a new process must not wait
+        for the others there.
         """
         if "starts" in self._fields:
             self._fields["is_closed"] = True

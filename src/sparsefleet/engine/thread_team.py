@@ -49,9 +49,10 @@ class TorchThreads:
 class ThreadTeam:
     """Runs one function in `count` threads; a team of one is the calling thread.
 
-    If a member raises, `on_failure` is called once with the error and must make the others return;
-    `run` then raises that error. Ctrl-C in the calling thread counts as a failure. A thread that
-    has not returned after `stop_timeout_s` is abandoned; it does not keep the process alive.
+    If a thread raises an error, `on_failure` is called once with the error and must make the other
+    threads return; `run` then raises that error. Ctrl-C in the calling thread is also a failure. A
+    thread that has not returned after `stop_timeout_s` is abandoned; it does not keep the process
+    alive.
 
     >>> team = ThreadTeam(2, torch_threads=1, stop_timeout_s=30.0)
     >>> found = set()
@@ -139,7 +140,7 @@ class StandingTeam:
     def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Make all calls in parallel, at most one per thread; return their results.
 
-        Returns when all have ended; raises the first error, in the order of the calls.
+        Returns when all calls have ended. If several fail, raises the error of the first call.
         """
         futures = [self._pool.submit(call) for call in calls]
         errors = [future.exception() for future in futures]
@@ -164,7 +165,7 @@ class _FirstFailure:
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add a line below the traceback; before Python 3.11, which has no notes, log it."""
+    """Add a line below the traceback; before Python 3.11, where errors have no notes, log it."""
     if hasattr(error, "add_note"):
         error.add_note(text)
     else:

@@ -1,4 +1,4 @@
-"""Torch optimizers for parameters outside of tables, and control over who may step them.
+"""Torch optimizers for parameters outside of tables, and a guard that decides who may step them.
 
 Letters: w a value, g its gradient, lr the learning rate. Formulas: docs/tables.md.
 """
@@ -154,7 +154,7 @@ class TorchStepping:
     """Steps the user's torch optimizer with the mode's gradients, and blocks other calls to it.
 
     A loop that calls ``optimizer.step()`` out of habit would apply its gradients twice. Optimizers
-    that are not torch's are left alone.
+    that are not torch optimizers are left alone.
     """
 
     def __init__(self, optimizer: object) -> None:

@@ -48,7 +48,8 @@ class Training(Generic[AnyModel]):
     """Trains a workload on a model that is bound to a store. Not thread-safe.
 
     checkpoints, publish: settings for the files written during training.
-    resume: "auto" resumes from the newest of `checkpoints`; a path resumes from that checkpoint.
+    resume: "auto" resumes from the newest checkpoint in the directory of `checkpoints`; a path
+        resumes from that checkpoint.
     events: the events to which displays and callbacks subscribe.
     progress: where an earlier `Training` of the same model stopped; None means the start.
     """
@@ -67,7 +68,7 @@ class Training(Generic[AnyModel]):
     ) -> None:
         check_resume(resume, checkpoints)
         trial = process_trial()
-        if trial is not None:  # it writes nothing that the script's real runs would find
+        if trial is not None:  # a trial writes nothing that the script's real runs would find
             checkpoints = publish = resume = None
         self.distributed = distributed
         """The model, as created by its API."""
@@ -109,7 +110,7 @@ class Training(Generic[AnyModel]):
             resumed = resume_training(
                 self.distributed, self._resume, self._checkpoints, quiet=self._config.quiet
             )
-            self._resume = None  # only now, since a retry must not start from scratch
+            self._resume = None  # set only now, since a retry must not start from scratch
             if resumed is not None:
                 self.progress.resume(resumed)
         succession = self.distributed.succession
@@ -118,7 +119,7 @@ class Training(Generic[AnyModel]):
         self.progress.has_begun = True
 
     def _take_over(self) -> None:
-        """Resume where the previous process stopped, unless an earlier call did."""
+        """Resume where the previous process stopped, unless an earlier call has done so."""
         succession = self.distributed.succession
         taken = None if succession is None else succession.taken
         if succession is None or taken is None:
@@ -137,7 +138,7 @@ class Training(Generic[AnyModel]):
             self._resume = replacement.resumed = None
 
     def close(self) -> None:
-        """Wait for background writes, apply everything handed over, close connections."""
+        """Wait for background writes, apply everything handed over, and close connections."""
         self._closed = True
         self.metrics.release(self.distributed)
         if self._writers is not None:
@@ -182,12 +183,13 @@ class Training(Generic[AnyModel]):
 
         evaluate: computes validation metrics after each epoch, on all workers.
         evaluate_every_steps: also evaluate within epochs, when a worker has taken this many steps
-        since the last evaluation; all workers pause for it.
+            since the last evaluation; all workers pause for the evaluation.
         may_stop: whether `request_stop` may be called; workers then agree after each epoch whether
             to continue. Must be the same on all workers.
 
-        Returns when everything is applied and the model has the store's parameters. Returns an
-        empty list at once if this call was finished before the checkpoint that was resumed.
+        Returns when everything is applied and the model has the store's parameters. If training
+        resumed from a checkpoint that was written after this call had finished, returns an empty
+        list at once.
         """
         self.begin()
         may_stop = may_stop or self.trial is not None
@@ -361,9 +363,7 @@ class Training(Generic[AnyModel]):
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """Skip the synchronizations that the previous process took part in, if this process
-        replaces one.
-        """
+        """Skip the synchronizations that the process replaced by this one took part in, if any."""
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)
@@ -382,11 +382,10 @@ class Training(Generic[AnyModel]):
             print(message, flush=True)
 
     def _agree_to_stop(self, *, is_last: bool) -> bool:
-        """Return whether to end before the next epoch. Must be called by all workers; all get the
-        same answer.
+        """Return whether to end before the next epoch.
 
-        After the last epoch there is nothing to agree on; the workers meet only to detect whether
-        one was lost.
+        Must be called by all workers; all get the same answer. After the last epoch there is
+        nothing to agree on; the workers meet only to detect whether a worker was lost.
         """
         meeting = self.distributed.meeting
         if is_last and not meeting.continues_without_lost:
@@ -413,7 +412,7 @@ class Training(Generic[AnyModel]):
     ) -> tuple[Mapping[str, float], bool]:
         """Evaluate while all workers pause; return the metrics, and whether all agree to stop.
 
-        The random generators are restored, so training continues as without it.
+        The random generators are restored, so the evaluation does not affect training.
         """
         model = self.distributed
         random = model.random_state()
@@ -436,17 +435,17 @@ class Training(Generic[AnyModel]):
     def _fail(self, error: BaseException) -> None:
         """Report an error to subscribers and other workers, and end the mode.
 
-        The other workers see this one as lost. Training again starts a new mode.
+        The other workers treat this worker as lost. If training starts again, it starts a new mode.
         """
         self.events.emit_to_all(Failed(error))  # first, since displays look at the mode
         self.distributed.fail(error)
         try:
             self.distributed.finish()
-        except SparseFleetError as another:  # the one being raised is more informative
+        except SparseFleetError as another:  # the error being raised is more informative
             _log.warning("after the failure: %s", another)
 
     def _claim_series(self) -> None:
-        """Make this run the owner of its checkpoints, unless an earlier part of it did."""
+        """Make this run the owner of its checkpoint directory, unless it already is."""
         progress, checkpoints = self.progress, self._checkpoints
         if checkpoints is None or progress.owned == os.fspath(checkpoints.directory):
             return

@@ -57,15 +57,15 @@ class LoopConfig:
     """Number of threads that torch uses inside each training thread."""
 
     prefetch: bool | None = None
-    """Read the next batch, and fetch its rows, while the current one computes. None prefetches if
-    the rows are on servers, in the way that suits the mode.
+    """Read the next batch, and fetch its rows, while the current batch computes. If None, prefetch
+    only if the rows are on servers, in the way that suits the mode.
     """
 
     window_batches: int = 1
-    """Number of recent batches per thread whose outcomes stay visible to displays."""
+    """Number of recent batches per thread whose outcomes displays can still see."""
 
     stop_timeout_s: float = 30.0
-    """Seconds that other threads have to leave their step after one has failed."""
+    """Seconds that other threads have to leave their step after a thread has failed."""
 
     quiet: bool = False
     """Do not print anything about resuming."""
@@ -114,8 +114,9 @@ class TrainingPass:
     ) -> tuple[PassView, PassResult]:
         """Run until all threads have run out of data. After an error, the mode has failed too.
 
-        progress: the position at which the pass starts. saves: the pauses in it. notice: ends it,
-        if `saves` does not.
+        progress: the position at which the pass starts.
+        saves: the pauses in the pass.
+        notice: ends the pass if this process is asked to end, unless `saves` does so.
         """
         start, random = progress.take_start()
         feed = progress.feed = source.begin_pass(start)
@@ -173,9 +174,7 @@ class TrainingPass:
         )
 
     def _keep_random(self, succession: Succession) -> None:
-        """Keep the state of the random generator, if the result of the pass does not depend on
-        threads.
-        """
+        """Keep the random state, unless the result of the pass depends on threads."""
         if len(self._threads) == 1:
             path = f"{succession.outbox}.random"
             self._threads[0].random = KeptRandom(path, epoch=succession.pass_number)
@@ -195,7 +194,7 @@ class TrainingPass:
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
-        """Train on the rest of a lost worker's data; with None, wait for the workers that do."""
+        """Train on the rest of a lost worker's data; if None, wait for the workers that do so."""
         empty = BatchFeed(iter(()), self._workload.as_batch)
         self._run_threads(feed or empty, None)
 
@@ -263,7 +262,7 @@ class _TrainingThread:
         try:
             while (supplied := self._next_batch(supply, pauses)) is not None:
                 self._train_or_recover(supplied, supply)
-                supplied = None  # an error in the data is not an error in the previous batch
+                supplied = None  # an error in the data must not be blamed on the previous batch
             self._leave_or_recover()
             if pauses is not None:
                 pauses.leave()
@@ -290,8 +289,9 @@ class _TrainingThread:
         return supply.take(read_ahead=may_read_ahead)
 
     def _train_or_recover(self, supplied: Supplied, supply: BatchSupply) -> None:
-        """Take a step. If a lost rank interrupts it, repeat it once the rank is replaced, unless
-        others had completed it.
+        """Take a step. If a lost rank interrupts the step, repeat it once the rank is replaced.
+
+        The step is not repeated if another rank had completed it.
         """
         if self.replacement is None:
             self._train_on(supplied, supply)
@@ -373,7 +373,7 @@ class InferencePass:
         *,
         in_order: bool = False,
     ) -> None:
-        """Call `use` for each batch with the thread, the batch and its outcome, in that thread.
+        """Call `use(thread, batch, outcome)` for each batch, in the thread that ran it.
 
         in_order: whether the caller needs outcomes in the order of the batches; warns if the data
         has no order.
@@ -421,8 +421,8 @@ class InferencePass:
 def _warn_of_same_files(distributed: BoundModel, data: object) -> None:
     """Log a warning if the previous or next worker reads the same files.
 
-    Each worker leaves a note and checks the notes of its two neighbors. None waits; the last to
-    arrive notices.
+    Each worker leaves a note and checks the notes of its two neighbors. No worker waits; the last
+    worker to arrive notices the problem.
     """
     role, board = distributed.role, distributed.board
     files: list[str] | None = getattr(data, "own_files", None)

@@ -69,18 +69,19 @@ class WorkerReport:
     """Number of learning-rate schedule steps, as known to this worker."""
 
     store_step: int = 0
-    """The sequence number of its next push."""
+    """The sequence number of the worker's next push."""
 
     random: Mapping[str, Any] = field(default_factory=dict)
-    """The state of its process's random generators."""
+    """The state of the random generators in the worker's process."""
 
     def at_end_of_epoch(self) -> WorkerReport:
-        """Return the report as of the end of the epoch for all workers."""
+        """Return the report as it is once the epoch has ended for all workers."""
         return replace(self, epoch=self.epoch + 1, position=None, is_through=False)
 
     def moved_to(self, other: WorkerReport) -> WorkerReport:
-        """Return the report moved to a different worker's epoch; at its first batch if this report
-        was in a different one.
+        """Return the report moved to the epoch of a different worker.
+
+        If this report was in a different epoch, it is moved to the epoch's first batch.
         """
         if (self.fit, self.epoch) == (other.fit, other.epoch):
             return self
@@ -129,16 +130,16 @@ class Resumed:
     """The call to `fit` during which the checkpoint was taken."""
 
     epoch: int
-    """Number of epochs finished in it."""
+    """Number of epochs finished in that call."""
 
     is_ended: bool
-    """Whether it was ended early."""
+    """Whether that call was ended early."""
 
     start: PassStart | None
     """Position in the next epoch; None means its first batch."""
 
     batches: int
-    """Number of batches trained on before; over all workers they add up to the saved total."""
+    """Number of batches already trained on; the sum over all workers is the saved total."""
 
     store_step: int
     random: Mapping[str, Any] | None
@@ -155,7 +156,8 @@ class Resumed:
     ) -> Resumed:
         """Return where worker `rank` resumes, given the reports of all workers of the earlier run.
 
-        If the number of workers has changed, its data resumes from the positions of all of them.
+        If the number of workers has changed, the worker's data resumes from the positions of all
+        earlier workers.
         """
         # A lost worker does not know that the others ended early.
         is_ended = any(report.is_ended for report in reports)
@@ -188,8 +190,8 @@ class Resumed:
 class TrainingProgress:
     """Counts calls to `fit`, epochs and batches, continuing from a checkpoint if there is one.
 
-    A restarted script repeats its calls to `fit`: the ones finished before the checkpoint are
-    skipped, and the one during which it was taken resumes.
+    A restarted script repeats its calls to `fit`: calls that had finished before the checkpoint are
+    skipped, and the call during which the checkpoint was taken resumes.
     """
 
     def __init__(self) -> None:
@@ -205,13 +207,13 @@ class TrainingProgress:
         self.resumed_from: str | None = None
         """The checkpoint from which the run continues."""
         self.owner: SeriesOwner | None = None
-        """This run as the owner of its checkpoint directory, once it has claimed it."""
+        """The claim of this run on its checkpoint directory, once it owns the directory."""
         self.owned: str | None = None
         """The claimed checkpoint directory."""
         self.taken: TakenOver | None = None
         """Where the previous process of this worker stopped."""
         self.has_begun = False
-        """Whether a `Training` has started or resumed it."""
+        """Whether a `Training` has started or resumed the run."""
         self.loads = 0
         """Number of calls to `Training.load`."""
 
@@ -281,13 +283,14 @@ class TrainingProgress:
         self.epoch += 1
 
     def end_early(self) -> None:
-        """Mark the current `fit` as finished, whatever its number of epochs."""
+        """Record that the current `fit` is finished, regardless of its number of epochs."""
         self._is_ended = True
 
     @property
     def resumed_reports(self) -> Sequence[WorkerReport] | None:
-        """Return the checkpoint's reports from all its workers, until the first step after
-        resuming.
+        """Return the reports of all workers in the checkpoint that was resumed.
+
+        Available until the first step after resuming.
         """
         return None if self._resumed is None else self._resumed.reports
 
@@ -337,8 +340,8 @@ def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
         raise ConfigError(f"resume must be 'auto', a path or None, got {resume!r}")
     if resume == "auto" and checkpoints is None:
         raise ConfigError(
-            "resume='auto' resumes from the newest of checkpoints=CheckpointConfig(...), but "
-            "checkpoints= is missing: pass it, or pass the path of a checkpoint as resume="
+            "resume='auto' resumes from the newest checkpoint in the directory of "
+            "checkpoints=CheckpointConfig(...), but checkpoints= is missing: pass it, or pass the path of a checkpoint as resume="
         )
 
 
@@ -349,11 +352,12 @@ def resume_training(
     *,
     quiet: bool,
 ) -> Resumed | None:
-    """Load the checkpoint; return None if there is none to resume from. Must be called by all
-    workers.
+    """Load the checkpoint to resume from; return None if there is none.
 
-    "auto" skips damaged checkpoints with a warning, and raises an error if all are damaged. Prints
-    which checkpoint was resumed, unless `quiet`.
+    Must be called by all workers.
+
+    "auto" skips damaged checkpoints with a warning, and raises an error if all checkpoints are
+    damaged. Prints which checkpoint was resumed, unless `quiet`.
     """
     options = None if checkpoints is None else checkpoints.storage_options
     is_auto = resume == "auto" and checkpoints is not None
@@ -364,7 +368,7 @@ def resume_training(
     while True:
 
         def find(_: list[bytes]) -> bytes:
-            """Find the checkpoint in the first worker; the others need no access to it."""
+            """Find the checkpoint in the first worker; the other workers need no access to it."""
             if is_auto and checkpoints is not None:
                 too_old = require_own_series(distributed, directory, checkpoints)
                 return _describe_newest(directory, options, damaged, too_old)
@@ -393,7 +397,10 @@ def resume_training(
 def _describe_newest(
     directory: str, options: Mapping[str, Any] | None, damaged: set[str], too_old: set[str]
 ) -> bytes:
-    """Return b"" if there is no checkpoint; append skipped ones to `damaged`."""
+    """Load the newest intact checkpoint, or return b"" if there is no checkpoint.
+
+    Skipped checkpoints are added to `damaged`.
+    """
     while (newest := latest(directory, options, passing_over=damaged | too_old)) is not None:
         try:
             return _describe(newest)

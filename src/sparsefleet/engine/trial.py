@@ -1,7 +1,7 @@
-"""A trial run of a script, in a given mode, for some seconds, with results in a file.
+"""A trial run of a script, in a given mode, for some seconds; results are written to a file.
 
-`sparsefleet plan --try` sets the variables. The script needs no change; its `fit` ends early, and
-it saves nothing.
+`sparsefleet plan --try` sets the environment variables. The script needs no change; its `fit` ends
+early, and the script saves nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def chosen_mode(
 
 
 class Trial:
-    """Ends the training runs of this process together, and writes their results.
+    """Ends all training runs of this process at the same time, and writes their results.
 
     seconds: counted from the start of the first pass. directory: receives `worker-N.json`.
     """
@@ -137,8 +137,9 @@ class TrialRecord:
         self._write()
 
     def refuse(self, what: str) -> bool:
-        """Return whether to skip a save before or during `fit`; after `fit`, end the script
-        instead.
+        """Return whether to skip a save before or during `fit`.
+
+        After `fit`, end the script instead.
 
         A trial must not replace a checkpoint or an exported model.
         """

@@ -1,9 +1,8 @@
-"""The interface between an API and the engine: how to make a batch, what it looks up, and how to
-run it.
+"""The interface between an API and the engine: makes batches, lists their lookups, and runs them.
 
 The engine owns everything around a batch: threads, reading ahead, pulling rows, handing over
 gradients, waiting for others, errors, clocks, saves and events. The API owns what happens *inside*
-one:
+a batch:
 
 * `train.ModuleWorkload` runs a `torch.nn.Module` and a loss;
 * the Fluid API runs a lowered program with feeds and fetches.
@@ -57,7 +56,7 @@ class Batch(NamedTuple):
 
     inputs: Any
     """The inputs of the computation: any nested structure of tuples, lists and dicts of tensors,
-    such as a feed dict. The ids in it can be found.
+    such as a feed dict. The ids that are looked up must be in this structure.
     """
 
     labels: Any
@@ -68,7 +67,7 @@ class Batch(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of running one batch. The last few of each thread stay visible to displays."""
+    """The result of running one batch. Displays can see the last few results of each thread."""
 
     size: int
     """B, the number of examples."""
@@ -95,8 +94,8 @@ class Runner(Protocol):
     def module(self) -> nn.Module | None:
         """Return the replica whose parameters hold the dense gradients when `train` returns.
 
-        It is one of `DistributedModel.replicas`. Return None if `train` passes all gradients of the
-        step to `Step.give`.
+        The replica is one of `DistributedModel.replicas`. Return None if `train` passes all
+        gradients of the step to `Step.give`.
         """
 
     def train(self, batch: Batch, step: Step) -> Outcome:
@@ -118,8 +117,9 @@ class LookupSource(Protocol):
         """Return the lookups of the batch, with the same tensors that `train` will look up.
 
         Rows are matched to lookups by table, memory and shape of the ids (`Lookup.matches`): a
-        view of the same elements matches, a copy does not and costs a separate request. An empty
-        list means no lookups. None means not known yet; rows are then pulled as they are looked up.
+        view of the same elements matches; a copy does not match and costs a separate request. An
+        empty list means that there are no lookups. None means that the lookups are not known yet;
+        rows are then pulled as they are looked up.
         """
 
     def learn(self, rows: StepRows, inputs: Any, *, planned: bool) -> None:

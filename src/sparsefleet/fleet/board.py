@@ -66,14 +66,15 @@ class RankBoard:
         return self._world.store
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Leave a note for other ranks, replacing an older one."""
+        """Leave a note for other ranks, replacing an older note with this key."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             self._store.set(_note(key), value)
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """Return the note. If there is none, raise NotFoundError or, with `wait`, wait until it is
-        put.
+        """Return the note with this key.
+
+        If there is none, raise NotFoundError or, with `wait`, wait until it exists.
         """
         what = f"the note '{key}'"
         if wait:
@@ -86,7 +87,7 @@ class RankBoard:
     def get_notes(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        """Return several notes in order, with None for missing ones."""
+        """Return several notes in order, with None for missing notes."""
         del timeout_s
         with self._world.naming_lost("notes of other ranks"):
             return [
@@ -95,7 +96,7 @@ class RankBoard:
             ]
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Remove the note. Raises NotFoundError if there is none."""
+        """Remove the note. Raises NotFoundError if there is no such note."""
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             if not self._store.delete_key(_note(key)):
@@ -109,10 +110,10 @@ class RankBoard:
         bound: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Report that the member is at `clock`; with a bound of 0, wait until all have reached it.
+        """Report that the member is at `clock`, and wait until all members have reached it.
 
-        Clocks advance by one each time. A member that reports a clock has seen all others at the
-        previous one, so its report for that one can be deleted.
+        Clocks advance by one each time. A member that reports a clock has seen all other members at
+        the previous clock, so its report for the previous clock can be deleted.
         """
         assert bound in (None, 0), "ranks without servers wait for each other at the same clock"
         what = f"'{member.group}'"
@@ -127,10 +128,10 @@ class RankBoard:
         return clock
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Do nothing, since only ranks that wait for an absent rank notice it."""
+        """Do nothing: only ranks that wait for an absent rank notice that it is absent."""
 
     def _wait_for(self, keys: Mapping[str, int | None], timeout_s: float | None, what: str) -> None:
-        """Wait until all keys exist; each is set by its own rank, or by any rank."""
+        """Wait until all keys exist; each key is set by its own rank, or by any rank."""
         limit_s = self._world.timeout_s if timeout_s is None else timeout_s
         began = asked = time.monotonic()
         pause_s = _FIRST_PAUSE_S

@@ -13,7 +13,7 @@ __all__ = ["CheckedEnviron", "Variable", "any_set"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that is set. Its methods raise ConfigError, which names the variable.
+    """An environment variable that is set. Its methods raise ConfigError, naming the variable.
 
     >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
     Traceback (most recent call last):
@@ -25,7 +25,10 @@ class Variable:
     text: str
 
     def integer(self, *, low: int, below: tuple[int, str] | None = None) -> int:
-        """Return an int >= low and, if given, < below[0]; below[1] names that limit in errors."""
+        """Return an int >= low and, if `below` is given, < below[0].
+
+        below[1] is the name of that limit in error messages.
+        """
         text = self.text.strip()
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and int(text) >= low):
@@ -65,7 +68,7 @@ class CheckedEnviron:
     """An environment whose variables are validated when read.
 
     For an unset variable, `environ[name]` raises ConfigError and `environ.get(name)` returns None.
-    An empty variable counts as unset.
+    An empty variable is treated as unset.
     """
 
     def __init__(self, variables: Mapping[str, str], purpose: str) -> None:

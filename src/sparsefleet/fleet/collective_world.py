@@ -16,8 +16,9 @@ __all__ = ["join_workers", "join_world", "require_known_workers"]
 
 
 def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
-    """Connect to the other workers of the job; a worker's index is its rank. Close the result at
-    the end.
+    """Connect to the other workers of the job; a worker's index is its rank.
+
+    Close the result when it is no longer needed.
 
     A single worker needs no meeting point and no network. Raises ConfigError for a server's role or
     a role without a meeting point, and any error from `World.join`.
@@ -54,13 +55,13 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
 
 
 def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
-    """Connect like `join_world`, but raise rather than train alone in a job of many workers."""
+    """Connect like `join_world`, but raise an error instead of training alone in a larger job."""
     require_known_workers(role)
     return join_world(role, timeout_s=timeout_s)
 
 
 def require_known_workers(role: RoleInfo) -> None:
-    """Raise if the environment describes a collective job but the role has a single worker."""
+    """Raise ConfigError if the role is a single worker but the environment names a larger job."""
     if role.kind != "local":
         return
     found = role_from_environment(is_collective=True)

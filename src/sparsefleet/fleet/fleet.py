@@ -76,7 +76,7 @@ class Fleet(JobProcess):
             `sparsefleet.modes`. The default is async with servers; without servers, collective for
             several workers and local for one.
         schedule: a torch scheduler for `optimizer`, or a function from step to factor.
-        track_dirty: whether tables track changed rows, which lets a save contain only those.
+        track_dirty: whether tables track changed rows, so that a save can contain only those rows.
         wire_dtype: number format on the network, "float32" or "bf16"; see `RemoteStoreConfig`.
         """
         return self.binder(
@@ -106,8 +106,8 @@ class Fleet(JobProcess):
     def step(self, batch: Any = None) -> FleetStep:
         """Return a training step.
 
-        Run forward and backward inside it; gradients are sent when it ends. If the batch is given,
-        the rows for all its ids are fetched in one request per server.
+        Run forward and backward inside the step; gradients are sent when the step ends. If the
+        batch is given, the rows for all its ids are fetched in one request per server.
         """
         step = self.model.step(batch=batch)
         declare_own_loop(self.model.store, f"worker-{self.role.index}")
@@ -123,8 +123,8 @@ class Fleet(JobProcess):
     def end_pass(self) -> None:
         """Report that this thread has no more data in this pass, so others do not wait for it.
 
-        Modes sync, half_async, hybrid and collective need it before workers synchronize, as in
-        `settle`.
+        Modes sync, half_async, hybrid and collective need this call before workers synchronize, for
+        example in `settle`.
         """
         self.model.leave()
 
@@ -135,11 +135,12 @@ class Fleet(JobProcess):
     # -- life ---------------------------------------------------------------------------------
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Prepare this server; with `model_dir`, tables start with the values that
-        `save_persistables` wrote.
+        """Prepare this server.
 
-        They are loaded once the first worker has defined the tables; every server and the first
-        worker need access to the directory. Any number of servers may have saved it.
+        model_dir: a directory that `save_persistables` wrote; tables start with the values in it.
+            They are loaded once the first worker has defined the tables. Every server and the first
+            worker need access to the directory. The number of servers may have been different when
+            it was saved.
         """
         self._require_server("init_server")
         self._model_dir = None
@@ -171,7 +172,9 @@ class Fleet(JobProcess):
     def init_worker(self) -> None:
         """Connect to the servers and start the model; a second call only logs a warning."""
         if self.role.is_server:
-            raise RuntimeError("init_worker() was called in a server: call run_server() instead")
+            raise RuntimeError(
+                "init_worker() was called in a server process: call run_server() instead"
+            )
         if self.model.is_started:
             self._warn_running()
             return
@@ -190,13 +193,12 @@ class Fleet(JobProcess):
     def save_persistables(
         self, dirname: str | os.PathLike[str], *, only: Callable[[str], bool] | None = None
     ) -> None:
-        """Write the model and tables with optimizer state, to continue training; call it on one
-        worker.
+        """Write the model and tables with optimizer state, so that training can continue later.
 
-        In every mode, it saves the servers' state with everything this worker has handed over.
-        `init_server(dirname)` starts from it, with any number of servers; all servers and this
-        worker need access to the directory. only: selects what to save, by name of parameter or
-        table.
+        Call it on one worker. In every mode, it saves the servers' state, including everything that
+        this worker has handed over. `init_server(dirname)` starts from the saved state, with any
+        number of servers; all servers and this worker need access to the directory. only: selects
+        what to save, by name of parameter or table.
         """
         self.model.save(dirname, only=only)
 
@@ -215,7 +217,7 @@ class Fleet(JobProcess):
     ) -> ExportManifest:
         """Write the part of the model needed to predict `targets`.
 
-        It calls `serving.export.save_inference_model` with the fleet's model and tables;
+        Calls `serving.export.save_inference_model` with the fleet's model and tables;
         `sparsefleet.Predictor` reads the result. Call it on one worker.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
@@ -241,8 +243,8 @@ class Fleet(JobProcess):
         """Publish the changes since the export in `dirname`, for services that follow them.
 
         Call it on one worker, any number of times; when it returns, services can see the update.
-        Updates that other workers hand over in the meantime may or may not be in it; for a
-        consistent one, see `Trainer(publish=...)`. target: a directory, or `redis://...`; see
+        Gradients that other workers hand over in the meantime may or may not be included; for a
+        consistent update, see `Trainer(publish=...)`. target: a directory, or `redis://...`; see
         `PublishConfig`.
         """
         from sparsefleet.serving.updates.publisher import PublishConfig

@@ -22,16 +22,19 @@ __all__ = ["FleetSharding"]
 
 _log = logging.getLogger("sparsefleet.fleet")
 _LIST_SERVER = 0
-_REPORT_INTERVAL_S = 2.0  # time between reports within a file; its end is reported at once
+_REPORT_INTERVAL_S = (
+    2.0  # time between reports within a file; the end of a file is reported at once
+)
 
 
 class FleetSharding:
     """A sharding for `Reader`, created by `Fleet.sharding`; server 0 keeps the list of files.
 
-    Readers created in sequence under one name, as by `fit(lambda: Reader(...))`, read the epochs of
-    one list; two at the same time are rejected.
+    Readers that are created one after another with the same name, for example by
+    `fit(lambda: Reader(...))`, read successive epochs of one list. Two readers with the same name
+    at the same time are rejected.
 
-    joined: returns the store and the other workers, once this one has started.
+    joined: returns the store and the other workers, once this worker has started.
     name: the name of the list, the same on all workers.
     """
 
@@ -73,8 +76,9 @@ class FleetSharding:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that this worker started last; 0 if there is none or it is the only
-        worker.
+        """Return the epoch that this worker started last.
+
+        Return 0 if there is no such epoch, or if this is the only worker.
         """
         return self._epoch
 
@@ -89,9 +93,7 @@ class FleetSharding:
         return self._ask_given(store, meeting, rank, epoch)[2]
 
     def _begun(self, store: Store, meeting: Meeting) -> int:
-        """Return the number of epochs started and finished so far, by this process or an earlier
-        one.
-        """
+        """Return how many epochs this process, or an earlier process, has started and finished."""
         if self._epoch == 0 and self._is_successor:
             epoch, is_finished, _ = self._ask_given(store, meeting, None, 0)
             self._epoch = epoch if is_finished else epoch - 1
@@ -145,12 +147,15 @@ class FleetShard:
         """Whether this worker is done with the epoch."""
 
     def begin(self, files: Sequence[FileToRead], num_workers: int, *, again: bool) -> None:
-        """Send the files of the epoch. again: whether a previous process may have started it."""
+        """Send the files of the epoch to the server.
+
+        again: whether a previous process of this worker may have started the epoch.
+        """
         listed = [[file.path, file.done] for file in files]
         self._ask("work.begin", files=listed, num_workers=num_workers, again=again)
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and do not give away the rest."""
+        """Record that applied records are tracked, and keep the rest of this worker's files."""
         self._ask("work.account")
 
     def given_to(self, rank: int) -> dict[str, Any]:

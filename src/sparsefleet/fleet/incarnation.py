@@ -1,4 +1,4 @@
-"""The incarnation of a process within its rank, and the record it leaves for its successor."""
+"""Tells how many processes had this rank before, and keeps a record for the next process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Incarnation:
     """
 
     job: str = ""
-    """A random ID of the job, new at each full start; empty if this process is never restarted
-    alone.
+    """A random ID of the job, different for each full start; empty if this process is never
+    restarted alone.
     """
 
     number: int = 0
     """How many processes had this rank before."""
 
     is_counted: bool = True
-    """False if they were not counted; `number` is then 1, although there may have been none."""
+    """Whether earlier processes were counted. If False, `number` is 1 even if there were none."""
 
     @staticmethod
     def from_environment() -> Incarnation:
@@ -66,7 +66,7 @@ class Incarnation:
 def are_ranks_replaced() -> bool:
     """Return whether the launcher starts a new process for a killed rank; see docs/env.md.
 
-    It does so only for ranks that have declared that the others can wait.
+    The launcher does so only for ranks that have declared that the others can wait.
     """
     return os.environ.get("SPARSEFLEET_REPLACE_RANKS") == "1"
 
@@ -74,7 +74,8 @@ def are_ranks_replaced() -> bool:
 class WorkerRecord:
     """A worker's record on the board for the process that replaces it. Not thread-safe.
 
-    It is written atomically, so a process that ends while writing leaves the previous record.
+    The record is written atomically, so a process that ends while writing leaves the previous
+    record.
 
     >>> from sparsefleet.store import LocalStore
     >>> board = LocalStore()
@@ -89,7 +90,7 @@ class WorkerRecord:
         self._number, self._parts = self._head()
 
     def read(self) -> dict[str, Any] | None:
-        """Return the last record written, or None if there is none."""
+        """Return the last record that was written, or None if there is no record."""
         if not self._parts:
             return None
         parts = [self._board.get_note(self._part(i)) for i in range(self._parts)]

@@ -20,7 +20,7 @@ _log = logging.getLogger("sparsefleet.fleet")
 
 
 class JobProcess:
-    """The base class of all fleet objects: the role of this process, and calls by all workers.
+    """The base class of all fleet objects: the role of this process, and collective calls.
 
     >>> process = JobProcess()
     >>> process.init()
@@ -51,7 +51,7 @@ class JobProcess:
     ) -> None:
         """Set the role of this process; None reads it from the environment.
 
-        is_collective: read the environment as a worker of a collective job, which torchrun or
+        is_collective: whether this process is a worker of a collective job, which torchrun or
             paddle.distributed.launch may have started.
         world: workers that are already connected, instead of the environment.
         """
@@ -86,7 +86,7 @@ class JobProcess:
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
-        """Return the worker's index; 0 in a server, so a script needs no branch for it."""
+        """Return the worker's index, or 0 in a server process, so a script needs no branch for servers."""
         return 0 if self.role.is_server else self.role.index
 
     def worker_num(self) -> int:
@@ -99,20 +99,20 @@ class JobProcess:
         return self.role.server_num
 
     def server_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return every server as "host:port", or all as one comma-separated string on request."""
+        """Return a list of "host:port", one for each server, or one comma-separated string."""
         endpoints = list(self.role.server_endpoints)
         return ",".join(endpoints) if to_string else endpoints
 
     def worker_endpoints(self, to_string: bool = False) -> list[str] | str:
-        """Return every worker as "host:port", in collective jobs."""
+        """Return the "host:port" of every worker; known only in collective jobs."""
         endpoints = list(self.role.worker_endpoints)
         return ",".join(endpoints) if to_string else endpoints
 
     def split_files(self, files: list[str]) -> list[str]:
-        """Return this worker's contiguous part of the files; the first workers may get one more
-        each.
+        """Return this worker's contiguous part of the files.
 
-        With more workers than files, the last ones get none; a server gets all.
+        The first workers may get one file more each. If there are more workers than files, the last
+        workers get none. A server process gets all files.
         """
         return split_files(files, self.role)
 
@@ -127,22 +127,23 @@ class JobProcess:
         self.model.meeting.barrier()
 
     def all_gather(self, data: bytes) -> list[bytes]:
-        """Return the values of all workers, by rank, on every worker. Must be called by all
-        workers.
+        """Return the values of all workers, by rank, on every worker.
+
+        Must be called by all workers.
         """
         return self.model.meeting.all_gather(data)
 
     def open_exchange(self) -> MailExchange:
-        """Open an exchange of bytes between all workers, as for a global shuffle. Must be called by
-        all.
+        """Open an exchange of bytes between all workers, for example for a global shuffle.
+
+        Must be called by all workers.
         """
         return self.model.meeting.open_exchange()
 
     def sharding(self, name: str = "train") -> FleetSharding:
-        """Return a sharding for `Reader` that hands each file to whichever worker is free, once per
-        epoch.
+        """Return a sharding for `Reader` that hands out each file once per epoch, to a free worker.
 
-        All workers must read the same list of files under one name, the same number of times.
+        All workers must read the same list of files, with the same name and equally often.
         Available after `init_worker()`.
         """
         from sparsefleet.fleet.fleet_sharding import FleetSharding
@@ -154,7 +155,7 @@ class JobProcess:
         return made
 
     def next_model_name(self) -> str:
-        """Return a name for one more model; workers that bind models in the same order agree."""
+        """Return a name for another model; workers that bind models in the same order get equal names."""
         self._num_models += 1
         return f"model-{self._num_models}"
 

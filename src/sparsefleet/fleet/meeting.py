@@ -1,6 +1,4 @@
-"""Synchronizes the workers of a job and exchanges data, with a shared clock, notes and
-mailboxes.
-"""
+"""Synchronizes the workers of a job, and exchanges data between them."""
 
 from __future__ import annotations
 
@@ -41,17 +39,18 @@ _TELL_S = 5.0  # time to report a failure to a server
 
 
 class Meeting:
-    """Synchronizes the workers of one job through their servers or, without any, their own board.
+    """Synchronizes the workers of one job through their servers, or through a board of their own.
 
     All workers must make the same calls in the same order; calls are numbered, so a worker that is
-    one call ahead is not confused with one that is behind. `name` separates the meetings of
+    one call ahead is not confused with a worker that is behind. `name` separates the meetings of
     different training runs on the same board.
 
     If a worker is lost, waiting workers raise PeerLostError; with servers and
     `continue_without_lost`, they stop waiting for it instead.
 
-    keeps: a process that replaces a worker repeats its calls. Calls that had already finished
-        return at once with the same result, since their values are kept; see `drop_calls`.
+    keeps: whether to keep the values of finished calls. A process that replaces a worker repeats
+        the worker's calls; those that had finished then return at once with the same result. See
+        `drop_calls`.
 
     >>> from sparsefleet.store import LocalStore
     >>> Meeting(LocalStore(), RoleInfo(kind="local")).all_gather(b"mine")
@@ -101,14 +100,14 @@ class Meeting:
 
     @property
     def count(self) -> int:
-        """Return how often the workers have synchronized, as known to this one."""
+        """Return how often the workers have synchronized, as known to this worker."""
         return self._count
 
     def continue_from(self, count: int, *, is_over: bool = False) -> None:
         """Continue counting from `count`, the position of a predecessor.
 
-        is_over: whether the predecessor has left the others, so all calls are repeated and wait for
-        nobody.
+        is_over: whether the predecessor has left the other workers. All calls are then repetitions
+            and wait for nobody.
         """
         self._count = count
         self._is_over = self._is_over or is_over
@@ -116,14 +115,13 @@ class Meeting:
     def drop_calls(self, begin: int, end: int) -> None:
         """Drop the values of the calls numbered `begin` + 1 to `end`, at the next synchronization.
 
-        Must be called by all workers at the same point, so none needs to repeat those calls.
+        Must be called by all workers at the same point, so that no worker needs to repeat those
+        calls.
         """
         self._droppable = range(begin + 1, end + 1)
 
     def sent_before(self) -> bytes | None:
-        """Return the value that a previous process sent to the next `decide`, or None if it sent
-        none.
-        """
+        """Return the value that a previous process passed to the next `decide`, or None."""
         return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
 
     @property
@@ -135,10 +133,12 @@ class Meeting:
         return self._role.worker_num == 1
 
     def barrier(self, *, patient: bool = False) -> None:
-        """Block until every worker has called it. Raises an error that names the missing ones after
-        `wait_s`.
+        """Block until every worker has called it.
 
-        patient: the others may be busy for hours, so keep waiting as long as they are connected.
+        After `wait_s`, raises an error that names the missing workers.
+
+        patient: whether to keep waiting as long as the other workers are connected, since they may
+            be busy for hours.
         """
         self._count += 1
         if self.is_alone:
@@ -166,7 +166,7 @@ class Meeting:
                 _log.info("still waiting: %s", error)
 
     def all_gather(self, data: bytes, *, patient: bool = False) -> list[bytes]:
-        """Return the values of all workers, by rank and excluding lost ones, on every worker.
+        """Return the values of all workers, by rank and without lost workers, on every worker.
 
         For `patient`, see `barrier`.
         """
@@ -186,13 +186,12 @@ class Meeting:
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
     ) -> bytes | None:
-        """Return one worker's answer to the values of all workers, on every worker. All must call
-        it.
+        """Let one worker answer the values of all workers; return the answer on every worker.
 
-        `rule` gets the values of the workers, by rank and excluding lost ones. It runs in the first
-        remaining worker, when all have arrived and before any continues; its exceptions are raised
-        on all workers. Returns None only if no worker is left to answer. For `patient`, see
-        `barrier`.
+        All workers must call it. `rule` takes the values of the workers, by rank and without lost
+        workers, and returns the answer. It runs in the first remaining worker, when all workers
+        have arrived and before any of them continues; its exceptions are raised on all workers.
+        Returns None only if no worker is left to answer. For `patient`, see `barrier`.
 
         >>> from sparsefleet.store import LocalStore
         >>> meeting = Meeting(LocalStore(), RoleInfo(kind="local"))
@@ -230,7 +229,7 @@ class Meeting:
         return None if answer is None else answer[1:]
 
     def _deciders(self, prefix: str) -> Iterator[int]:
-        """Yield the workers that have arrived, from the first; the same on all of them."""
+        """Yield the workers that have arrived, in the order of rank; all workers get the same."""
         if not self._member.continue_without_lost:
             yield 0
             return
@@ -244,9 +243,9 @@ class Meeting:
         return self._keeps and self._find(f"{prefix}/answer") is not None
 
     def open_exchange(self) -> MailExchange:
-        """Open an exchange of bytes between all workers. All must call it.
+        """Open an exchange of bytes between all workers. All workers must call it.
 
-        Raises PeerLostError in a process that replaces one that already had its exchange.
+        Raises PeerLostError in a process that replaces a worker whose exchange had already ended.
         """
         if not isinstance(self._board, Store):
             raise ConfigError(
@@ -311,7 +310,7 @@ class Meeting:
         return [*names, name]
 
     def _get_all(self, prefix: str) -> list[bytes]:
-        """Return the data of all workers, by rank and excluding lost ones."""
+        """Return the data of all workers, by rank and without lost workers."""
         names = [f"{prefix}/{rank}" for rank in range(self._role.worker_num)]
         found = self._find_all(names)
         for rank, data in enumerate(found):
@@ -334,7 +333,7 @@ class Meeting:
         return self._find_all([name])[0]
 
     def _find_all(self, names: list[str]) -> list[bytes | None]:
-        """Return the data put under each name, with one request, and more only for long data."""
+        """Return the data put under each name; uses one request, or more if the data is long."""
         found: list[bytes | None] = []
         for name, note in zip(names, self._board.get_notes(names), strict=True):
             if note is None:
@@ -356,11 +355,11 @@ def _chunk_names(name: str, count: int) -> list[str]:
 class MailExchange:
     """One exchange between all workers, an `Exchange` for `sparsefleet.data`; created by `Meeting`.
 
-    Server d % S keeps the mail of worker d, up to a limit; then its senders wait. Commands are
+    Server d % S keeps the mail of worker d, up to a limit, beyond which senders wait. Commands are
     executed exactly once, so nothing is lost or duplicated when a connection breaks. Every worker
-    watches the others: when one is lost or fails, the exchange fails for all.
+    watches the others: when a worker is lost or fails, the exchange fails for all workers.
 
-    room: identifies the exchange on the servers; each exchange needs its own.
+    room: identifies the exchange on the servers; each exchange needs its own room.
     wait_s: seconds that the exchange may stall.
     """
 
@@ -403,8 +402,9 @@ class MailExchange:
         self.send_all([(to, data)])
 
     def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
-        """Send data for several workers, and return when the servers have it; one request per
-        server, or more for large data.
+        """Send data for several workers, and return when the servers have it.
+
+        Sends one request per server, or more for large data.
         """
         for server in range(self._num_servers):
             there = [letter for letter in letters if self._server_of(letter[0]) == server]
@@ -446,8 +446,9 @@ class MailExchange:
                 self._store.command(server, "mail.fail", body, timeout_s=_TELL_S)
 
     def close(self) -> None:
-        """Block until all workers have received everything. Raises an error if one was lost before
-        that.
+        """Block until all workers have received everything.
+
+        Raises an error if a worker is lost before then.
         """
         self._close_deadline = monotonic() + self._wait_s
         self._store.advance_clock(self._worker, 1)
@@ -474,7 +475,7 @@ class MailExchange:
         return unpack_body(reply)
 
     def _check(self, deadline: float, what: str) -> None:
-        """Raise if the exchange failed or the deadline has passed."""
+        """Raise an error if the exchange failed or the deadline has passed."""
         if self._failure is not None:
             raise self._failure
         if monotonic() > deadline:
@@ -499,9 +500,7 @@ class MailExchange:
         return True
 
     def _wait_for_failure(self) -> None:
-        """Wait at this worker's mailbox until it is closed or a different worker reports a
-        failure.
-        """
+        """Wait until this worker's mailbox is closed or a different worker reports a failure."""
         while not self._is_over.is_set():
             try:
                 self._ask(self._own_server, "mail.check", to=self.rank)

@@ -33,19 +33,19 @@ class RoleInfo:
     """Number of workers in the job."""
 
     server_endpoints: tuple[str, ...] = ()
-    """Every server as "host:port", in the same order everywhere. Empty if there are no servers."""
+    """The "host:port" of every server, in the same order in all processes; () without servers."""
 
     worker_endpoints: tuple[str, ...] = ()
-    """Every worker as "host:port"; known only in collective jobs."""
+    """The "host:port" of every worker; known only in collective jobs."""
 
     current_endpoint: str = ""
-    """This process as "host:port", if it has an endpoint."""
+    """The "host:port" of this process, if it has an endpoint."""
 
     meeting_point: str = ""
-    """Where the workers of a collective job meet: "host:port" of worker 0; see `World.join`."""
+    """Where the workers of a collective job meet: the "host:port" of worker 0; see `World.join`."""
 
     is_meeting_kept_elsewhere: bool = False
-    """Whether the launcher listens there instead of worker 0, as torchrun does."""
+    """Whether the launcher, such as torchrun, listens at the meeting point instead of worker 0."""
 
     workers_per_node: int = 0
     """Number of workers per machine, with contiguous indices; 0 means all on one machine."""

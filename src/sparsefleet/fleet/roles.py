@@ -84,9 +84,9 @@ def role_from_environment(
 
 
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
-    """Return this worker's contiguous part of the files; the first workers may get one more each.
+    """Return this worker's contiguous part of the files; the first workers may get one file more.
 
-    A server gets all files, which lets a script reach the point where it serves.
+    A server process gets all files, so that a script reaches the call that starts serving.
 
     >>> split_files(["a", "b", "c", "d", "e"], RoleInfo(kind="worker", index=1, worker_num=2))
     ['d', 'e']
@@ -101,7 +101,7 @@ def split_files(files: list[str], role: RoleInfo) -> list[str]:
 
 
 def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read Paddle's variables for servers and workers, like PaddleCloudRoleMaker."""
+    """Like PaddleCloudRoleMaker, read Paddle's variables for servers and workers."""
     environ = CheckedEnviron(
         variables, "other variables of Paddle's launcher (TRAINING_ROLE ...) are"
     )
@@ -125,7 +125,7 @@ def read_paddle_role(variables: Mapping[str, str]) -> RoleInfo:
 
 
 def read_general_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read Paddle's variables including worker endpoints, like GeneralRoleMaker."""
+    """Like GeneralRoleMaker, read Paddle's variables, including worker endpoints."""
     environ = CheckedEnviron(variables, "GeneralRoleMaker needs it")
     servers = environ["PADDLE_PSERVERS_IP_PORT_LIST"].endpoints()
     workers = environ["PADDLE_TRAINER_ENDPOINTS"].endpoints()
@@ -206,7 +206,7 @@ def _server(
 
 
 def read_collective_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read the first of the two families that has a variable set; the role is local if none has.
+    """Read the first of the two families that has a variable set; if none has, the role is local.
 
     >>> read_collective_role({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
     ...     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).meeting_point
@@ -231,7 +231,7 @@ def worker_endpoints(environ: CheckedEnviron, worker_num: int) -> tuple[str, ...
 
 
 def selected_gpu(environ: CheckedEnviron) -> int | None:
-    """Return the first of FLAGS_selected_gpus, which Paddle's launcher sets for each process."""
+    """Return the first GPU in FLAGS_selected_gpus, which Paddle's launcher sets per process."""
     variable = environ.get("FLAGS_selected_gpus")
     if variable is None:
         return None

@@ -37,8 +37,9 @@ _MAX_NAMES = 2**17
 def scheduler_variables(
     variables: Mapping[str, str] | None = None, *, has_servers: bool = True
 ) -> dict[str, str]:
-    """Return the scheduler's description of this process as sparsefleet's variables; {} without
-    one.
+    """Return the scheduler's description of this process as sparsefleet's variables.
+
+    Return {} if no scheduler has started this process.
 
     has_servers: False if the workers may train collectively.
 
@@ -68,7 +69,7 @@ def require_alone(variables: Mapping[str, str] | None = None) -> None:
             raise ConfigError(
                 f"{starter} has started {count} processes but no servers, so each would train its "
                 "own model. Start servers and set SPARSEFLEET_SERVERS, or use "
-                "`sparsefleet launch`, a script of `sparsefleet manifest slurm`, or "
+                "`sparsefleet launch`, a script from `sparsefleet manifest slurm`, or "
                 "mode='collective', which needs no servers (docs/clusters.md)"
             )
 
@@ -260,7 +261,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _port(environ: CheckedEnviron) -> int:
-    """Return the port of the first server on a machine; the others use the following ports."""
+    """Return the port of a machine's first server; its other servers use the next ports."""
     variable = environ.get("SPARSEFLEET_PORT")
     return (
         variable.integer(low=1, below=(2**16 - 1, "ports end there")) if variable else _DEFAULT_PORT
