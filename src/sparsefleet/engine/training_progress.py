@@ -341,7 +341,8 @@ def check_resume(resume: Resume, checkpoints: CheckpointConfig | None) -> None:
     if resume == "auto" and checkpoints is None:
         raise ConfigError(
             "resume='auto' resumes from the newest checkpoint in the directory of "
-            "checkpoints=CheckpointConfig(...), but checkpoints= is missing: pass it, or pass the path of a checkpoint as resume="
+            "checkpoints=CheckpointConfig(...), but checkpoints= is "
+            "missing: pass it, or pass the path of a checkpoint as resume="
         )
 
 

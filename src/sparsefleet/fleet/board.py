@@ -110,7 +110,7 @@ class RankBoard:
         bound: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Report that the member is at `clock`, and wait until all members have reached it.
+        """Report that the member is at `clock`; if `bound` is 0, wait until all have reached it.
 
         Clocks advance by one each time. A member that reports a clock has seen all other members at
         the previous clock, so its report for the previous clock can be deleted.

@@ -86,7 +86,7 @@ class JobProcess:
         return self.role.is_first_worker
 
     def worker_index(self) -> int:
-        """Return the worker's index, or 0 in a server process, so a script needs no branch for servers."""
+        """Return the worker's index, or 0 in a server process, so scripts need no branch."""
         return 0 if self.role.is_server else self.role.index
 
     def worker_num(self) -> int:
@@ -155,7 +155,7 @@ class JobProcess:
         return made
 
     def next_model_name(self) -> str:
-        """Return a name for another model; workers that bind models in the same order get equal names."""
+        """Return a name for another model; the order in which models are bound determines it."""
         self._num_models += 1
         return f"model-{self._num_models}"
 

@@ -1,6 +1,4 @@
-"""Training modes: when gradients reach the store, when new values come back, and who waits for
-whom.
-"""
+"""Training modes decide when gradients and new values are exchanged, and which workers wait."""
 
 from sparsefleet.modes.async_mode import AsyncConfig
 from sparsefleet.modes.collective_mode import CollectiveConfig

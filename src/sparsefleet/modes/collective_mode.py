@@ -48,10 +48,10 @@ class CollectiveConfig:
     """
 
     strategy: CollectiveStrategy = field(default_factory=CollectiveStrategy)
-    """How gradients travel between workers, and what else is part of their step."""
+    """How workers exchange gradients, and what else is part of a step."""
 
     rows: HybridConfig | None = None
-    """How rows of tables on servers are sent. With None, they are sent in the same step, as the
+    """How gradients for rows on servers are sent. If None, they are sent in the same step, as the
     mean over the workers. With a config, they are sent in the background, as in mode "hybrid".
     """
 
@@ -65,8 +65,8 @@ class CollectiveConfig:
 class CollectiveMode(Mode):
     """Exchanges gradients of dense parameters between workers, as configured by the strategy.
 
-    Rows are updated in the same step. On servers, that is a round of all workers; without servers,
-    every worker holds all tables and updates them with the row gradients of all workers. With
+    Rows are updated in the same step. With servers, the update is a round of all workers; without
+    servers, every worker holds all tables and updates them with the row gradients of all workers. With
     LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters. A
     schedule counts optimizer steps. Each worker has one training thread.
     """
@@ -133,7 +133,7 @@ class CollectiveMode(Mode):
         self._record.stepped(0.0)
 
     def leave(self) -> None:
-        """Follow the others until none has data, so all end with the same parameters."""
+        """Follow the other workers until none has data, so all end with the same parameters."""
         self._raise_failure()
         self._has_left = True
         self._follow()
@@ -151,7 +151,7 @@ class CollectiveMode(Mode):
     def pause(self) -> None:
         """Stop all workers after the same step; workers without data stop following."""
         self._raise_failure()
-        if not self._has_left:  # a thread that has left was released by the pausing ones
+        if not self._has_left:  # a thread that has left was released by the pausing threads
             self._follow()
         self._rows.flush()
 
@@ -185,7 +185,7 @@ class CollectiveMode(Mode):
         return {"rounds": self._rounds, "batches": self._batches}
 
     def continue_from(self, state: Mapping[str, int]) -> None:
-        """Continue counting from a `state` returned elsewhere."""
+        """Continue counting from a `state` returned in another process."""
         self._rounds, self._batches = state["rounds"], state["batches"]
 
     # -- Internal -----------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class CollectiveMode(Mode):
         return SyncMode(setting)
 
     def _leave_rows(self) -> None:
-        """Leave the row mode's pass, so no worker waits for this one's rows. Idempotent."""
+        """Leave the row mode's pass, so no worker waits for this worker's rows. Idempotent."""
         if not self._rows_have_left:
             self._rows_have_left = True
             self._rows.leave()
@@ -221,7 +221,7 @@ class CollectiveMode(Mode):
 
     def _apply(self) -> bool:
         """Make one update, the same on all workers; skip it and return False if rows overflow."""
-        count = self.training.num_merged  # earlier ones belong to abandoned steps
+        count = self.training.num_merged  # earlier row gradients belong to abandoned steps
         own = self._pending[-count:] if count else []
         rows, is_finite = self._mean_rows(own)
         if not is_finite:
@@ -243,8 +243,9 @@ class CollectiveMode(Mode):
             self._averaged.forget()
 
     def _mean_rows(self, own: Sequence[RowGradients]) -> tuple[RowGradients, bool]:
-        """Return the row gradients of a step to which this worker contributes its `own` batches,
-        and whether they are finite, which is checked only with dynamic loss scaling.
+        """Return the row gradients of a step to which this worker contributes its `own` batches.
+
+        Also return whether they are finite, which is checked only with dynamic loss scaling.
         """
         if not self._setting.tables:
             return {}, True
@@ -331,7 +332,7 @@ class GatheredRows:
     def sum(self, own: RowGradients) -> RowGradients:
         """Return, by table, each distinct key of any rank with the sum of its gradients.
 
-        Ranks are added in order, so the result has the same bits on all of them.
+        Gradients are added in rank order, so the result has the same bits on all ranks.
         """
         found = {}
         for table in sorted(self._tables):
@@ -382,10 +383,10 @@ def _every_key_once(gathered: tuple[Keys, Floats]) -> tuple[Keys, Floats]:
 
 
 class RowAveraging:
-    """Keeps the values that rows looked up since the last averaging had at that time.
+    """Averages rows; keeps the values that rows in use had at the last averaging.
 
-    Averaging moves every row that any worker changed by the mean change of all workers, as LocalSGD
-    does for dense parameters. Optimizer state stays with its worker. Not thread-safe.
+    As LocalSGD does for dense parameters, averaging moves every row that any worker changed by the
+    mean change of all workers. Optimizer state stays with its worker. Not thread-safe.
     """
 
     def __init__(self, store: LocalStore, gathered: GatheredRows) -> None:
@@ -424,7 +425,7 @@ class RowAveraging:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the recorded rows, since all workers have the same ones now."""
+        """Forget the recorded rows, since all workers have the same rows now."""
         self._before.clear()
         self._seen.clear()
 

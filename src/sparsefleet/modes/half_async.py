@@ -29,10 +29,9 @@ class HalfAsyncConfig:
 
 
 class BarrierMode(Mode):
-    """The base class of half-async, sync and hybrid; a worker's threads synchronize after each
-    step.
+    """The base class of half-async, sync and hybrid: threads synchronize after each step.
 
-    The last thread to arrive (or to leave) merges, pushes and fetches for all of them.
+    The last thread of a worker to arrive (or to leave) merges, pushes and fetches for all threads.
     """
 
     brings_rows: ClassVar[bool] = True
@@ -68,7 +67,7 @@ class BarrierMode(Mode):
         self._round.fail(self._worker_error(error))
 
     def _apply(self, steps: Sequence[StepGradients]) -> None:
-        # Servers apply a push entirely or not at all, so data that some of them already have is
+        # Servers apply a push entirely or not at all, so data that some servers already have is
         # pushed separately.
         partial = [each for each in steps if each.origin and GRADIENTS in each.origin.partial]
         lost = [each for each in partial if each.origin and each.origin.base]
@@ -83,8 +82,9 @@ class BarrierMode(Mode):
             self._apply_together(steps)
 
     def _complete(self, step: StepGradients, share: int) -> None:
-        """Push a mini-batch of a lost worker to the servers that lack it, weighted as in a step of
-        `share` mini-batches. No worker waits for it.
+        """Push a mini-batch of a lost worker to the servers that lack it.
+
+        It has the weight of one of `share` mini-batches in a step. No worker waits for it.
         """
         assert step.origin is not None
         ahead = NextRows([step], self._setting.tables)
@@ -116,8 +116,9 @@ class BarrierMode(Mode):
         rows: Mapping[str, tuple[Keys, Floats]],
         data: list[DataMark],
     ) -> None:
-        """Push the mean of the mini-batches; the reply carries the values of their dense tables and
-        the requested ``rows``.
+        """Push the mean of the mini-batches.
+
+        The reply has the values of their dense tables and the requested ``rows``.
         """
 
 
@@ -128,7 +129,7 @@ def _without(
 
 
 class HalfAsyncMode(BarrierMode):
-    """Each worker pushes the mean over its threads once per step; servers apply it on arrival.
+    """Each worker pushes the mean over its threads in each step; servers apply it on arrival.
 
     A schedule counts the mini-batches of all workers.
     """
@@ -167,8 +168,8 @@ class HalfAsyncMode(BarrierMode):
 class NextRows:
     """Requests the rows of all threads' next mini-batches together.
 
-    A key that several threads need is requested once per thread, as with separate pulls, which
-    keeps the pull counters the same.
+    A key that several threads need is requested once per thread, so the pull counters are the same
+    as with separate pulls.
     """
 
     def __init__(self, copies: Sequence[StepGradients], tables: Mapping[str, TableSpec]) -> None:

@@ -1,4 +1,4 @@
-"""Hybrid mode: rows as in async, dense parameters as in sync."""
+"""Hybrid mode: rows are trained as in async, dense parameters as in sync."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HybridConfig:
     """
 
     wait_s: float = 0.0
-    """How long the sender waits for one more mini-batch."""
+    """How long the sender waits for another mini-batch."""
 
     merge: Literal["auto", "sum", "mean"] = "auto"
     """How rows of several mini-batches are merged. "auto" sums for plain SGD, otherwise averages.
@@ -60,7 +60,7 @@ class HybridMode(SyncMode):
     may_prefetch: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = False  # pulled while the previous batch computes
     keeps_gradients: ClassVar[bool] = True
-    rounds_count_steps: ClassVar[bool] = False  # row pushes do
+    rounds_count_steps: ClassVar[bool] = False  # row pushes advance it
     data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS, ROWS)
 
     def __init__(self, setting: ModeSetting, config: HybridConfig | None = None) -> None:

@@ -19,10 +19,10 @@ class LocalConfig:
 
 
 class LocalMode(Mode):
-    """Each thread pushes its own gradients and fetches the dense values; none waits.
+    """Each thread pushes its own gradients and fetches the dense values; no thread waits.
 
-    With ``setting.dense_step``, dense gradients go there instead, one thread at a time. A schedule
-    counts the mini-batches of all threads.
+    If ``setting.dense_step`` is set, it applies the dense gradients instead, one thread at a time.
+    A schedule counts the mini-batches of all threads.
     """
 
     name: ClassVar[str] = "local"

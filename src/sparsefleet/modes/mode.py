@@ -62,7 +62,7 @@ class ModeStats:
     """
 
     staleness_mean: float = 0.0
-    """The mean of that number over all steps."""
+    """The mean of ``staleness`` over all steps."""
 
     staleness_counts: tuple[int, ...] = ()
     """Number of steps by staleness: up to each of `STALENESS_BOUNDS`, and above the last."""
@@ -74,15 +74,15 @@ class ModeStats:
     """Bytes that this worker sent to other workers; mode "collective" only."""
 
     collectives: int = 0
-    """Number of collective calls that sent them."""
+    """Number of collective calls that sent these bytes."""
 
     @property
     def merge_factor(self) -> float:
-        """Return the number of mini-batches per push; 0 before the first."""
+        """Return the number of mini-batches per push; 0 before the first push."""
         return self.merged_gradients / self.pushes if self.pushes else 0.0
 
     def with_sender(self, sender: _core.SenderStats) -> ModeStats:
-        """Return the sum of these counters and a background sender's."""
+        """Return the sum of these counters and those of a background sender."""
         return replace(
             self,
             pushes=self.pushes + sender.pushes,
@@ -168,7 +168,7 @@ class Mode(ABC):
     """Whether dense gradients stay in ``parameter.grad``, where the mode reads them."""
 
     steps_together: ClassVar[Literal["nobody", "threads", "workers"]] = "nobody"
-    """Which threads take each step together; none may stop while others wait for it in a step."""
+    """Which threads take each step together, so that none may stop while others are in a step."""
 
     data_streams: ClassVar[tuple[int, ...]] = (GRADIENTS,)
     """The streams in which servers must have applied a mini-batch for it to be done."""
@@ -192,8 +192,9 @@ class Mode(ABC):
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetch the dense values, so all workers start from the same values. Tables must be
-        defined.
+        """Fetch the dense values, so all workers start from the same values.
+
+        Tables must be defined.
         """
         if self._setting.worker_index == 0 and self._setting.position is None:
             set_first_rates(self._setting)
@@ -204,8 +205,8 @@ class Mode(ABC):
     ) -> dict[str, Floats]:
         """Pull the rows float32[N, D] of each table's keys uint64[N], in one request per server.
 
-        ``train=False`` reads from the store and creates no rows; ``unknown`` selects the values
-        returned for keys without a row.
+        With ``train=False``, rows are read from the store and none are created; ``unknown`` selects
+        the values returned for keys without a row.
         """
         began = time.perf_counter()
         rows = self._pull_rows(keys, train, unknown)
@@ -213,7 +214,7 @@ class Mode(ABC):
         return rows
 
     def forward(self) -> AbstractContextManager[None] | None:
-        """Return the context for a training forward pass, or None if it needs none."""
+        """Return a context manager for a forward pass in training, or None if none is needed."""
         return None
 
     def backward(self, loss: Tensor) -> None:
@@ -222,7 +223,7 @@ class Mode(ABC):
 
     @abstractmethod
     def hand_over(self, gradients: StepGradients) -> None:
-        """End the calling thread's step; return when the thread may start its next one.
+        """End the calling thread's step; return when the thread may start its next step.
 
         The mode takes over the arrays: it may overwrite them and, if ``keeps_gradients``, read them
         later. Raises errors that have occurred in the background since the last call.
@@ -246,12 +247,13 @@ class Mode(ABC):
 
     @abstractmethod
     def rejoin(self) -> None:
-        """Start the next pass with all threads. Not needed before the first."""
+        """Start the next pass with all threads. Not needed before the first pass."""
 
     def set_threads(self, threads: int) -> None:  # noqa: B027  (most modes wait for no thread)
-        """Set the number of threads for the current pass or, if all have left it, the next.
+        """Set the number of threads for the current pass or, if all have left it, the next pass.
 
-        Must be called while no thread is in a step and either none or all have left.
+        Must be called while no thread is in a step and either no thread or all threads have left
+        the pass.
         """
 
     @abstractmethod
@@ -259,16 +261,14 @@ class Mode(ABC):
         """Wait until everything handed over is applied, then fetch the dense values."""
 
     def pause(self) -> None:
-        """Flush; other workers do not wait for this one until it calls `resume`."""
+        """Flush; other workers do not wait for this worker until it calls `resume`."""
         self.flush()
 
     def resume(self) -> None:  # noqa: B027  (most modes hold nobody up)
         """Continue after `pause`, in the same pass; all workers must call it."""
 
     def fail(self, error: BaseException) -> None:
-        """Report that a thread failed, which makes the worker's other threads raise
-        ``WorkerError``.
-        """
+        """Report that a thread failed; the worker's other threads then raise ``WorkerError``."""
         if self._failure is None:
             self._failure = error
 
@@ -276,7 +276,7 @@ class Mode(ABC):
         """Flush, leave the group of workers and end the mode's own threads. Idempotent.
 
         After ``fail``, nothing is flushed, since others must not mistake half a step for a whole
-        one.
+        step.
         """
         if self._finished:
             return
@@ -310,13 +310,13 @@ class Mode(ABC):
         return self._store.pull_many(keys, train=train, unknown=unknown)[0]
 
     def _leave_groups(self) -> None:  # noqa: B027  (most modes are in no group of workers)
-        """Leave the groups in which other workers might wait for this one."""
+        """Leave the groups in which other workers might be waiting for this worker."""
 
     def _end_threads(self) -> None:  # noqa: B027  (most modes have no threads of their own)
         """End the threads that the mode has started."""
 
     def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
-        """Return the data of a push of these mini-batches, and of the ones dropped before it."""
+        """Return the data marks for a push of these mini-batches and of those dropped before it."""
         known = [each for each in origins if each is not None]
         marks = [mark for each in known for mark in each.marks()]
         # Servers reject a push if they have applied only part of its data.
@@ -332,10 +332,9 @@ class Mode(ABC):
         return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
 
     def _fetch_dense(self, *, but: Collection[str] = ()) -> None:
-        """Overwrite the live dense arrays with the store's values, except for the tables in
-        ``but``.
+        """Overwrite the live dense arrays with the store's values.
 
-        The values of tables in a push can come back in its reply and need no fetching.
+        but: tables to leave out, because the reply to a push has already returned their values.
         """
         wanted = {table: live for table, live in self._fetched().items() if table not in but}
         if wanted:
@@ -344,7 +343,7 @@ class Mode(ABC):
             self._record.pulled(time.perf_counter() - began)
 
     def _worker_error(self, error: BaseException) -> WorkerError:
-        """Return the error that the other threads of this worker raise after one failed."""
+        """Return the error that the other threads of this worker raise after a thread failed."""
         wrapped = WorkerError({self._setting.worker_index: error})
         wrapped.__cause__ = error
         return wrapped
@@ -352,7 +351,7 @@ class Mode(ABC):
     def _raise_failure(self) -> None:
         if self._finished:
             raise ConfigError(
-                f"mode '{self.name}' is finished; create a new one to continue training"
+                f"mode '{self.name}' is finished; create a new mode to continue training"
             )
         if self._failure is not None:
             raise self._worker_error(self._failure)

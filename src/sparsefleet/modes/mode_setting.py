@@ -34,7 +34,7 @@ DenseParts = Sequence[Floats]
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Learning rates that change during training; the mode defines what counts as a step."""
+    """Learning rates that change during training; each mode defines what a step is."""
 
     def rates_at(self, step: int) -> Mapping[str, float]:
         """Return the learning rate of each table, sparse or dense, after ``step`` steps."""
@@ -70,20 +70,21 @@ class BatchOrigin(NamedTuple):
     """Position in the pass, counted from 1."""
 
     applied: frozenset[int] = frozenset()
-    """The kinds (`ROWS` and so on) in which all servers have applied it."""
+    """The kinds (`ROWS` and so on) in which all servers have applied the mini-batch."""
 
     partial: frozenset[int] = frozenset()
-    """The kinds in which only some servers have applied it, for a process that replaces this one.
+    """The kinds in which only some servers have applied the mini-batch, for a process that replaces
+    another.
     """
 
     records: tuple[Interval, ...] = ()
-    """The records in it, if they identify it instead of the position."""
+    """The records in the mini-batch, if they identify it instead of its position."""
 
     base: int = 0
-    """Added to the streams of its marks if it belongs to the data of a lost worker."""
+    """Added to the streams of its marks if the mini-batch belongs to a lost worker's data."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
-        """Return the marks that a push reports for it."""
+        """Return the marks that a push reports for this mini-batch."""
         if not self.records:
             return [(self.base + kind, self.epoch, self.number - 1, self.number)]
         return [
@@ -112,14 +113,13 @@ class StepGradients:
     """Table -> the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
 
     origin: BatchOrigin | None = None
-    """The mini-batch they come from; None if it is not tracked."""
+    """The mini-batch that the gradients come from; None if it is not tracked."""
 
     def clip(self, max_norm: float) -> float:
-        """Scale all gradients in place to a norm of at most `max_norm`; return the norm before
-        scaling.
+        """Scale all gradients in place to a norm of at most `max_norm`; return their old norm.
 
-        The norm is computed over all gradients as one vector, rows and dense, as in
-        `torch.nn.utils.clip_grad_norm_`.
+        As in `torch.nn.utils.clip_grad_norm_`, the norm is computed over all gradients, for rows
+        and dense parameters, as one vector.
         """
         parts = [values for _, values in self.sparse.values()]
         parts += self.dense.values()
@@ -164,7 +164,7 @@ class ModePosition:
     """Number of this worker's mini-batches that all servers have applied since."""
 
     next_round: int | None = None
-    """The first round that not all servers have applied, if any was applied since."""
+    """The first round that not all servers have applied, if any round was applied since."""
 
     has_partial_round: bool = False
     """Whether some servers have applied that round."""
@@ -216,7 +216,7 @@ class ModeSetting:
     """The schedule's step at the start, from an earlier part of the same run."""
 
     continue_without_lost: bool = False
-    """Whether a worker whose connection is lost counts as finished; otherwise training ends."""
+    """Whether training treats a lost worker as finished; if False, losing a worker ends training."""
 
     wait_s: float = 600.0
     """Maximum wait for other threads, other workers or room in a queue."""

@@ -21,9 +21,9 @@ _MANY_STEPS = 1000
 
 
 def set_first_rates(setting: ModeSetting) -> None:
-    """Set the rates for the schedule's first step; tables may still have those of a different run.
+    """Set the rates for the schedule's first step; tables may still have another run's rates.
 
-    A worker that is further along temporarily loses its rate until this one has joined.
+    A worker that is further along temporarily loses its rate until this worker has joined.
     """
     if setting.schedule is None:
         return
@@ -74,7 +74,7 @@ class ScheduledRates:
     def _changed_until(self, step: int) -> set[str]:
         """Return the tables whose rate has changed at any step since the last call.
 
-        At a step in between, a different worker may have set a rate that this one never sent.
+        At a step in between, a different worker may have set a rate that this worker never sent.
         """
         changed: set[str] = set()
         first = self._step + 1

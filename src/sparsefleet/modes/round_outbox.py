@@ -1,8 +1,8 @@
 """Keeps a worker's contribution to a round outside the process, until all servers have it.
 
 A process that ends while sending may have reached only some servers, which then apply the round.
-Its gradients cannot be recomputed bit for bit, since some parameters have changed, so the process
-that replaces it sends the same bytes to the other servers.
+The gradients cannot be recomputed bit for bit, since some parameters have changed. The process that
+replaces it therefore sends the same bytes to the other servers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def grow_file(file: int, size: int, path: str) -> None:
 class RoundOutbox:
     """One round's mini-batches in a memory-mapped file. Not thread-safe.
 
-    path: the file; readable only by this user.
+    path: the file, which only this user can read.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/outbox"
@@ -103,7 +103,9 @@ class RoundOutbox:
         text = json.dumps({"batches": described, "data": list(data)}).encode()
         total = _HEAD.size + len(text) + sum(array.nbytes for array in arrays)
         memory = self._room(total)
-        memory[: len(_NOTHING)] = _NOTHING  # the content after it is complete or absent
+        memory[: len(_NOTHING)] = (
+            _NOTHING  # once this is written, the content is complete or absent
+        )
         at = _HEAD.size
         memory[at : at + len(text)] = text
         at += len(text)
@@ -114,7 +116,7 @@ class RoundOutbox:
         memory[: len(_MAGIC)] = _MAGIC
 
     def find(self, number: int) -> tuple[list[Gradients], list[DataMark]] | None:
-        """Return the mini-batches kept for round `number`, or None if there are none."""
+        """Return the mini-batches kept for round `number`, or None if the file has none."""
         memory = self._memory
         if memory is None or len(memory) < _HEAD.size:
             return None

@@ -65,8 +65,7 @@ class SyncMode(BarrierMode):
             self._group.leave()
 
     def rejoin(self) -> None:
-        """Start the next pass once all workers are ready, and adopt their round count and dense
-        values.
+        """Start the next pass once all workers are ready; adopt their round count and values.
 
         A worker that ran out of data early has missed the last rounds of the others.
         """

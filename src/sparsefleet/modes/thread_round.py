@@ -1,4 +1,4 @@
-"""A barrier for the threads of one worker, at which the last to arrive does the work for all."""
+"""A barrier for the threads of one worker; the last thread to arrive does the work for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ThreadRound(Generic[Item]):
     """A barrier that gathers one item from each thread, and that threads may leave.
 
     Invariant: while a thread waits, either fewer threads have arrived than expected, or the work is
-    running. A thread that leaves therefore does the work itself if it was the only one missing.
+    running. A thread that leaves therefore does the work itself if no other thread was missing.
     Thread-safe.
 
     is_patient: whether the work may take any amount of time, such as an evaluation.
@@ -44,7 +44,8 @@ class ThreadRound(Generic[Item]):
     def meet(self, item: Item) -> float:
         """Wait until all threads have arrived and their items are processed; return seconds waited.
 
-        Raises the error from the work, or the one passed to ``fail``, in every thread of the round.
+        Raises the error from the work, or the error passed to ``fail``, in every thread of the
+        round.
         """
         with self._changed:
             self._raise_failure()
@@ -77,7 +78,7 @@ class ThreadRound(Generic[Item]):
             self._expected = self._threads
 
     def set_threads(self, threads: int) -> None:
-        """Set the number of threads; if all have left, it takes effect with ``rejoin``."""
+        """Set the number of threads; if all threads have left, it takes effect at ``rejoin``."""
         with self._changed:
             self._threads = threads
             self._expected = threads if self._expected else 0

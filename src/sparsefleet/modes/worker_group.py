@@ -12,10 +12,10 @@ from sparsefleet.store import RoundMember
 class WorkerGroup:
     """This worker's membership in the group of each pass, which the servers keep.
 
-    A worker that runs out of data leaves the group of its pass and joins the next one. A second
-    group, ``present``, lasts for the whole run. Workers synchronize in it between passes, so a
-    worker lost at that time is noticed, since servers only know workers that have joined. Not
-    thread-safe.
+    A worker that runs out of data leaves the group of its pass and joins the next group. A second
+    group, ``present``, lasts for the whole run. Workers synchronize in that group between passes,
+    so that the loss of a worker is noticed then, too; servers know only workers that have joined.
+    Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting) -> None:
@@ -35,8 +35,9 @@ class WorkerGroup:
     def join(self) -> None:
         """Join the first pass; from now on, the loss of this worker is noticed.
 
-        Raises NotOwnerError if a different live worker has this index; its note is left alone. When
-        replacing a process that ended, join the pass it was in, unless it had left it.
+        Raises NotOwnerError if a different live worker has this index; that worker's note is left
+        alone. A process that replaces another joins the pass that the other was in, unless the
+        other had left that pass.
         """
         self._in_training = self._in_pass = True
         try:
@@ -57,7 +58,7 @@ class WorkerGroup:
         return {"pass": self._pass}
 
     def leave(self) -> None:
-        """Leave the current pass, so no worker waits for this one. Idempotent."""
+        """Leave the current pass, so no worker waits for this worker. Idempotent."""
         if self._in_pass:
             self._in_pass = False
             self._store.leave_group(self.member)
@@ -82,16 +83,17 @@ class WorkerGroup:
             self._store.leave_group(self._present())
 
     def _count_of(self, rank: int) -> int:
-        """Return a worker's count at the start of this pass; exclude the worker if it has not
-        started.
+        """Return a worker's count at the start of this pass.
+
+        Exclude the worker if it has not started the pass.
         """
         try:
             note = self._store.get_note(self._note_of(rank))
-        except NotFoundError:  # it was lost before it joined
+        except NotFoundError:  # the worker was lost before it joined
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            # A worker that was reported lost and comes back is notified, and then counts as lost.
+            # A worker that was reported lost and comes back is notified, and is then treated as lost.
             with contextlib.suppress(NotOwnerError):
                 self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0

@@ -1,4 +1,4 @@
-"""Identifies the bottleneck of training from where the time goes."""
+"""Identifies the bottleneck of training from the time spent on each activity."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Bottleneck(NamedTuple):
 
 
 def find_bottleneck(seconds: Mapping[str, float], *, is_local: bool = False) -> Bottleneck | None:
-    """Return the bottleneck, given the seconds of training threads; None if none computed.
+    """Return the bottleneck, given the training threads' seconds by activity.
 
-    is_local: tables are in the worker's own process.
+    Return None if no thread has computed. is_local: whether tables are in the worker's own process.
 
     >>> find_bottleneck({"compute": 5.0, "data": 4.0}).activity
     'data'

@@ -1,8 +1,8 @@
 """Writes and reads Prometheus' text format.
 
-It does not use `prometheus_client`, whose counters are Python objects that the hot path would have
-to call, while ours are read from native counters on request. The service, whose requests pass
-through Python anyway, does use it.
+This module does not use `prometheus_client`, whose counters are Python objects that the hot path
+would have to call; here, native counters are read on request. The prediction service does use
+`prometheus_client`, since its requests pass through Python anyway.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Watched:
     interval: Interval | None
     """None if the process does not answer."""
     silent_s: float | None = None
-    """Seconds since its last answer; None if it has never answered, such as a script without
-    training.
+    """Seconds since the process last answered; None if it has never answered, for example because
+    its script does not train.
     """
     state: str = "running"
 
@@ -43,7 +43,7 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """All processes of a job in the last interval, with some data from earlier ones."""
+    """All processes of a job in the last interval, with some data from earlier intervals."""
 
     processes: Sequence[Watched]
     staleness: Mapping[int, Sequence[float]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def _silent(scene: Scene) -> Iterator[Finding]:
                 "silent",
                 each.name,
                 f"{each.name} is suspended (SIGSTOP, or a debugger)",
-                "resume it with kill -CONT; until then, the others wait for it or count it as lost",
+                "resume it with kill -CONT; until then, the others wait for it or treat it as lost",
             )
         elif each.state == "running" and each.silent_s is not None and each.silent_s >= _SILENT_S:
             yield Finding(
@@ -185,7 +185,7 @@ def _full_disk(scene: Scene) -> Iterator[Finding]:
                 "full_disk",
                 each.name,
                 f"{each.name} has no disk space for its log and acknowledges nothing until it does",
-                "free space below --log-dir; its log names the directory. Workers wait for "
+                "free space under --log-dir; its log names the directory. Workers wait for "
                 "SPARSEFLEET_FAILOVER_WAIT_S",
             )
 
@@ -238,8 +238,9 @@ def _staleness(scene: Scene) -> Iterator[Finding]:
 
 
 def _before_growing_stale(points: Sequence[float]) -> float | None:
-    """Return the staleness before it started to grow, steadily or in one large jump; otherwise
-    None.
+    """Return the staleness before it started to grow, steadily or in one large jump.
+
+    Return None if it does not grow.
     """
     slow = points[-_STALE_POINTS:]
     rises = all(after >= before for before, after in itertools.pairwise(slow))

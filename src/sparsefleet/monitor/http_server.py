@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response of a route: a whole body, or one that is streamed until it ends."""
+    """The response of a route: a complete body, or a stream."""
 
     body: bytes | Iterable[bytes] = b""
     content_type: str = "text/plain; charset=utf-8"
@@ -61,12 +61,12 @@ class HttpServer:
 
     address: "HOST:PORT"; port 0 picks a free port.
     routes: handlers by path.
-    token: if set, requests must carry it as a bearer token, as `?token=`, which a browser exchanges
-    for a cookie, or as that cookie.
+    token: if set, requests must carry this token: as a bearer token, as `?token=`, which a browser
+        exchanges for a cookie, or as that cookie.
 
     On a loopback address without a token, requests for any other host name are refused, since a web
-    page whose domain points here could read the responses. Beyond 64 connections, the oldest one
-    without a complete request is closed.
+    page whose domain name points to this address could read the responses. Beyond 64 connections,
+    the oldest connection without a complete request is closed.
     """
 
     def __init__(self, address: str, routes: Mapping[str, Route], *, token: str = "") -> None:

@@ -28,7 +28,7 @@ class JobProcess:
     state: str = "running"
     """running, suspended, stopping, done, failed or stopped."""
     detail: str = ""
-    """How it ended, or its last line of output."""
+    """How the process ended, or its last line of output."""
     starts: int = 1
 
     @property
@@ -58,7 +58,7 @@ class JobFile:
 
     @staticmethod
     def read(directory: str | os.PathLike[str]) -> JobFile | None:
-        """Return the information that the launcher wrote, or None if there is nothing readable."""
+        """Return the information that the launcher wrote, or None if the file cannot be read."""
         try:
             with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
                 return _job_of(json.load(file))
@@ -75,7 +75,7 @@ def _job_of(found: Mapping[str, Any]) -> JobFile:
 def find_job(place: str | os.PathLike[str]) -> str:
     """Return the folder with a job's addresses, given that folder or the job's log directory.
 
-    Raises ConfigError if there is none; the message says how to start a job that has one.
+    Raises ConfigError if there is no such folder; the message says how to start a job that has one.
     """
     for folder in (os.path.join(place, FOLDER), os.fspath(place)):
         if JobFile.read(folder) is not None:

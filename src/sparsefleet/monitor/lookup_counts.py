@@ -9,10 +9,14 @@ from sparsefleet.monitor.series import Sample, sample
 
 __all__ = ["LOOKUPS", "LookupCounts"]
 
-_EVERY = 64  # mini-batches between checks of the top id, which cost a pass over the ids
+_EVERY = (
+    64  # mini-batches between checks of the most frequent id; a check costs a pass over the ids
+)
 
 LookupCount = tuple[str, int, int, Callable[[], float]]
-"""A table, its number of ids and distinct ids, and a function that returns the top id's share."""
+"""A table, its numbers of ids and distinct ids, and a function that returns the share of lookups that
+go to the most frequent id.
+"""
 
 
 class LookupCounts:

@@ -1,7 +1,7 @@
-"""Pushes metrics to an OpenTelemetry collector with OTLP over HTTP; needs the extra `otel`.
+"""Pushes metrics to an OpenTelemetry collector with OTLP over HTTP; requires the `otel` extra.
 
-Metrics are still read on request: a thread here requests them, and OpenTelemetry's own exporter
-encodes and sends them.
+Metrics are still read on request: a thread in this module requests them, and OpenTelemetry's own
+exporter encodes and sends them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def check_otlp_url(url: str) -> str:
-    """Return the push URL for a collector's address; the path defaults to the standard one.
+    """Return the push URL for a collector's address; the path defaults to the standard path.
 
     >>> check_otlp_url("http://127.0.0.1:4318")
     'http://127.0.0.1:4318/v1/metrics'
@@ -53,7 +53,7 @@ class OtlpPusher:
 
     interval_s: defaults to OTEL_METRIC_EXPORT_INTERVAL, in milliseconds, or 10 s. OpenTelemetry's
     OTEL_EXPORTER_OTLP_* variables set headers, certificates and timeouts. If a collector is down,
-    the exporter logs it and nothing else happens.
+    the exporter logs a message, and the job continues.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class OtlpPusher:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         except ImportError as error:
             raise ConfigError(
-                f"pushing metrics to {url} needs OpenTelemetry's exporter: "
-                "pip install sparsefleet[otel]"
+                f"pushing metrics to {url} requires the opentelemetry packages; run "
+                "`pip install sparsefleet[otel]`"
             ) from error
         from opentelemetry.sdk.resources import Resource
 

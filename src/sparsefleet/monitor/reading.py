@@ -39,7 +39,7 @@ class Reading:
         return name in self._values
 
     def get(self, name: str, default: float = 0.0, **labels: str) -> float:
-        """Return a number, or `default` if the process has none with this name and these labels."""
+        """Return the number with this name and these labels, or `default` if there is none."""
         values = self._values.get(name, {})
         wanted = tuple(labels.items())
         return values.get(wanted, default)
@@ -76,7 +76,8 @@ class Reading:
 class Interval:
     """The changes in a process between two readings.
 
-    A counter that is smaller than before belongs to a restarted process and counts from zero.
+    A counter that is smaller than before belongs to a restarted process, whose counters start at
+    zero.
 
     >>> old, new = Reading([Sample("a", (), 2.0)], 10.0), Reading([Sample("a", (), 8.0)], 12.0)
     >>> Interval(old, new).rate("a")
@@ -90,7 +91,7 @@ class Interval:
         self.is_first = before is None
 
     def grown(self, name: str, **labels: str) -> float:
-        """Return how much a counter grew; 0 for a first reading."""
+        """Return how much a counter grew, or 0 if there is no earlier reading."""
         if self.is_first:
             return 0.0
         return _grown(self.before.get(name, 0.0, **labels), self.after.get(name, 0.0, **labels))
@@ -107,7 +108,7 @@ class Interval:
         return {text: _grown(before.get(text, 0.0), value) for text, value in after.items()}
 
     def buckets(self, name: str, **labels: str) -> dict[float, float]:
-        """Return the part of a histogram that is new."""
+        """Return what was added to a histogram since the earlier reading."""
         before = {} if self.is_first else self.before.buckets(name, **labels)
         after = self.after.buckets(name, **labels)
         return {bound: _grown(before.get(bound, 0.0), count) for bound, count in after.items()}
@@ -118,7 +119,7 @@ def _grown(before: float, after: float) -> float:
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Return the value below which `share` of a histogram lies, interpolated as Prometheus does.
+    """Return the value below which `share` of a histogram lies; interpolates like Prometheus.
 
     >>> quantile({0.1: 50.0, 0.2: 100.0, float("inf"): 100.0}, 0.75)
     0.15000000000000002
@@ -139,7 +140,7 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 class Answer(NamedTuple):
-    """A reading of one process, or why there is none."""
+    """A reading of one process, or the reason why it could not be read."""
 
     target: Target
     reading: Reading | None
@@ -148,7 +149,7 @@ class Answer(NamedTuple):
 
 
 def read_one(target: Target, timeout_s: float) -> Answer:
-    """Read `/metrics` of one process. Errors of that process do not raise."""
+    """Read `/metrics` of one process. Returns, rather than raises, errors of that process."""
     where = parse_endpoint(target.address)
     begun = time.monotonic()
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout_s)

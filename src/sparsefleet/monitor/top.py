@@ -1,4 +1,4 @@
-"""A job in a terminal: the contents of the dashboard, for use over ssh."""
+"""Shows the contents of the dashboard in a terminal, for use over ssh."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _GOOD = ("running", "done")
 def run_top(
     place: str | os.PathLike[str], console: Console, *, interval_s: float = 1.0, once: bool = False
 ) -> None:
-    """Show a job until it ends or Ctrl-C is pressed; with `once`, show one screen after two
-    readings.
+    """Show a job until it ends or Ctrl-C is pressed.
+
+    With `once`, show one screen after two readings, and return.
 
     Raises ConfigError if there is no watchable job in `place`.
     """

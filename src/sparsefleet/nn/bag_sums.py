@@ -33,7 +33,7 @@ class Bags(NamedTuple):
     ids: Tensor
     """int64[N], on the CPU."""
     lengths: Lengths
-    """int64[B], validated: none is negative, and they sum to N."""
+    """int64[B], the number of ids in each bag; validated: none is negative, and their sum is N."""
 
 
 def sum_rows_by_bag(features: Sequence[Bags]) -> Tensor:
@@ -88,7 +88,7 @@ class _Sum(torch.autograd.Function):
                 "sums of bags have no second derivative, but backward() was called with "
                 "create_graph=True; look up the ids with SparseEmbedding and sum with torch instead"
             )
-        _ = ctx.saved_tensors  # raises if an earlier backward pass freed them
+        _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors
         sums = _zeros(ctx.found)
         features = list(zip(sums, (each.places for each in ctx.found), ctx.lengths, strict=True))
         _core.add_bag_gradients(np.ascontiguousarray(gradient.numpy()), features)
@@ -101,7 +101,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _zeros(found: list[DistinctRows]) -> list[Floats]:
-    """Return an array for the gradients of each feature's rows; features of one leaf share it."""
+    """Return arrays for the gradients of each feature's rows; features of a leaf share one."""
     keys = [(id(each.array), each.leaf is None) for each in found]  # rows may also be frozen
     shapes = {key: each.array.shape for key, each in zip(keys, found, strict=True)}
     whole = np.zeros(sum(rows * dim for rows, dim in shapes.values()), np.float32)

@@ -57,8 +57,9 @@ def bind(
 def _common_spec(
     users: list[tuple[str, SparseModule]], default_optimizer: Optimizer | None
 ) -> TableSpec:
-    """Return the spec that all modules of a table agree on; a module without an optimizer accepts
-    any.
+    """Return the spec that all modules of a table agree on.
+
+    A module without an optimizer accepts the optimizer of any other module.
     """
     first_path, first = users[0]
     for path, module in users:  # the first module that names an optimizer decides
@@ -91,8 +92,9 @@ def _difference(one: TableSpec, other: TableSpec) -> str:
 
 
 def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Store) -> None:
-    """Raise if two modules of a table have private stores, since each would have its own row for an
-    id.
+    """Raise an error if two modules of a table have private stores.
+
+    Each would have its own row for the same id.
     """
     sources: dict[int, str] = {}
     for path, module in users:
@@ -110,9 +112,9 @@ def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Sto
 def apply_gradients(model: nn.Module) -> PushResult:
     """Push the gradients that backward() left in the sparse modules of ``model``, and clear them.
 
-    This is ``optimizer.step()`` for tables in your own training loop without fleet; it sends one
-    request per server. Lookups from several forward passes accumulate, like parameter gradients.
-    Loops with steps (`fleet.step`, `Trainer`) do not need it.
+    It replaces ``optimizer.step()`` for tables in your own training loop without fleet, and sends
+    one request per server. Lookups from several forward passes accumulate, like parameter
+    gradients. Loops with steps (`fleet.step`, `Trainer`) do not need this call.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbedding
@@ -145,7 +147,7 @@ def apply_gradients(model: nn.Module) -> PushResult:
 def discard_gradients(model: nn.Module) -> None:
     """Discard the gradients that backward() left in the sparse modules of ``model``.
 
-    This is ``optimizer.zero_grad()`` for tables, for a step that should not be applied.
+    It replaces ``optimizer.zero_grad()`` for tables, for a step that should not be applied.
     """
     for module in sparse_modules(model):
         module.take_gradients()

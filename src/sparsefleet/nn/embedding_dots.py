@@ -26,16 +26,16 @@ def embedding_dots(
 ) -> Tensor:
     """Return the dot product of each row of ``left`` with its rows of ``right``.
 
-    left_ids: int64 of any shape, such as [N]. right_ids: int64 of the same shape, for one row
-    each, or of that shape with extra dimensions, such as [N, K], for K rows each. The result,
+    left_ids: int64 of any shape, such as [N]. right_ids: int64 of the same shape, for one row per
+    left id, or of that shape with extra dimensions, such as [N, K], for K rows each. The result,
     float32[*right_ids.shape], is
 
         (left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)
 
     computed on the distinct rows of the batch, so neither rows nor gradients are copied per id. Use
-    it for skip-gram, matrix factorization, BPR, and two-tower models whose towers are tables. Both
-    sides may use the same table. Padding gives 0. The order of summation does not depend on the
-    processor. There is no second derivative.
+    it for skip-gram, matrix factorization, BPR, and two-tower models whose towers are tables.
+    ``left`` and ``right`` may use the same table. The dot product with a padding id is 0. The order
+    of summation does not depend on the processor. There is no second derivative.
 
     >>> from sparsefleet.nn import apply_gradients
     >>> from sparsefleet.optim import SGD
@@ -89,7 +89,7 @@ class _Dots(torch.autograd.Function):
                 "create_graph=True; use torch operators there instead: "
                 "(left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)"
             )
-        _ = ctx.saved_tensors  # raises if an earlier backward pass freed them
+        _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors
         left, right = ctx.sides
         sums = {side.leaf: np.empty_like(side.array) for side in ctx.sides if side.leaf is not None}
         _core.sum_dot_gradients(

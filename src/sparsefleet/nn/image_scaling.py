@@ -18,8 +18,8 @@ __all__ = ["ImageScaling"]
 class ImageScaling(nn.Module):
     """Convert uint8[B, C, H, W] to float32[B, C, H, W]: (x / 255 - mean) / std per channel.
 
-    As the first module of a model, it lets images be read, queued and copied to the device as
-    bytes, a quarter of the size of floats.
+    If this is the first module of a model, images can be read, queued and copied to the device as
+    bytes, which are a quarter of the size of floats.
 
     >>> scale = ImageScaling(mean=[0.5], std=[0.25])
     >>> scale(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))

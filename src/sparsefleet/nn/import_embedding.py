@@ -63,7 +63,7 @@ def import_embedding(module: SparseModule, weight: Tensor, *, keys: Any = None) 
 
 
 def import_embeddings(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
-    """Fill the tables of a model from the `state_dict` of one that uses `nn.Embedding` instead.
+    """Fill the tables of a model from the `state_dict` of a model that uses `nn.Embedding`.
 
     A sparse module at `path` takes the tensor `<path>.weight`. Returns the number of rows per path.
     Load the rest of the state with `model.load_state_dict(state, strict=False)`.

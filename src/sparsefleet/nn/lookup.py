@@ -1,7 +1,7 @@
 """Ids to look up in a table, and objects that hold the ids of several features.
 
-The latter look like TorchRec's KeyedJaggedTensor and are recognized by their methods, so TorchRec
-itself is not needed.
+Objects with several features look like TorchRec's KeyedJaggedTensor and are recognized by their
+methods, so TorchRec itself is not needed.
 
 Letters: N ids in all lookups, U distinct ids, D row width, K keys (features), B examples.
 """
@@ -33,7 +33,7 @@ _KEY_MASK = 2**64 - 1
 class Lookup:
     """Ids to look up in one table: int64 or int32 of any shape, on the CPU.
 
-    Ids equal to ``padding_idx`` have no row, read as zeros and get no gradient. Any other
+    Ids equal to ``padding_idx`` have no row; they read as zeros and get no gradient. Any other
     negative id is an ordinary key, reinterpreted as uint64. The caller has validated the ids
     with `check_ids`.
 
@@ -64,7 +64,7 @@ class Lookup:
         self.version = -1 if ids.is_inference() else ids._version
 
     def address(self) -> Address:
-        """Return a key shared by lookups of the same ids in the same memory, used to find them."""
+        """Return a key for finding lookups; lookups of the same ids in the same memory share it."""
         return self.table, self.given.data_ptr()
 
     def matches(self, other: Lookup) -> bool:
@@ -83,11 +83,11 @@ class Lookup:
 
 
 ID_DTYPES = (torch.int64, torch.int32)
-"""What ids may be: the types that `torch.nn.Embedding` takes."""
+"""The allowed types of ids, which are those that `torch.nn.Embedding` takes."""
 
 
 def check_ids(table: str, ids: object) -> None:
-    """Raise unless ``ids`` is an int64 or int32 tensor on the CPU."""
+    """Raise an error unless ``ids`` is an int64 or int32 tensor on the CPU."""
     if isinstance(ids, torch.Tensor) and ids.dtype in ID_DTYPES and ids.is_cpu:
         return
     what = f"table '{table}': ids must be an int64 or int32 tensor on the CPU"
@@ -105,7 +105,7 @@ class TableKeys(NamedTuple):
     keys: Keys
     """uint64[U], each key once."""
     inverse: Inverse
-    """uint32[N], the index of each id in ``keys``; ``_core.PADDING_PLACE`` for padding."""
+    """uint32[N], the index of each id in ``keys``, or ``_core.PADDING_PLACE`` for padding."""
     sizes: list[int]
     """The number of ids in each lookup."""
 
@@ -140,10 +140,10 @@ def _padding(lookups: Sequence[Lookup], flat: Sequence[NDArray[Any]]) -> list[tu
 
 
 def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bool) -> None:
-    """Raise unless ``offsets`` split ``num_ids`` ids into bags.
+    """Raise an error unless ``offsets`` split ``num_ids`` ids into bags.
 
-    Offsets start at 0, never decrease and stay within the ids; with ``closed`` the last one must
-    equal the number of ids.
+    Offsets start at 0, never decrease and stay within the ids; with ``closed``, the last offset
+    must equal the number of ids.
     """
     what = f"table '{table}': offsets"
     if not isinstance(offsets, torch.Tensor) or offsets.dtype not in ID_DTYPES:
@@ -190,7 +190,7 @@ class KeyedJagged(Protocol):
         """Return the ids of all bags: int64[N]."""
 
     def offsets(self) -> torch.Tensor:
-        """Return the offset of each bag, then the end: int64[K * B + 1]; feature 0 comes first."""
+        """Return where each bag starts, feature by feature, and N at the end: int64[K * B + 1]."""
 
 
 def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:

@@ -17,7 +17,7 @@ _VALUES = object()  # in a path: the values of an object like KeyedJaggedTensor
 
 
 class _Key(NamedTuple):
-    """A path step to the values of one key of a keyed jagged tensor."""
+    """A step in a path that leads to the values of one key of a keyed jagged tensor."""
 
     place: int
 
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
     path: Path
     view: _View | None
-    """None for the batch tensor itself, whatever its shape."""
+    """None for the whole batch tensor, regardless of its shape."""
     table: str
     dim: int
     padding_idx: int | None
@@ -53,8 +53,7 @@ class _Entry(NamedTuple):
 
 
 class LookupPlan:
-    """Maps the tensors of a batch, or views of them, to the lookups they feed; learned from one
-    step.
+    """Maps the tensors of a batch, or views of them, to lookups. A plan is learned from one step.
 
     With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that the
     forward pass computes are not in the batch and thus not in the plan; each such lookup costs a
@@ -101,11 +100,11 @@ class LookupPlan:
         return len(self._entries)
 
     def lookups(self, batch: Any) -> list[Lookup] | None:
-        """Return the lookups that ``batch`` will cause, or None if its layout differs from the
-        plan's.
+        """Return the lookups that ``batch`` will cause, or None if the plan does not fit it.
 
         A tensor that is looked up whole may have any shape. If only slices of it are looked up, its
-        shape and strides must be the same as when the plan was learned.
+        shape and strides must be the same as when the plan was learned; otherwise the plan does not
+        fit.
         """
         found = []
         keyed: dict[Path, list[torch.Tensor]] = {}  # values by key of the objects found so far
@@ -184,7 +183,7 @@ def _holds_ids(tensor: torch.Tensor) -> bool:
 def _find(
     tensors: list[tuple[Path, torch.Tensor]], ids: torch.Tensor
 ) -> tuple[Path, _View | None] | None:
-    """Find where in the batch ``ids`` come from: a whole tensor or, failing that, a view of one."""
+    """Find the tensor in the batch that ``ids`` are equal to, or else that they are a view of."""
     for path, tensor in tensors:
         if tensor is ids:
             return path, None
@@ -236,9 +235,7 @@ class LookupPlans:
         self._most_lookups = 0  # maximum lookups in a step that a plan was learned from
 
     def lookups(self, batch: Any) -> list[Lookup] | None:
-        """Return the lookups that the batch will cause, or None if no batch like it was seen
-        before.
-        """
+        """Return the lookups that the batch will cause, or None if its layout is new."""
         for plan in self._plans:
             lookups = plan.lookups(batch)
             if lookups is not None:
@@ -249,7 +246,8 @@ class LookupPlans:
         """Learn from a step whose input was `batch`.
 
         planned: whether `lookups` already knew the batch. The step is then used only if it made
-        more lookups than any before, since the plan may come from evaluation, which makes fewer.
+            more lookups than any step before, since the existing plan may come from evaluation,
+            which makes fewer lookups.
         """
         if planned and len(rows.lookups) <= self._most_lookups:
             return

@@ -19,7 +19,7 @@ from sparsefleet.store.store import Unknown
 
 
 class Pull(Protocol):
-    """A function that fetches rows: table -> keys uint64[U] in, table -> rows float32[U, D] out."""
+    """Fetches rows: takes keys uint64[U] by table and returns rows float32[U, D] by table."""
 
     def __call__(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
@@ -87,7 +87,7 @@ def gather(rows: Floats | None, inverse: Inverse, dim: int) -> torch.Tensor:
 
 
 def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
-    """Return the distinct keys of all lookups by table, without rows, which the caller fetches."""
+    """Return the distinct keys of all lookups by table, without rows; the caller fetches rows."""
     by_table: dict[str, list[Lookup]] = {}
     for lookup in lookups:
         by_table.setdefault(lookup.table, []).append(lookup)
@@ -103,10 +103,10 @@ def plan_rows(lookups: Sequence[Lookup]) -> PulledRows:
 
 
 def pull_rows(lookups: Sequence[Lookup], pull: Pull, *, train: bool = True) -> PulledRows:
-    """Fetch the rows of all lookups with one call to ``pull``, every key of a table once.
+    """Fetch the rows of all lookups with one call to ``pull``; each key of a table is sent once.
 
-    ``train=False`` creates no rows; tables whose modules differ in `unknown` then need a separate
-    call each. May run ahead of the step, on another thread.
+    With ``train=False``, no rows are created, and there is one call for each value of `unknown`
+    among the modules. May run ahead of the step, on another thread.
 
     >>> from sparsefleet.store import LocalStore, TableSpec
     >>> store = LocalStore()
@@ -136,7 +136,7 @@ class DistinctRows(NamedTuple):
     places: Inverse
     """uint32[N], the row index of each id; ``_core.PADDING_PLACE`` for padding."""
     leaf: DistinctLeaf | None
-    """Receives the gradients from the operator; None if the lookup does not train."""
+    """Receives the gradients from the operator; None if the rows are not trained."""
 
 
 def distinct_rows(rows: TableRows, index: int) -> DistinctRows:
@@ -185,8 +185,9 @@ class DistinctLeaf:
 
 
 def graph_input() -> torch.Tensor:
-    """Return an empty tensor that makes autograd call the backward pass of an operator on
-    `DistinctRows`, which passes its gradients to the leaves.
+    """Return an empty tensor that makes autograd call an operator's backward pass.
+
+    That operator works on `DistinctRows` and passes its gradients to the leaves itself.
     """
     return torch.empty(0, requires_grad=True)
 

@@ -24,8 +24,7 @@ from sparsefleet.store.store import Unknown
 
 
 class SparseEmbedding(SparseModule):
-    """`nn.Embedding` over a growing table: any int64 is a valid id, and rows are created on first
-    use.
+    """`nn.Embedding` over a growing table: any int64 is a valid id; rows are created on first use.
 
     ``forward(ids)``: ids int64 or int32 of any shape -> float32[*ids.shape, dim]. Ragged ids, given
     as a pair ``(values int64[N], offsets)``, return the rows of the values: float32[N, dim].
@@ -79,8 +78,9 @@ class SparseEmbedding(SparseModule):
         )
 
     def forward(self, ids: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Return the rows of ``ids``: float32[*ids.shape, dim], or the rows of the values for
-        ragged ids.
+        """Return the rows of ``ids``: float32[*ids.shape, dim].
+
+        For ragged ids, return the rows of the values.
         """
         if isinstance(ids, tuple):
             values, offsets = ids

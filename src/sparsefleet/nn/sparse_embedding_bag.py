@@ -1,4 +1,4 @@
-"""An embedding that reduces the rows of each bag of ids to one.
+"""An embedding that reduces the rows of each bag of ids to a single row.
 
 Letters: B bags, L ids per bag, N ids in total, D row width.
 """
@@ -92,13 +92,13 @@ class SparseEmbeddingBag(SparseModule):
       ``include_last_offset``, offsets is int64[B + 1] and ends with N. The pair (ids, offsets)
       may also be passed as one argument;
     * an object with the methods ``keys()``, ``values()`` and ``offsets()`` of TorchRec's
-      KeyedJaggedTensor, with K keys of B bags each -> float32[B, K * D], the keys concatenated. Its
-      ``weights_or_none()``, if it has one, gives the weights.
+      KeyedJaggedTensor, with K keys of B bags each -> float32[B, K * D], the keys concatenated. If
+      the object has a method ``weights_or_none()``, it returns the weights.
 
     With weights w (float32, one per id; 1 if omitted) and the rows x of a bag, ``mode`` is
     "sum": sum(w x); "mean": sum(w x) / sum(w); "sqrtn": sum(w x) / sqrt(sum(w w)). Padding ids
-    are ignored. An empty bag, or one whose divisor is 0, gives zeros. Weights that require
-    gradients receive them. Everything else works as in `SparseEmbedding`.
+    are ignored. The result for an empty bag, or for a bag whose divisor is 0, is zeros. Weights
+    that require gradients receive gradients. Everything else works as in `SparseEmbedding`.
 
     >>> import torch
     >>> from sparsefleet.nn import SparseEmbeddingBag

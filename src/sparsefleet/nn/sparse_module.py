@@ -65,7 +65,7 @@ class SparseModule(nn.Module):
         self.padding_idx = padding_idx
         self.unknown: Unknown = unknown
         self.own_optimizer = optimizer
-        """The optimizer as given; None uses the trainer's."""
+        """The optimizer that the module was created with; None uses the trainer's optimizer."""
         self.carries_rows = True
         """False if a different module of the same table puts the rows into the state_dict."""
         self._spec = spec
@@ -79,15 +79,14 @@ class SparseModule(nn.Module):
         return self.home.store
 
     def spec(self, default: Optimizer | None = None) -> TableSpec:
-        """Return the spec of this module's table; ``default`` is the optimizer if the module has
-        none.
+        """Return the spec of this module's table.
+
+        If the module has no optimizer, ``default`` is used.
         """
         return replace(self._spec, optimizer=self.own_optimizer or default or Adagrad())
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return keys, values and optimizer state for `state_dict` if the rows are in this
-        process.
-        """
+        """Return keys, values and optimizer state for `state_dict`, if the rows are local."""
         if not self.carries_rows:
             return state_without_rows("shared")
         saved = self.home.save()
@@ -96,16 +95,16 @@ class SparseModule(nn.Module):
         return to_state(saved or no_rows(self.spec()))
 
     def set_extra_state(self, state: Any) -> None:
-        """Replace the table's rows with the ones passed to `load_state_dict`."""
+        """Replace the table's rows with the rows passed to `load_state_dict`."""
         saved = from_state(self.name, self.dim, state)
         if saved is not None:
             self.home.load(saved)
 
     def take_gradients(self) -> dict[str, Gradient]:
-        """Return the distinct keys and summed gradients, by table, of lookups made outside any
-        step.
+        """Return, by table, the distinct keys and summed gradients of lookups outside any step.
 
-        The module forgets them, so the caller must push them (see `apply_gradients`).
+        The module then forgets these gradients, so the caller must push them (see
+        `apply_gradients`).
         """
         step, self._pending.step = self._pending.step, None
         return step.gradients() if step else {}
@@ -135,7 +134,7 @@ class SparseModule(nn.Module):
         return self.look_up_distinct_eagerly(ids)
 
     def look_up_distinct_eagerly(self, ids: torch.Tensor) -> DistinctRows:
-        """Do the same as `look_up_distinct`, for code that torch.compile has already excluded."""
+        """Like `look_up_distinct`, for code that torch.compile already skips."""
         step, lookup, train = self._begin_lookup(ids)
         return step.look_up_distinct(lookup, train=train)
 

@@ -59,9 +59,9 @@ def is_traced() -> bool:
 class StepRows:
     """One step. While it is active, all lookups on this thread go through it.
 
-    ``pull`` fetches rows (`modes.Mode.pull`, or a store's). It is called with only keys in
-    training, and with ``train=False, unknown=...`` when no row may be created. ``pulled`` holds
-    rows that were prefetched for this batch; a lookup that is not among them does its own pull.
+    ``pull`` fetches rows (`modes.Mode.pull`, or that of a store). In training, it is called with
+    only the keys; when no row may be created, also with ``train=False, unknown=...``. ``pulled``
+    holds the rows that were prefetched for this batch; any other lookup does its own pull.
 
     After ``backward()``, `gradients` returns the gradients to push. Not thread-safe: a step belongs
     to the thread that entered it.
@@ -125,7 +125,7 @@ class StepRows:
         return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
 
     def look_up_distinct(self, lookup: Lookup, *, train: bool) -> DistinctRows:
-        """Return the rows, each distinct one once, for an operator that reads them in place."""
+        """Return the rows, each distinct row once, for an operator that reads them in place."""
         train = train and self._train
         places = self._places_of(lookup)
         if not places:
@@ -155,7 +155,7 @@ class StepRows:
 
     @property
     def had_backward(self) -> bool:
-        """Return whether a loss depended on any lookup, even if it was only padding."""
+        """Return whether a loss depended on any lookup, even if all its ids were padding."""
         return any(leaf.has_gradient for leaf in self._leaves)
 
     def _places_of(self, lookup: Lookup) -> list[tuple[TableRows, int]]:

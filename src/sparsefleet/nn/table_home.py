@@ -1,4 +1,4 @@
-"""The store that holds a module's rows, and its rows as tensors for state_dict.
+"""The store that holds a module's rows, and conversion of the rows to tensors for state_dict.
 
 Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
 """
@@ -24,9 +24,9 @@ _CHUNK_ROWS = 65536
 
 
 class TableHome:
-    """The store of a module's table: none yet, a private one, or the one the module was bound to.
+    """Holds the store of a module's table, which is private until the module is bound to a store.
 
-    Copies of a module share it, so they look up the same rows. Thread-safe.
+    Copies of a module share this object, so they look up the same rows. Thread-safe.
     """
 
     def __init__(self, table: str, store: Store | None = None) -> None:
@@ -53,7 +53,7 @@ class TableHome:
                 self._settle(self.store, describe())
 
     def bind(self, store: Store, spec: TableSpec) -> None:
-        """Use the table ``spec`` in ``store`` from now on. Rows held in this process move there."""
+        """Use the table ``spec`` in ``store`` from now on. Rows held in this process move to it."""
         with self._lock:
             moving = self._waiting
             if moving is None and store is not self.store and self.holds_rows:
@@ -62,7 +62,7 @@ class TableHome:
             self._settle(store, spec)
 
     def save(self) -> SavedRows | None:
-        """Return the current rows, or None if there are none or they are not in this process."""
+        """Return the current rows, or None if there are no rows in this process."""
         with self._lock:
             return self._waiting or (self._saved_rows() if self.holds_rows else None)
 
@@ -80,7 +80,7 @@ class TableHome:
     def pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> Mapping[str, Floats]:
-        """Fetch rows from the store, like `nn.Pull`. REQUIRES: `open` was called."""
+        """Fetch rows from the store; implements `nn.Pull`. REQUIRES: `open` was called."""
         assert self.store is not None
         return self.store.pull_many(keys, train=train, unknown=unknown)[0]
 
@@ -112,7 +112,7 @@ class TableHome:
 class PendingStep:
     """The lookups of a module since gradients were last applied, in a loop without steps.
 
-    A copy of the module starts without any.
+    A copy of the module starts without lookups.
     """
 
     def __init__(self) -> None:

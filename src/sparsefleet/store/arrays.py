@@ -40,7 +40,7 @@ def as_keys(table: str, keys: Any) -> Keys:
 
 
 def as_values(table: str, what: str, values: Any, shape: tuple[int, ...]) -> Floats:
-    """Return the values as float32 after checking the shape; ``what`` names them in errors."""
+    """Return the values as float32, after checking the shape. what: their name in errors."""
     if _is_ready(values) and values.shape == shape:
         return values  # type: ignore[no-any-return]
     array = _as_array(table, what, values)

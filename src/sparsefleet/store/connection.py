@@ -76,8 +76,9 @@ class StoreConnection:
     ) -> bytes:
         """Send a command to the Python handlers of one server and return the reply.
 
-        The handler runs exactly once, even if the request is retried; an error it raises is raised
-        here with the same class. A LocalStore answers only the commands that save and load.
+        The handler runs exactly once, even if the request is retried; an error that the handler
+        raises is raised here with the same class. A LocalStore answers only the commands for saving
+        and loading.
         """
         return self._native.command(server, name, body, self._deadline(timeout_s))
 
@@ -90,23 +91,24 @@ class StoreConnection:
         self._native.barrier(name, members, self._deadline(timeout_s))
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
-        """Store a note (up to 64 KiB) for other workers, replacing an existing one."""
+        """Store a note (up to 64 KiB) for other workers, replacing an existing note."""
         self._native.put_note(key, value, self._deadline(timeout_s))
 
     def get_note(self, key: str, *, wait: bool = False, timeout_s: float | None = None) -> bytes:
-        """Return the note. If there is none, raise ``NotFoundError`` or, with ``wait``, wait for
-        it.
+        """Return the note with this key.
+
+        If there is none, raise ``NotFoundError`` or, with ``wait``, wait until it exists.
         """
         return self._native.get_note(key, wait, self._deadline(timeout_s))
 
     def get_notes(
         self, keys: Sequence[str], *, timeout_s: float | None = None
     ) -> list[bytes | None]:
-        """Return several notes with one request, in order, with None for missing ones."""
+        """Return several notes with one request, in order, with None for missing notes."""
         return self._native.get_notes(list(keys), self._deadline(timeout_s))
 
     def delete_note(self, key: str, *, timeout_s: float | None = None) -> None:
-        """Delete the note. Raises ``NotFoundError`` if there is none."""
+        """Delete the note. Raises ``NotFoundError`` if there is no such note."""
         self._native.delete_note(key, self._deadline(timeout_s))
 
     def advance_clock(
@@ -119,7 +121,8 @@ class StoreConnection:
     ) -> int:
         """Report the member's clock, which never decreases; return the sum of all clocks.
 
-        For a member that has left, its last clock counts; for one that has not reported yet, 0.
+        The sum includes the last clock of members that have left, and 0 for members that have not
+        reported yet.
         With ``bound``, waits until no active member is below ``clock - bound``, and raises
         ``PeerLostError`` if a member is lost in the meantime; see ``RoundMember``. A clock of 0
         without ``bound`` joins the group: from then on every server notices the member's loss.
@@ -132,7 +135,7 @@ class StoreConnection:
         )
 
     def _begin_loop(self) -> None:
-        """Prepare for the first sign of training: gradients, or a clock that has advanced."""
+        """Prepare for training; called before gradients are pushed or a clock advances."""
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
         """Leave the group, so no later round or clock waits for this member. Idempotent.

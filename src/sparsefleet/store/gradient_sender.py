@@ -27,8 +27,8 @@ class SenderConfig:
     """Maximum number of mini-batches waiting to be sent; when the queue is full, ``put`` blocks."""
 
     linger_s: float = 0.0
-    """How long the sender waits for one more mini-batch while it has fewer than ``max_merge``. It
-    does not wait while a call waits for the queue to become empty."""
+    """How long the sender waits for another mini-batch while it has fewer than ``max_merge``. The
+    sender does not wait while a call waits for the queue to become empty."""
 
     max_open: int | None = None
     """``put`` blocks until at most this many mini-batches are not yet applied. None means no
@@ -47,8 +47,8 @@ class SenderConfig:
     """
 
     on_pushed: Callable[[int], None] | None = None
-    """Called on the sender's thread after each push with the number of mini-batches in it. An
-    exception stops the sender. The function must not refer to the sender."""
+    """Called on the sender's thread after each push, with the number of mini-batches in the push.
+    An exception stops the sender. The function must not refer to the sender."""
 
     wait_s: float = 600.0
     """Maximum wait of a call, and of the sender for slower workers."""
@@ -111,8 +111,9 @@ class GradientSender:
         The arrays are read later and must not change. Returns the seconds the call was blocked,
         and the number of earlier mini-batches not yet reflected in the dense values.
 
-        data: the source of the gradients; see ``Store.push_many``. alone: do not merge them with
-            others, since some servers have already applied that data.
+        data: the source of the gradients; see ``Store.push_many``.
+        alone: do not merge these gradients with others, since some servers have already applied
+            that data.
         """
         waited_s, staleness = self._native.put(self._sections(sparse, dense), list(data), alone)
         self._report_rejected()
@@ -129,7 +130,7 @@ class GradientSender:
         self._report_rejected()
 
     def bound_staleness(self, member: RoundMember, ahead: int, applied: int = 0) -> None:
-        """Keep this worker at most ``ahead`` applied mini-batches ahead of the group's slowest.
+        """Keep this worker at most ``ahead`` applied mini-batches ahead of the slowest worker.
 
         Each call restarts the count at ``applied``. Call it while the queue is empty.
         """

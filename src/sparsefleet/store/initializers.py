@@ -1,6 +1,6 @@
 """Initial values of rows, computed as a pure function of (table seed, key, column).
 
-They do not depend on request order, threads, or the number of servers.
+The values do not depend on request order, threads, or the number of servers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Normal(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedNormal(Initializer):
-    """Normally distributed, redrawn until within two standard deviations of the mean."""
+    """Normally distributed, redrawn until the value is within two standard deviations."""
 
     mean: float = 0.0
     """The mean."""

@@ -32,7 +32,7 @@ class LocalStore(Store):
     def command(
         self, server: int, name: str, body: bytes = b"", *, timeout_s: float | None = None
     ) -> bytes:
-        """Answer the commands that save and load, as a server does; others raise an error."""
+        """Like a server, answer the commands for saving and loading; others raise an error."""
         self._deadline(timeout_s)
         if self._files is None:
             from sparsefleet.server.table_files import TableFiles

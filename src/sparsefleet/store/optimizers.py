@@ -1,7 +1,7 @@
 """Row optimizers as plain descriptions; servers keep the state next to each row.
 
-Names and defaults follow `torch.optim` where it has the optimizer. Letters: w a value, g its
-gradient after weight decay, lr the learning rate. Formulas: docs/tables.md.
+Names and defaults are those of `torch.optim` where it has the optimizer. Letters: w a value, g its
+gradient after weight decay, lr the learning rate. For formulas, see docs/tables.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Optimizer:
     def needs_norms(self) -> bool:
         """Return whether a step is scaled by norms over the whole parameter, as in Lars and Lamb.
 
-        Such a parameter is a separate dense table, on one server; tables with rows cannot use it.
+        A parameter with such an optimizer is a separate dense table on one server; sparse tables
+        cannot use these optimizers.
         """
         return False
 
@@ -207,7 +208,7 @@ class RMSprop(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidRMSProp(RMSprop):
-    """RMSprop as in Fluid and TensorFlow: epsilon under the root, the rate within the momentum.
+    """RMSprop as in Fluid and TensorFlow: epsilon is under the root, the rate in the momentum.
 
     State: 1 float per value, plus 1 each for momentum and centered.
     """
@@ -247,7 +248,7 @@ class Adadelta(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidAdadelta(Adadelta):
-    """Adadelta as Fluid 1.8 computes it: it ignores the rate, and the mean includes this step.
+    """Adadelta as in Fluid 1.8, which ignores the learning rate and includes this step in the mean.
 
     State: 2 floats per value.
     """

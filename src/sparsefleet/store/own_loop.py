@@ -1,7 +1,7 @@
-"""Reports loops that a worker's successor cannot continue, and data that was skipped.
+"""Reports loops that a worker's next process cannot continue, and data that was skipped.
 
-Launchers read files. Without a launcher, a note on the servers tells a process that it had a
-predecessor.
+With a launcher, reports are files that the launcher reads. Without a launcher, a note on the
+servers tells a process that it had a predecessor.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def declare_own_loop(notes: Notes, worker: str) -> None:
 
     `Trainer.fit` and `train_from_dataset` track which of their data the servers have applied. A
     process that repeats a custom loop would train on the same data again. The launcher therefore
-    ends the job instead of restarting such a worker, unless it is configured to restart it. Without
-    a launcher, the declaration is stored on the servers: raises ConfigError if an earlier process
-    of the same worker and job has made it. Servers that start without state no longer have it.
+    ends the job instead of restarting such a worker, unless it is configured to restart the worker.
+    Without a launcher, the declaration is stored on the servers, and this function raises
+    ConfigError if an earlier process of the same worker and job has made the declaration. Servers
+    that start without state no longer have it.
 
-    notes: the store of the worker. worker: its name in the job.
+    notes: the store of the worker. worker: the worker's name in the job.
     """
     job = job_id()
     declared = (job, worker)
@@ -85,7 +86,7 @@ def _mark() -> None:
     if not marker and log_dir and index and os.environ.get("SPARSEFLEET_ROLE") == "worker":
         marker = own_loop_path(log_dir, int(index))
     if marker:
-        with contextlib.suppress(OSError):  # same as without a launcher
+        with contextlib.suppress(OSError):  # continue as without a launcher
             Path(marker).touch()
 
 

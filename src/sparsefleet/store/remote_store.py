@@ -29,12 +29,13 @@ class RemoteStoreConfig:
     """Timeouts and limits for a RemoteStore."""
 
     timeout_s: float = 30.0
-    """Time limit for a call including retries, unless the call has its own. Waiting for a server as
-    allowed by `failover_wait_s` does not count.
+    """Time limit for a call including retries, unless the call has its own limit. Time spent
+    waiting for a server, as allowed by `failover_wait_s`, is not included.
     """
 
     connect_timeout_s: float = 30.0
-    """Time limit for connecting; servers may still be starting. At least `failover_wait_s`."""
+    """Time limit for connecting to servers that may still be starting; at least `failover_wait_s`.
+    """
 
     try_timeout_s: float = 10.0
     """Time limit for one attempt before the call is retried on a new connection."""
@@ -43,13 +44,13 @@ class RemoteStoreConfig:
     """Time between heartbeats to each server."""
 
     peer_timeout_s: float = 10.0
-    """A server silent for this long counts as lost: calls fail with an error that names it."""
+    """A server that is silent for this long is lost: calls fail with an error that names it."""
 
     failover_wait_s: float = 0.0
     """Seconds that a durable server may take to restart, or to get space on a full disk. Until
-    then, calls to it are retried, and their own time limits do not run. With 0, an unreachable
-    server counts as lost after `peer_timeout_s`, and a full disk is an immediate error. The
-    environment variable `SPARSEFLEET_FAILOVER_WAIT_S` raises it."""
+    then, calls to that server are retried, and their own time limits do not run. If 0, an
+    unreachable server is lost after `peer_timeout_s`, and a full disk is an immediate error. The
+    environment variable `SPARSEFLEET_FAILOVER_WAIT_S` can raise this setting."""
 
     session: str = ""
     """Servers treat successive clients with the same session name as one client: a restarted
@@ -139,34 +140,35 @@ class RemoteStore(Store):
         self._loop_of = name if not config.session and _is_worker(name) else ""
 
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
-        """Return, for each server, the data of the pushes applied in this session, ordered by
-        stream.
+        """Return, for each server, which data was applied by pushes of this session.
 
-        For each stream this is the data of the latest epoch. A push whose ``data`` was applied
-        before is not applied again.
+        The data is ordered by stream; for each stream, it is the data of the latest epoch.
+        A push whose ``data`` was applied before is not applied again.
         """
         return self._native.applied_data(self._deadline(timeout_s))
 
     def adopt_data(
         self, by_server: Sequence[Sequence[DataMark]], *, timeout_s: float | None = None
     ) -> None:
-        """Treat data that servers applied in other sessions as applied in this one.
+        """Treat data that servers applied in other sessions as applied in this session.
 
-        A push of the same data is then applied only on servers that lack it. None of it may be
-        in `applied_data()` already.
+        A push of the same data is then applied only on servers that lack it. `applied_data()` must
+        not contain any of this data yet.
         """
         native = [list(marks) for marks in by_server]
         self._native.adopt_data(native, self._deadline(timeout_s))
 
     def keep_session(self, keeps: bool = True) -> None:
-        """Set whether the session outlives this store, as it outlives a process that is killed.
+        """Set whether the session outlives this store, just as it outlives a killed process.
 
-        Only a named session can; it also survives an error that ends the process.
+        Only a named session can outlive its store; it also survives an error that ends the process.
         """
         self._native.keep_session(keeps)
 
     def _begin_loop(self) -> None:
-        if self._loop_of:  # only now, since a process that has not trained can be restarted
+        if (
+            self._loop_of
+        ):  # declared only now, since a process that has not trained can be restarted
             declare_own_loop(self, self._loop_of)
             self._loop_of = ""
 

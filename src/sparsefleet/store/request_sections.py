@@ -1,4 +1,4 @@
-"""Converts arguments of store calls to the sections of a native request, one per table.
+"""Converts the arguments of store calls to a native request, which has one section per table.
 
 Letters: D row width.
 """
@@ -37,7 +37,7 @@ class RequestSections:
         self._sizes: dict[str, int] = {}
 
     def add_table(self, spec: TableSpec | DenseSpec) -> None:
-        """Remember the shape of a table, which saves a request to a server."""
+        """Remember the shape of a table, so that no server has to be asked for it."""
         if isinstance(spec, TableSpec):
             self._dims[spec.name] = spec.dim
         else:

@@ -27,8 +27,8 @@ class RoundMember:
     """Number of workers in the group, the same for all members."""
 
     continue_without_lost: bool = False
-    """If true, a member whose connection is lost counts as having left. Otherwise the others get
-    ``PeerLostError``, which names it."""
+    """If true, a member whose connection is lost is treated as having left. Otherwise, the other
+    members get ``PeerLostError``, which names the lost member."""
 
     def __post_init__(self) -> None:
         most = _core.MAX_GROUP_NAME_BYTES

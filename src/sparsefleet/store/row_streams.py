@@ -69,8 +69,9 @@ _CHUNK_ELEMENTS = 1 << 20
 
 
 def write_dense_table(store: Store, table: str, values: Floats, state: Floats) -> None:
-    """Set values (float32[N]) and optimizer state (float32[S, N]); no pushes may run at the same
-    time.
+    """Set values (float32[N]) and optimizer state (float32[S, N]).
+
+    No pushes may run at the same time.
     """
     for server in range(store.num_servers):
         asked = json.dumps({"table": table}).encode()

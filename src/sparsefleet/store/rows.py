@@ -22,7 +22,7 @@ stream, such as the batches of a worker or the records of a file.
 
 
 def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
-    """Return the same data in order, with adjacent intervals joined.
+    """Return the same marks in order, with adjacent intervals joined.
 
     >>> join_marks([(0, 1, 4, 5), (0, 1, 3, 4), (0, 2, 5, 6)])
     [(0, 1, 3, 5), (0, 2, 5, 6)]
@@ -101,7 +101,7 @@ class RejectedRows:
         self._lock = threading.Lock()
 
     def add(self, tables: str, count: int) -> None:
-        """Add to the count; log a warning for the first rows and at each power of ten."""
+        """Add to the count; log a warning for the first rows and at each power of ten rows."""
         with self._lock:
             before = self._counts.get(tables, 0)
             total = self._counts[tables] = before + count

@@ -21,7 +21,7 @@ _END_S = 3.0  # do not wait for a lost server
 
 
 class ServerCalls:
-    """Controls one piece of work on every server, identified by its token. Thread-safe."""
+    """Controls a long-running task on every server, identified by a token. Thread-safe."""
 
     def __init__(self, store: Store, token: str) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class ServerCalls:
         asked: Mapping[str, Any] | None = None,
         servers: Collection[int] | None = None,
     ) -> dict[int, Any]:
-        """Return the parsed JSON replies by server. Waits for all, then raises the first error."""
+        """Return the JSON replies by server. Waits for all replies, then raises the first error."""
         chosen = self.servers if servers is None else servers
 
         def ask(server: int) -> Any:
@@ -77,7 +77,7 @@ class ServerCalls:
         return dict(sorted(done.items()))
 
     def end(self, name: str, asked: Mapping[str, Any] | None = None) -> None:
-        """End the work on all reachable servers. Never raises an error."""
+        """End the task on all reachable servers. Never raises an error."""
         for server in self.servers:
             try:
                 self.ask(server, name, asked, timeout_s=_END_S)

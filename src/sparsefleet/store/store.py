@@ -78,9 +78,9 @@ class Store(StoreConnection):
     ) -> None:
         """Set the learning rate, effective from the next push.
 
-        Workers that follow a common schedule pass its step as ``at``; a server that already has a
-        rate with a larger ``at`` ignores this one. A rate without ``at`` always takes effect, and
-        resets that step.
+        Workers that follow a common schedule pass the step of the schedule as ``at``; a server that
+        already has a rate with a larger ``at`` ignores the call. A rate without ``at`` always takes
+        effect, and makes the server forget the step.
         """
         self._native.set_learning_rate(table, lr, at, self._deadline(timeout_s))
 
@@ -96,9 +96,9 @@ class Store(StoreConnection):
     ) -> Floats:
         """Return the rows of ``keys`` (int64 or uint64, any shape): float32[keys.shape + (D,)].
 
-        ``train=True`` creates rows for unknown keys; ``train=False`` stores nothing and reads them
-        as zeros or, with ``unknown="initial"``, as the values their rows would start with.
-        With ``out``, rows are written there.
+        With ``train=True``, rows are created for unknown keys. With ``train=False``, nothing is
+        stored, and unknown keys read as zeros or, with ``unknown="initial"``, as the values that
+        their rows would start with. If ``out`` is given, rows are written into it.
         """
         mode = _pull_mode(train, unknown)
         keys = as_keys(table, keys)
@@ -188,7 +188,7 @@ class Store(StoreConnection):
         add: bool = False,
         timeout_s: float | None = None,
     ) -> PushResult:
-        """Push gradients of several tables with one request per server, all or nothing on each.
+        """Push gradients of several tables with one request per server, which applies all or none.
 
         ``sparse`` maps tables to (keys, gradients); ``dense`` maps tables to a gradient, or to a
         list of flat float32 arrays that form it when concatenated. ``values`` and ``rows`` save a
@@ -315,8 +315,8 @@ class Store(StoreConnection):
     ) -> Iterator[Rows]:
         """Iterate over a snapshot of all rows, in chunks; pushes may continue.
 
-        ``only_dirty`` selects the rows updated since the last iteration with ``clear_dirty``
-        (tables with ``track_dirty``).
+        With ``only_dirty``, only the rows updated since the last iteration with ``clear_dirty`` are
+        returned (for tables with ``track_dirty``).
         """
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows must be >= 1, got {chunk_rows}")
@@ -326,8 +326,8 @@ class Store(StoreConnection):
     def import_rows(self, table: str, rows: Rows, *, timeout_s: float | None = None) -> None:
         """Create or overwrite rows with these values, state and counters.
 
-        ``state`` of width 0 means initial state; ``counters`` of width 0 means a count of 0 and a
-        last push of now.
+        ``state`` of width 0 means the initial state; ``counters`` of width 0 means a count of 0 and
+        the current time as the time of the last push.
         """
         keys = as_keys(table, rows.keys).reshape(-1)
         values = as_values(table, "values", rows.values, (len(keys), self._requests.dim(table)))
@@ -340,19 +340,19 @@ class Store(StoreConnection):
     def watch_changes(self, table: str, *, timeout_s: float | None = None) -> None:
         """Start recording the keys changed by any worker's pushes, for ``take_changes``.
 
-        Imported rows count as changed. Calling it again does nothing.
+        Imported rows are also recorded as changed. Calling it again does nothing.
         """
         self._native.watch_changes(table, self._deadline(timeout_s))
 
     def take_changes(
         self, table: str, *, timeout_s: float | None = None
     ) -> Iterator[tuple[Keys, Floats]]:
-        """Iterate over the current values of rows changed since the last call, including own
-        pushes.
+        """Iterate over the current values of the rows changed since the last call.
 
-        Yields chunks (uint64[N], float32[N, D]). Each change is returned exactly once, even if
-        requests are retried; rows that an abandoned iteration did not return come with the next
-        one. Removed rows are left out. ``timeout_s`` applies to each chunk. Raises
+        Rows changed by this process's own pushes are included. Yields chunks (uint64[N],
+        float32[N, D]). Each change is returned exactly once, even if requests are retried; rows
+        that an abandoned iteration did not return come with the next iteration. Removed rows are
+        left out. ``timeout_s`` applies to each chunk. Raises
         ``NotFoundError`` if ``watch_changes`` has not been called.
         """
         cut = self._native.take_changes(table, self._requests.dim(table), self._deadline(timeout_s))
@@ -378,8 +378,9 @@ class Store(StoreConnection):
 
         Each server writes its own rows, so ``directory``, a path or fsspec URL, must be visible to
         all servers and to this process. Returns when the checkpoint is committed; until then, and
-        after an error, the previous one stays valid. Each server takes its snapshot at a different
-        time during the call; docs/checkpoints.md explains how to get a consistent one.
+        after an error, the previous checkpoint stays valid. Each server takes its snapshot at a
+        different time during the call; docs/checkpoints.md explains how to get a consistent
+        checkpoint.
         """
         # Checkpoints load Arrow, which is slow to import.
         from sparsefleet.store.store_save import save_tables
@@ -396,9 +397,10 @@ class Store(StoreConnection):
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = 3600.0,
     ) -> None:
-        """Replace the contents of ``tables`` (default: all defined here) with a checkpoint's.
+        """Load the contents of ``tables`` (default: all defined here) from a checkpoint.
 
-        Any number of servers may have written it; all servers and this process must see it.
+        Any number of servers may have written the checkpoint; all servers and this process must
+        have access to it.
         Everything is checked before the first row changes; a table that does not match raises
         ``CheckpointMismatchError``.
         """

@@ -34,7 +34,7 @@ def load_tables(
     storage_options: Mapping[str, Any] | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Checkpoint:
-    """Replace the contents of tables with a checkpoint's, on any number of servers.
+    """Replace the contents of tables with those in a checkpoint, on any number of servers.
 
     tables: sparse and dense tables to load; None means all that the store has defined.
     dense_names: dense table -> the tensors it consists of, in order; by default one tensor with
@@ -125,7 +125,7 @@ def import_vectors(
 
 
 def _require_fits(checkpoint: Checkpoint, spec: TableSpec) -> None:
-    """Raise unless width and optimizer match the checkpoint; counters may differ."""
+    """Raise an error unless width and optimizer match the checkpoint; counters may differ."""
     found = checkpoint.manifest.table(spec.name, checkpoint.path)
     found.require_same(replace(table_entry(spec), counters=found.counters), checkpoint.path)
 
@@ -145,7 +145,7 @@ def _dense_source(checkpoint: Checkpoint, spec: DenseSpec, names: Sequence[str])
             f"{found}"
         )
     kind = checkpoint.manifest.notes.get(DENSE_OPTIMIZERS, {}).get(spec.name)
-    if kind is None:  # imported values, which have no state
+    if kind is None:  # imported values have no optimizer state
         return {"table": spec.name, "values": list(names), "state": []}
     if kind != spec.optimizer.kind:
         raise CheckpointMismatchError(

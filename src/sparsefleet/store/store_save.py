@@ -164,8 +164,8 @@ class ServerSnapshots:
     def close(self, *, is_saved: bool = False) -> None:
         """Release the snapshot. Never raises an error; idempotent.
 
-        is_saved: whether the checkpoint is committed; rows unchanged since then count as saved. A
-        server that misses this message writes more rows than necessary to the next delta.
+        is_saved: whether the checkpoint is committed, so that rows unchanged since then are saved.
+            A server that misses this message writes more rows than necessary to the next delta.
         """
         if self._is_open:
             self._is_open = False
@@ -181,7 +181,7 @@ class Base(NamedTuple):
 
     path: str
     token: str
-    """Token of the save that wrote it; a different save at that path is rejected."""
+    """Token of the save that wrote the checkpoint; a different save at that path is rejected."""
 
 
 class StoreSave:
@@ -269,7 +269,7 @@ class StoreSave:
     ) -> Manifest:
         """Write tensors by name and the state of each worker, wait for the servers, and commit.
 
-        If it raises, the save is aborted.
+        If this method raises an error, the save is aborted.
         """
         pending = self._pending
         if pending is None:
@@ -295,8 +295,9 @@ class StoreSave:
         return manifest
 
     def abort(self) -> None:
-        """Release the snapshot and remove the files written so far. Never raises an error;
-        idempotent.
+        """Release the snapshot and remove the files written so far.
+
+        Never raises an error; idempotent.
         """
         self._cuts.close()
         if self._pending is not None:

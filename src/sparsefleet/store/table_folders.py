@@ -1,7 +1,7 @@
 """Saves and loads sparse tables, one checkpoint folder per table.
 
-Servers write and read their own rows. If they do not share a disk, this process does it for them,
-chunk by chunk.
+Servers write and read their own rows. If they do not share a disk, this process writes and reads
+the rows for them, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TableFolders:
             raise
 
     def finish(self) -> None:
-        """Wait until all rows are on disk; they take effect only after `commit`."""
+        """Wait until all rows are on disk; they become valid only with `commit`."""
         try:
             if self._servers_write and self._pending:
                 self._cuts.finish()
@@ -124,7 +124,7 @@ class TableFolders:
             raise
 
     def commit(self) -> None:
-        """Replace the old rows with the new ones, folder by folder."""
+        """Replace the old rows with the new rows, folder by folder."""
         try:
             for table, pending in self._pending.items():
                 pending.commit(step=0, tables=[self._entries[table]])
@@ -178,13 +178,13 @@ def load_table_folders(
 
 
 def _rows(checkpoint: Checkpoint, table: str, with_state: bool) -> Iterator[Rows]:
-    """Read rows without counters, so they count as just pushed; only servers load counters."""
+    """Read rows without counters, as if they had just been pushed; only servers load counters."""
     columns = [name for name in COLUMNS if name == "values" or (name == "state" and with_state)]
     return (Rows(*chunk) for chunk in checkpoint.rows(table, columns=columns))
 
 
 def _all_see(store: Store, saves: Mapping[str, str]) -> bool:
-    """Return whether all servers may use the folders and find the saves (path -> token) there."""
+    """Return whether all servers can access the folders and find the saves (path -> token)."""
     if not saves:
         return True
     calls = ServerCalls(store, next(iter(saves.values())))
@@ -209,6 +209,6 @@ def _sparse_spec(store: Store, table: str) -> TableSpec:
 
 
 def _counters(store: Store, table: str) -> list[str]:
-    """Return the counters that the table keeps; none if a different process defined the table."""
+    """Return the counters that the table keeps, or () if a different process defined the table."""
     spec = store.specs.get(table)
     return list(counter_names(spec)) if isinstance(spec, TableSpec) else []

@@ -44,10 +44,10 @@ class AdmitAlways:
 
 @dataclass(frozen=True, slots=True)
 class AdmitByCount:
-    """A key gets a row once it has been seen often enough; until then it reads as zeros."""
+    """A key gets a row once it has been seen often enough; until then, the key reads as zeros."""
 
     count: int
-    """The key gets its row on this training pull, counted from 1."""
+    """The number of the training pull, counted from 1, on which a key gets its row."""
 
     def __post_init__(self) -> None:
         require_int(self, "count", 1, _MAX_UINT32)
@@ -55,7 +55,7 @@ class AdmitByCount:
 
 @dataclass(frozen=True, slots=True)
 class AdmitByProbability:
-    """A key gets a row with some probability; until then it reads as zeros."""
+    """A key gets a row with some probability; until it has a row, the key reads as zeros."""
 
     probability: float
     """Probability at each training pull; the draw is a pure function of (seed, key, step)."""
@@ -69,7 +69,7 @@ class AdmitByProbability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evict:
-    """Rules for `shrink()`, which removes rows that meet any of them. 0 turns a rule off."""
+    """Rules for `shrink()`, which removes rows that match any rule. 0 turns a rule off."""
 
     untouched_steps: int = 0
     """Remove rows without a push for more than this many steps. Costs 4 bytes per row."""
@@ -202,13 +202,13 @@ class DenseSpec:
     """Number of float32 elements."""
 
     optimizer: Optimizer = field(default_factory=Adagrad)
-    """How a push updates the array; any except RowwiseAdagrad, which needs rows.
+    """How a push updates the array; any optimizer except RowwiseAdagrad, which needs rows.
 
     Lars and Lamb use the norm of the whole table, so use one table per parameter.
     """
 
     non_finite: NonFinitePolicy = "raise"
-    """On NaN or infinity in a gradient, reject the push ("raise"), or skip and count it."""
+    """On NaN or infinity in a gradient, reject the push ("raise"), or skip and count the push."""
 
     min_block_size: int = 8192
     """Smallest block, in elements, that is worth an additional server (Fluid's min_block_size)."""
@@ -293,8 +293,9 @@ def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
 def chosen_specs(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None, verb: str
 ) -> dict[str, TableSpec | DenseSpec]:
-    """Return the specs with these names, or all for None. Raises UnknownTableError if there are
-    none.
+    """Return the specs with these names, or all specs for None.
+
+    Raises UnknownTableError if there are none.
     """
     if names is None and not specs:
         raise UnknownTableError(

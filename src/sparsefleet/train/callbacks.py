@@ -46,7 +46,7 @@ Arguments = Callable[[Any], tuple[Any, ...]]
 class Callback:
     """Base class of callbacks. Override the hooks you need; the others cost nothing.
 
-    Every worker runs the callbacks, so all workers must have the same ones in the same order. For
+    Every worker runs the callbacks, so all must have the same callbacks in the same order. For
     an action that should happen only once, check ``trainer.distributed.role.is_first_worker``. An
     exception from a hook stops training, with a note that names the callback.
 
@@ -74,14 +74,14 @@ class Callback:
     def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
         """Called after a validation within an epoch (`TrainerConfig.validate_every_steps`).
 
-        All workers pause. Call `trainer.stop()` to end `fit` here, without the rest of the epoch.
+        All workers pause. Call `trainer.stop()` to end `fit` now, without the rest of the epoch.
         """
 
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
-        """Called after an epoch and its validation. Call `trainer.stop()` to end `fit` here."""
+        """Called after an epoch and its validation. Call `trainer.stop()` to end `fit` now."""
 
     def on_save(self, trainer: Trainer, saved: Saved) -> None:
-        """Called in the first worker when a checkpoint of `checkpoints=` is committed."""
+        """Called in the first worker when a checkpoint written for `checkpoints=` is committed."""
 
     def on_save_failed(self, trainer: Trainer, failed: SaveFailed) -> None:
         """Called in the first worker if a checkpoint could not be written; training continues."""
@@ -122,15 +122,14 @@ class _Monitor:
         self.best, self.best_epoch, self._seen = math.nan, 0, None
 
     def update_within(self, evaluated: EvaluatedWithin) -> bool | None:
-        """Do the same as `update`, but return None if the metric exists only for whole epochs."""
+        """Like `update`, but return None if the metric exists only for whole epochs."""
         if self.name.startswith(_TRAIN):
             return None
         self._seen = evaluated.figures
         return self._compare(self._find(evaluated.figures, has_validation=True), evaluated.epoch)
 
     def update(self, epoch: Epoch) -> bool | None:
-        """Return whether the epoch is better than the best so far, and if so, record it as the
-        best.
+        """Return whether the epoch is the best so far; if it is, record it.
 
         Return None if `update_within` has already seen this state of the model.
         """
@@ -162,14 +161,15 @@ class _Monitor:
 class EarlyStopping(Callback):
     """Ends `fit` on all workers after the same epoch, once a metric stops improving.
 
-    With `TrainerConfig(validate_every_steps=...)`, validations within epochs also count, and `fit`
-    may end after one of them.
+    With `TrainerConfig(validate_every_steps=...)`, validations within epochs are also considered,
+    and `fit` may end after one of them.
 
     monitor: a metric on the validation data ("loss", "auc", ...), or on the training data with the
-    prefix "train_" ("train_loss").
-    mode: whether "min" or "max" is better; "auto" is "min" for names with "loss", otherwise "max".
+        prefix "train_" ("train_loss").
+    mode: "min" if smaller values are better, "max" if larger values are better; "auto" means "min"
+        for names with "loss" and "max" for all others.
     patience: the number of validations without improvement after which training stops.
-    min_delta: smaller changes do not count as improvements.
+    min_delta: the smallest change that is an improvement.
 
     A resumed `fit` counts its validations without improvement from zero.
 
@@ -199,7 +199,7 @@ class EarlyStopping(Callback):
 
     @property
     def best_epoch(self) -> int:
-        """Return the epoch of the best value, counted from 1; 0 before the first."""
+        """Return the epoch of the best value, counted from 1; 0 before the first epoch."""
         return self._monitor.best_epoch
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
@@ -235,10 +235,10 @@ class EarlyStopping(Callback):
 class SaveBest(Callback):
     """Saves the model after each epoch that is the best so far; load it with `Trainer.load`.
 
-    With `TrainerConfig(validate_every_steps=...)`, also after validations within epochs.
+    With `TrainerConfig(validate_every_steps=...)`, it also saves after validations within epochs.
 
     The first worker's value decides for all, so every worker takes part in the same saves. A
-    resumed `fit` keeps the best model of the earlier run until it finds a better one. For monitor
+    resumed `fit` keeps the best model of the earlier run until it finds a better model. For monitor
     and mode, see `EarlyStopping`.
 
     directory: one checkpoint, replaced atomically; see `Trainer.save`.
@@ -315,7 +315,7 @@ class LearningRateLogger(Callback):
         self._every_steps = every_steps
         self._steps = 0
         self.rates: list[tuple[int, dict[str, float]]] = []
-        """The number of steps this worker has taken, and the rates after them."""
+        """For each log record, the number of steps this worker had taken, and the rates."""
 
     def on_step_end(self, trainer: Trainer, step: StepDone) -> None:
         del step

@@ -35,7 +35,7 @@ class Epoch:
     """One pass over the data of this worker."""
 
     number: int
-    """Counted from 1."""
+    """The number of the epoch, counted from 1."""
 
     examples: int
     """Number of examples trained on."""
@@ -47,10 +47,10 @@ class Epoch:
     """Number of batches skipped because their loss was not finite."""
 
     seconds: float
-    """Wall time, including validations within the epoch but not the one at its end."""
+    """Wall time, including validations within the epoch but not the validation at its end."""
 
     loss: float
-    """Mean loss per example, each computed before learning from it."""
+    """Mean loss per example, computed for each example before the model learns from it."""
 
     metrics: Mapping[str, float]
     """Metrics over the last batches (`TrainerConfig.metrics_window_batches`)."""
@@ -63,7 +63,7 @@ class Epoch:
 
     @staticmethod
     def of(result: PassResult, metrics: Mapping[str, float]) -> Epoch:
-        """Build from the engine's pass result and the metrics over its last batches."""
+        """Build an epoch from the engine's pass result and the metrics over the last batches."""
         return Epoch(
             number=result.epoch,
             examples=result.examples,
@@ -100,7 +100,7 @@ class History:
     """Validations within epochs, in order (`TrainerConfig.validate_every_steps`)."""
 
     time_shares: TimeShares = field(default_factory=TimeShares)
-    """Where the time of the training threads went, over all epochs."""
+    """How the training threads spent their time, over all epochs."""
 
     was_stopped: bool = False
     """Whether a callback ended training before its last epoch."""

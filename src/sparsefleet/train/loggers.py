@@ -24,7 +24,7 @@ _log = logging.getLogger("sparsefleet.train")
 
 
 def metrics_of(epoch: Epoch) -> dict[str, float]:
-    """Return the numbers of an epoch by name, excluding non-finite ones."""
+    """Return the figures of an epoch by name, without non-finite values."""
     found = {
         "train_loss": epoch.loss,
         **{f"train_{name}": value for name, value in epoch.metrics.items()},
@@ -56,7 +56,7 @@ def settings_of(trainer: Trainer, epochs: int) -> dict[str, str | int | float]:
 
 
 class _Recorder(Callback):
-    """The common part: the first worker records, and a recording error does not stop training."""
+    """Base class of loggers: the first worker records; a recording error does not stop training."""
 
     def __init__(self, params: Mapping[str, Any] | None) -> None:
         self._params = dict(params or {})
@@ -106,8 +106,8 @@ class _Recorder(Callback):
 class CsvLogger(_Recorder):
     """Writes one line per epoch to a CSV file; the first worker writes it.
 
-    The first epoch determines the columns. A resumed run appends to an existing file if it has the
-    same columns, and otherwise replaces it.
+    The first epoch determines the columns. A resumed run appends to an existing file if the file
+    has the same columns, and replaces the file if it does not.
 
     >>> CsvLogger("log.csv").path
     'log.csv'
@@ -141,10 +141,10 @@ class CsvLogger(_Recorder):
 
 
 class MlflowLogger(_Recorder):
-    """Records a training run in MLflow; needs the extra `mlflow`.
+    """Records a training run in MLflow; requires the `mlflow` extra.
 
     experiment: the name of the experiment, created if it does not exist.
-    tracking_uri: where MLflow keeps it; None uses MLFLOW_TRACKING_URI, or MLflow's default.
+    tracking_uri: where MLflow keeps the run; None uses MLFLOW_TRACKING_URI, or MLflow's default.
     params: your own hyper-parameters, in addition to mode, workers, threads and learning rates.
     upload_checkpoints: copy checkpoint files to MLflow. If False, record only their location.
     """
@@ -163,7 +163,8 @@ class MlflowLogger(_Recorder):
             from mlflow import MlflowClient
         except ImportError as error:
             raise ConfigError(
-                f"MlflowLogger needs MLflow ({error}): pip install sparsefleet[mlflow]"
+                f"MlflowLogger requires the mlflow package; run `pip install sparsefleet[mlflow]`: "
+                f"{error}"
             ) from error
         self._client: Any = MlflowClient(tracking_uri)
         self._experiment = experiment
@@ -201,9 +202,10 @@ class MlflowLogger(_Recorder):
 
 
 class WandbLogger(_Recorder):
-    """Records a training run in Weights & Biases; needs the extra `wandb`.
+    """Records a training run in Weights & Biases; requires the `wandb` extra.
 
-    project, name: of the run. mode: "online", "offline" or "disabled"; None uses WANDB_MODE.
+    project, name: the project and the name of the run.
+    mode: "online", "offline" or "disabled"; None uses WANDB_MODE.
     directory: where W&B keeps its local files.
     params: your own hyper-parameters, in addition to mode, workers, threads and learning rates.
     upload_checkpoints: copy checkpoint files to W&B. If False, record only their location.
@@ -224,7 +226,8 @@ class WandbLogger(_Recorder):
             import wandb
         except ImportError as error:
             raise ConfigError(
-                f"WandbLogger needs Weights & Biases ({error}): pip install sparsefleet[wandb]"
+                "WandbLogger requires the wandb package; run `pip install sparsefleet[wandb]`: "
+                f"{error}"
             ) from error
         self._wandb: Any = wandb
         self._settings = {"project": project, "name": name, "mode": mode}

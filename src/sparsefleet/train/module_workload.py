@@ -124,9 +124,9 @@ class ModuleRunner:
 class KeptOutputs:
     """Copies of outputs, many per memory block; a copy never changes. Not thread-safe.
 
-    A small tensor left among the activations of its step fragments their memory; later steps no
-    longer fit there and allocate more. A window of 50 batches would make a worker's heap several
-    times as large as the memory in use.
+    A small tensor that stays among the activations of its step fragments the heap: the activations
+    of later steps no longer fit into the gaps, so more memory is allocated. A window of 50 batches
+    would make a worker's heap several times as large as the memory in use.
 
     A block is freed along with the last output in it.
 
@@ -156,7 +156,8 @@ class KeptOutputs:
 def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
     """Read `raw` as `(inputs, labels)` or, if it has more than two parts, `(*inputs, labels)`.
 
-    Without `labelled`, all of it is input. NumPy arrays become tensors that share their memory.
+    If `labelled` is False, all of `raw` is input. NumPy arrays become tensors that share their
+    memory.
     """
     try:
         value = as_tensors(raw)
@@ -188,7 +189,7 @@ def as_inputs(raw: Any, number: int, *, labelled: bool) -> Batch:
 
 
 def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
-    """Return the loss; add a note with the arguments to any exception it raises."""
+    """Return the loss; if the loss function raises, add a note with its arguments to the error."""
     try:
         return loss(output, labels)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
@@ -201,7 +202,7 @@ def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
 
 
 def loss_value(loss: Any) -> float:
-    """Return the loss as a number. Raises ConfigError if it is not a scalar tensor."""
+    """Return the loss as a number. Raises ConfigError if the loss is not a scalar tensor."""
     if not isinstance(loss, Tensor):
         raise ConfigError(f"the loss must be a scalar tensor, got a {type(loss).__name__}")
     if loss.numel() != 1:

@@ -38,7 +38,7 @@ class Snapshot:
     """Number of examples in this pass so far."""
     examples_per_s: float = 0.0
     loss: float = math.nan
-    """Mean loss over the last batches, the same as for the metrics."""
+    """Mean loss over the last batches, which are the batches that the metrics cover."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
     """Number of rows in all tables."""
@@ -47,7 +47,7 @@ class Snapshot:
     push_ms: float | None = None
     """Mean time of a push."""
     staleness: float | None = None
-    """Average number of steps by which a step's parameters lag behind."""
+    """Average number of steps by which the parameters used in a step are out of date."""
     sent_mb: float | None = None
     """Megabytes that this worker sends to other workers per step; only in mode "collective"."""
     skipped: int = 0
@@ -57,7 +57,7 @@ class Snapshot:
 
     @property
     def numbers(self) -> str:
-        """Everything except the epoch and the fraction done."""
+        """The text of the snapshot without the epoch and the fraction done."""
         parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
         parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
         if self.rows is not None:
@@ -204,7 +204,7 @@ class LiveDisplay:
 
 
 def make_display(*, quiet: bool, log_interval_s: float) -> ProgressDisplay:
-    """Return a live display on a terminal, or one with plain lines elsewhere."""
+    """Return a live display on a terminal, or a display with plain lines elsewhere."""
     if quiet:
         return QuietDisplay(log_interval_s)
     return LiveDisplay() if sys.stdout.isatty() else PlainDisplay(log_interval_s)

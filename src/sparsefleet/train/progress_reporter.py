@@ -32,8 +32,8 @@ __all__ = ["ProgressReporter", "TensorBoardLog", "open_tensorboard"]
 class ProgressReporter:
     """Reports training progress on a display and in TensorBoard, from its own thread.
 
-    It subscribes to the engine's events. Polling costs training threads nothing but the
-    interpreter's time.
+    The reporter subscribes to the engine's events. Polling slows training threads down only by the
+    interpreter time that it needs.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ProgressReporter:
         """The final state of each epoch."""
 
     def attach(self, events: Events) -> None:
-        """Subscribe to the events that it shows."""
+        """Subscribe to the events that the reporter shows."""
         events.subscribe(PassBegan, self._begin_pass)
         events.subscribe(PassEnded, self._end_pass)
         events.subscribe(Evaluated, self._show_validation)
@@ -196,8 +196,9 @@ def count_rows(stats: list[dict[str, float]]) -> int | None:
 def open_tensorboard(
     directory: str | os.PathLike[str] | None, role: RoleInfo
 ) -> TensorBoardLog | None:
-    """Open a log in the directory in the first worker; return None elsewhere or without a
-    directory.
+    """In the first worker, open a log in the directory.
+
+    Return None on other workers, or if there is no directory.
     """
     if directory is None or not role.is_first_worker:
         return None
@@ -212,8 +213,8 @@ class TensorBoardLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigError(
-                f"TrainerConfig.tensorboard is {os.fspath(directory)!r}, but TensorBoard is not "
-                f"installed ({error}): pip install sparsefleet[tensorboard]"
+                f"TrainerConfig.tensorboard is {os.fspath(directory)!r}, which requires the "
+                f"tensorboard package; run `pip install sparsefleet[tensorboard]`: {error}"
             ) from error
         self._writer: Any = SummaryWriter(os.fspath(directory))
 

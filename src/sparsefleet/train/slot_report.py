@@ -1,4 +1,4 @@
-"""Evaluation by slot: importance by shuffling, calibration, and metrics on slices.
+"""Evaluates slots: their importance, found by shuffling, calibration, and metrics on slices.
 
 Letters: B examples in a batch, N examples on this worker.
 """
@@ -47,11 +47,12 @@ class SlotReport:
     figures: dict[str, float]
     """Loss and metrics on all examples."""
     importance: dict[str, dict[str, float]]
-    """For each slot, how much each figure changes when the slot is shuffled; most important first.
+    """For each slot, how much each figure changes when the slot is shuffled. The most important
+    slot comes first.
     """
     calibration: list[tuple[float, float, int]]
-    """For each bin of predictions, its mean prediction, mean label and examples; empty bins are
-    left out.
+    """For each bin of predictions, the mean prediction, the mean label and the number of examples.
+    Empty bins are left out.
     """
     slices: list[Slice] = field(default_factory=list)
     """For each slot with one value per example, its most frequent ids or four ranges of numbers."""
@@ -72,8 +73,8 @@ def evaluate_by_slot(
 ) -> SlotReport:
     """Return the report on the batches of all workers. Must be called by all workers.
 
-    evaluate: returns figures over the batches of all workers. predict: returns this worker's
-    predictions.
+    evaluate: returns the figures over the batches of all workers.
+    predict: returns this worker's predictions.
     """
     columns = _columns_of(batches)
     figures = dict(evaluate(batches))

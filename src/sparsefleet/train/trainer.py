@@ -61,7 +61,7 @@ class Trainer:
     model: any module; a `SparseEmbedding` in it lives in the fleet's tables.
     loss: takes (output, labels), returns a scalar; None if the model's output is the loss.
     optimizer: from torch or `sparsefleet.optim`, for the dense parameters and for tables without
-    their own.
+        their own optimizer.
     mode: "local", "sync", "half_async", "async", "hybrid", "geo", "collective", or a config of
         `sparsefleet.modes`. None means async with servers; without servers, collective for several
         workers and local for one.
@@ -77,8 +77,8 @@ class Trainer:
     checkpoints: save while training; see `CheckpointConfig`.
     publish: update a served model; see `PublishConfig`.
     resume: "auto" resumes from the newest checkpoint of `checkpoints`, or starts from scratch if
-        there is none; a path resumes from that one. Calls to `fit` that were finished before the
-        checkpoint return at once.
+        there is none; a path resumes from that checkpoint. Calls to `fit` that had finished before
+        the checkpoint was written return at once.
     callbacks: run while training; see `Callback`. Must be the same on all workers.
 
     A batch is `(inputs, labels)`: a tensor is passed to the model as its argument, a tuple or list
@@ -163,8 +163,9 @@ class Trainer:
 
     @property
     def distributed(self) -> DistributedModel:
-        """Return the model as bound to the fleet, with its store, mode and replicas. Not available
-        in a server.
+        """Return the model as bound to the fleet, with its store, mode and replicas.
+
+        Not available in a server process.
         """
         return self._worker().distributed
 
@@ -270,8 +271,8 @@ class Trainer:
         """End `fit` after the current epoch, or after the next validation within it
         (`TrainerConfig.validate_every_steps`), on all workers. Any thread may call it.
 
-        Does nothing outside of `fit`. Several workers agree on it after each epoch if they have
-        callbacks; without callbacks it raises ConfigError.
+        Does nothing outside of `fit`. Workers with callbacks agree after each epoch whether to
+        stop; several workers without callbacks raise ConfigError.
         """
         training = self._worker()
         if not self._may_stop:
@@ -283,8 +284,9 @@ class Trainer:
 
     @property
     def epochs_done(self) -> int:
-        """Return the number of epochs finished in the current or last `fit`, including those before
-        resuming.
+        """Return the number of epochs finished in the current or last `fit`.
+
+        Epochs finished before resuming are included.
         """
         return self._worker().progress.epoch
 
@@ -300,10 +302,10 @@ class Trainer:
         Must be called by all workers, each with its own part of the data. Rows are read but not
         created.
 
-        by: "slot" returns a `SlotReport` instead, with the importance of each input, found by
-            shuffling it across examples, calibration, and metrics on slices. This holds the data in
-            memory and evaluates it once plus once per slot; `write_html` writes the report as a
-            page.
+        by: with "slot", return a `SlotReport` instead. It has the importance of each input, found
+            by shuffling the input across examples, as well as calibration and metrics on slices.
+            The data is held in memory and evaluated once, plus once per slot; `write_html` writes
+            the report as a page.
         """
         if by not in (None, "slot"):
             raise ConfigError(f"by must be None or 'slot', got {by!r}")
@@ -325,8 +327,8 @@ class Trainer:
     def predict(self, data: Data, *, labelled: bool = True) -> Tensor:
         """Return predictions for this worker's `data`, in the order of batches: float[N] or [N, C].
 
-        labelled: whether batches have labels, as for `fit`, which are ignored. If False, a batch is
-        all input, as a dict or a single tensor always is.
+        labelled: whether batches have labels, as for `fit`; labels are ignored. If False, the whole
+            batch is input. A dict or a single tensor is always treated as input.
         """
         self._require_predictions()
         training = self._begin()
@@ -339,24 +341,25 @@ class Trainer:
     ) -> None:
         """Write the model, tables, optimizer state and training position, once for the job.
 
-        Must be called by all workers. Returns when the checkpoint is committed, which is also when
-        an existing one is replaced. Raises an error on all workers if it could not be written.
+        Must be called by all workers. Returns when the checkpoint is committed; only then is an
+        existing checkpoint in the directory replaced. If the checkpoint could not be written,
+        raises an error on all workers.
 
         notes: your own JSON, stored in the manifest under "user".
         """
         self._begin().save(directory, notes)
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """Load a checkpoint of `save`, with any number of servers and workers. Must be called by
-        all workers.
+        """Load a checkpoint written by `save`, with any number of servers and workers.
 
-        The training position is not restored, so the next `fit` starts with its first batch. To
+        Must be called by all workers. The training position is not restored, so the next `fit`
+        starts with its first batch. To
         resume within an epoch, pass `resume=`.
         """
         self._begin().load(directory)
 
     def shrink(self) -> dict[str, int]:
-        """Remove the rows that each table's `eviction` rule selects; return how many, by table.
+        """Remove the rows that each table's `eviction` rule selects; return the number by table.
 
         Must be called by all workers, between calls to `fit` or between epochs (in a callback's
         `on_epoch_end`).
@@ -385,13 +388,13 @@ class Trainer:
         varying: Varying | None = None,
         features: Features | None = None,
     ) -> ExportManifest | None:
-        """Write the files that `sparsefleet.Predictor` needs for prediction. Must be called by all
-        workers.
+        """Write the files that `sparsefleet.Predictor` needs for prediction.
 
-        The arguments are those of `serving.export.save_inference_model`; the first remaining worker
-        writes and gets the manifest. Batches, including `golden`, are as for `fit`, or all input
-        without `labelled`. The default target is the result of `predict`, named "prediction"; the
-        default `features` is the `Reader` of the last `fit`.
+        Must be called by all workers. The arguments are those of
+        `serving.export.save_inference_model`; the first remaining worker writes and gets the
+        manifest. Batches, including `golden`, have the form that `fit` takes; if `labelled` is
+        False, the whole batch is input. The default target is the result of `predict`, named
+        "prediction"; the default `features` is the `Reader` of the last `fit`.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
 
@@ -438,7 +441,7 @@ class Trainer:
         return self._training
 
     def _begin(self) -> Training[DistributedModel]:
-        """Start training; does not return in a server."""
+        """Start training; does not return in a server process."""
         if self._fleet.is_server():
             self._fleet.run_server()
             raise SystemExit(0)

@@ -38,16 +38,16 @@ class TrainerConfig:
     """
 
     clip_grad_norm: float | None = None
-    """Scale the gradients of each batch, for rows and dense parameters together, to at most this
-    norm, like `torch.nn.utils.clip_grad_norm_`. This happens before they are merged with those of
-    other threads and workers. Not supported in mode "collective".
+    """Like `torch.nn.utils.clip_grad_norm_`, scale the gradients of each batch, for rows and dense
+    parameters together, to at most this norm. Gradients are clipped before they are merged with
+    those of other threads and workers. Not supported in mode "collective".
     """
 
     prefetch: bool | None = None
-    """Read the next batch, and fetch its rows, while the current one computes. None does so if the
-    mode allows it and the rows are on servers; in sync and half_async, the next batch is then read
-    before the gradients of the current one are sent, and its rows come back in the reply. Use False
-    if batches are slow to arrive.
+    """Read the next batch, and fetch its rows, while the current batch computes. If None, prefetch
+    if the mode allows it and the rows are on servers. In sync and half_async, the next batch is
+    then read before the gradients of the current batch are sent, and its rows come back in the
+    reply. Use False if batches are slow to arrive.
     """
 
     quiet: bool = False
@@ -57,17 +57,17 @@ class TrainerConfig:
     """Seconds between lines if there is no terminal, and between points in TensorBoard."""
 
     metrics_window_batches: int = 50
-    """Number of recent batches per thread that the metrics shown during training cover, each scored
-    before learning from it.
+    """Number of recent batches per thread that the metrics shown during training cover. Each batch
+    is scored before the model learns from it.
     """
 
     tensorboard: str | os.PathLike[str] | None = None
-    """Directory for TensorBoard's files; worker 0 writes them. Needs the extra `tensorboard`."""
+    """Directory for TensorBoard's files; worker 0 writes them. Requires the `tensorboard` extra."""
 
     validate_every_steps: int | None = None
     """Also evaluate `fit(validation=...)` within epochs, when a worker has taken this many steps
-    since the last evaluation. All workers pause for it. If threads step together (sync, half_async,
-    hybrid), their common step counts once.
+    since the last evaluation. All workers pause for the evaluation. If threads step together (sync,
+    half_async, hybrid), their common step is counted once.
     """
 
     profile: str | os.PathLike[str] | ProfileConfig | None = None
@@ -89,7 +89,7 @@ class TrainerConfig:
     the bytes; see `sparsefleet.store.RemoteStoreConfig`. None uses `SPARSEFLEET_WIRE_DTYPE`."""
 
     stop_timeout_s: float = 30.0
-    """Seconds that other threads have to leave their step after one has failed."""
+    """Seconds that other threads have to leave their step after a thread has failed."""
 
     def __post_init__(self) -> None:
         require_int(self, "torch_threads", 1, 4096)
