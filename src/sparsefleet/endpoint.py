@@ -35,9 +35,7 @@ class Endpoint:
 
     @property
     def is_file(self) -> bool:
-        """Return whether the address is stored in a file, which clients reread when a connection
-        fails.
-        """
+        """Return whether the address is in a file, which clients reread if a connection fails."""
         return self.host.startswith("/")
 
     @property

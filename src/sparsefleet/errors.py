@@ -1,7 +1,8 @@
 """Every exception that sparsefleet raises on purpose, by cause.
 
-The base is `SparseFleetError`. A class that means the same as a built-in exception also derives
-from it, so `except TimeoutError` works. All can be pickled, because they cross processes.
+The base class is `SparseFleetError`. A class that means the same as a built-in exception also
+derives from that exception, so `except TimeoutError` works. All exceptions can be pickled, because
+they cross processes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SparseFleetError(Exception):
 
 
 class ConfigError(SparseFleetError, ValueError):
-    """An invalid setting or argument. The message names it, its value and what was expected."""
+    """An invalid setting or argument. The message has its name, its value and what was expected."""
 
 
 class TableError(SparseFleetError):
@@ -97,7 +98,7 @@ class DeadlineError(RpcError, TimeoutError):
 
 
 class PeerLostError(RpcError, ConnectionError):
-    """The peer is gone or unresponsive; the message names it."""
+    """The peer is gone or unresponsive; the message names the peer."""
 
 
 class AnswerLostError(RpcError):
@@ -199,11 +200,11 @@ class InputFileError(DataError, OSError):
 
 
 class InputMissingError(InputFileError, FileNotFoundError):
-    """No file with that name, or none that matches the pattern."""
+    """No file has that name or matches the pattern."""
 
 
 class SchemaError(DataError, ValueError):
-    """A required column is missing or has the wrong type; the message names both."""
+    """A required column is missing or has the wrong type; the message names column and slot."""
 
 
 class PipeCommandError(DataError):

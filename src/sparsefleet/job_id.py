@@ -11,7 +11,7 @@ __all__ = ["counts_restarts", "job_id"]
 def job_id(variables: Mapping[str, str] | None = None) -> str:
     """Return a job ID that survives restarts of its processes, or "" if there is none.
 
-    It is SPARSEFLEET_JOB_ID, which the launcher sets, or the scheduler's ID. For Slurm that
+    The ID is SPARSEFLEET_JOB_ID, which the launcher sets, or the scheduler's ID. For Slurm, the ID
     includes the step, since a job may contain several training runs in sequence. torchrun does not
     identify jobs.
 
@@ -32,7 +32,8 @@ def job_id(variables: Mapping[str, str] | None = None) -> str:
 def counts_restarts(variables: Mapping[str, str] | None = None) -> bool:
     """Return whether the launcher counts its restarts of this process.
 
-    Schedulers do not, so only the servers know whether this process replaces an earlier one.
+    Schedulers do not count restarts, so only the servers know whether this process replaces an
+    earlier process.
     """
     environ = os.environ if variables is None else variables
     return bool(environ.get("SPARSEFLEET_INCARNATION"))

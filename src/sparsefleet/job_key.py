@@ -1,6 +1,6 @@
 """Finds the job key, the secret that servers and workers use to authenticate each other.
 
-It is taken from, in this order:
+The key is taken from the first of these that is set:
 
 1. the environment variable SPARSEFLEET_JOB_KEY;
 2. the file named by SPARSEFLEET_JOB_KEY_FILE;
@@ -9,8 +9,8 @@ It is taken from, in this order:
 A key is any text of at least 16 bytes (UTF-8), without surrounding white space; the same text is
 the same key in a variable and in a file.
 
-Anyone who can read the key controls the job, so a key file must be owned by you or root and not
-readable or writable by anyone else, as ssh requires of private keys.
+Anyone who can read the key controls the job. Like ssh for private keys, sparsefleet therefore
+requires that a key file is owned by you or root and not readable or writable by anyone else.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _user_key(path: Path) -> bytes:
 def _read_private_file(path: Path, name: str) -> bytes:
     """Return the content of a file that only this user and root can read or write.
 
-    `name` identifies it in error messages. Raises ConfigError if other users have access.
+    `name` identifies the file in error messages. Raises ConfigError if other users have access.
     """
     with open(path, "rb") as file:
-        # Check the open file: its path may lead to a different one by now.
+        # Check the open file: its path may lead to a different file by now.
         _require_private(os.fstat(file.fileno()), path, name)
         _require_safe_directory(path, name)
         return file.read()
@@ -153,7 +153,7 @@ def _require_safe_directory(path: Path, name: str) -> None:
 
 
 def _create_key_file(path: Path) -> None:
-    """Create the file atomically; keep the existing one if another process created it first."""
+    """Create the file atomically; if another process created it first, keep that file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

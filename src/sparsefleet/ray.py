@@ -5,8 +5,8 @@ try:
     import ray.train as _ray_train  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"sparsefleet.ray needs Ray with Ray Train, which cannot be imported ({error}): "
-        "pip install 'sparsefleet[ray]'"
+        "sparsefleet.ray requires the ray package with Ray Train; run "
+        f"`pip install 'sparsefleet[ray]'`: {error}"
     ) from error
 
 from sparsefleet.launch.ray.servers import Servers

@@ -90,7 +90,7 @@ def test_base_of_a_delta_cannot_lead_out_of_the_save_root(
     set_base(chain / "delta", base.format(root=chain, outside=outside))
     before = store.pull("ads", KEYS)
     # The client may read the chain; the server must not.
-    with pytest.raises(ValueError, match="server 0 only saves and loads below its --save-root"):
+    with pytest.raises(ValueError, match="server 0 only saves and loads under its --save-root"):
         store.load(chain / loaded)
     np.testing.assert_array_equal(store.pull("ads", KEYS), before)
 

@@ -23,8 +23,8 @@ class GAUC(Metric):
     """The mean of the exact AUC of each group, weighted by the number of examples in the group.
 
     Groups with labels of only one class have no AUC and are ignored; the result is nan if no group
-    is left (Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017).
-    `update` needs `groups`.
+    is left. `update` needs `groups`. See Zhu et al., "Optimized Cost per Click in Taobao Display
+    Advertising", KDD 2017.
 
     Memory: keeps every example, at 17 bytes plus up to half as much spare capacity; `compute` sorts
     them and temporarily needs about 85 bytes per example.
@@ -116,7 +116,7 @@ def _weighted_auc(
 
     lower = np.cumsum(neg) - neg
     lower -= np.repeat(lower[first_runs], runs_per_group)
-    # A pair in the right order counts 2, a tie 1.
+    # A pair in the right order adds 2, and a tie adds 1.
     wins = np.add.reduceat(pos * (2 * lower + neg), first_runs)
     num_pos, num_neg = np.add.reduceat(pos, first_runs), np.add.reduceat(neg, first_runs)
 
@@ -134,10 +134,10 @@ _CURVES = ("ROC", "PR")
 class AUC(CountMetric):
     """Area under the ROC or precision-recall curve; nan until both classes have been seen.
 
-    A score p falls into bucket floor(p * num_thresholds); scores in one bucket are ties. The
-    product has the dtype of the predictions, as in Fluid. Memory: 16 bytes per bucket. The default
-    is within 1e-4 of the exact area even if all scores are below 0.02; Fluid's default, 4095, is
-    off by 0.001 there.
+    A score p falls into bucket floor(p * num_thresholds); scores in one bucket are ties. As in
+    Fluid, the product has the dtype of the predictions. Memory: 16 bytes per bucket. With the
+    default, the result is within 1e-4 of the exact area even if all scores are below 0.02; with
+    Fluid's default, 4095, it would be off by 0.001.
 
     >>> auc = AUC()
     >>> auc.update(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))

@@ -17,7 +17,8 @@ from sparsefleet.errors import ConfigError, ShapeError
 class Batch:
     """One batch, checked once and then read by any number of metrics.
 
-    Arrays may share memory with the arguments: read them before the caller modifies those.
+    Arrays may share memory with the arguments, so read them before the caller modifies the
+    arguments.
     """
 
     def __init__(self, predictions: Any, labels: Any, groups: Any = None) -> None:

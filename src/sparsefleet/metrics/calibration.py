@@ -20,8 +20,8 @@ __all__ = ["Accuracy", "Calibration", "LogLoss", "NormalizedEntropy", "RMSE"]
 class Accuracy(CountMetric):
     """The fraction of correct predictions; nan without data.
 
-    threshold: probabilities above it predict class 1. With None, the class with the highest
-        probability is predicted (the first of equals), predictions are [B, C] with C >= 2, and
+    threshold: probabilities above it predict class 1. If None, the class with the highest
+        probability is predicted (the first class in a tie), predictions are [B, C] with C >= 2, and
         labels are integers in 0..C-1.
 
     >>> accuracy = Accuracy(threshold=0.3)
@@ -71,7 +71,7 @@ _MOST_ERROR = 512.0  # its square still fits the fixed-point sums, for 10**8 exa
 class RMSE(CountMetric):
     """The root mean squared difference between predictions and labels; nan without data.
 
-    Both may be any numbers that differ by at most 512; scale larger ones down.
+    Predictions and labels may be any numbers that differ by at most 512; scale larger values down.
 
     >>> rmse = RMSE()
     >>> rmse.update(np.array([3.5, 4.0]), np.array([4.0, 4.0]))
@@ -108,9 +108,10 @@ _EXAMPLES, _POSITIVES, _HIGH, _LOW = range(4)
 
 
 class LogLoss(CountMetric):
-    """The mean binary cross entropy in nats, like torch's `binary_cross_entropy`; nan without data.
+    """The mean binary cross entropy in nats; nan without data.
 
-    One example contributes at most 100, so a confident wrong prediction does not make it infinite.
+    Like torch's `binary_cross_entropy`, it counts at most 100 for one example, so a confident wrong
+    prediction does not make the mean infinite.
 
     >>> loss = LogLoss()
     >>> loss.update(np.array([0.25, 0.5]), np.array([1, 0]))
@@ -162,11 +163,11 @@ class NormalizedEntropy(LogLoss):
 class Calibration(CountMetric):
     """The mean prediction divided by the mean label, or the expected calibration error.
 
-    A ratio above 1 means that the model overestimates. Both are nan without data; the ratio is also
-    nan without a label of 1.
+    A ratio above 1 means that the model overestimates. Without data, both are nan; the ratio is
+    also nan if no label is 1.
 
-    report: the value that `compute` returns, "ratio" or "error"; for both, put two into a
-    `MetricSet`.
+    report: the value that `compute` returns, "ratio" or "error"; to get both, put two metrics into
+        a `MetricSet`.
     num_buckets: number of equal intervals of 0..1 used for the error; 15 as in torchmetrics.
 
     >>> calibration = Calibration()

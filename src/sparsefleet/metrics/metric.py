@@ -153,10 +153,10 @@ MetricT = TypeVar("MetricT", bound="Metric")
 class Metric(ABC):
     """A metric over all examples seen, independent of how they were split.
 
-    Merging adds integers or joins samples, never adds floats: any split of the examples over
+    Merging adds integers or joins samples and never adds floats, so any split of the examples over
     threads and workers, merged in any order, gives exactly the result of one object.
 
-    Not thread-safe: give each thread its own (`empty_copy`) and merge them.
+    Not thread-safe: give each thread its own metric (`empty_copy`) and merge these metrics.
 
     >>> from sparsefleet.metrics import AUC
     >>> first, second = AUC(), AUC()
@@ -193,7 +193,7 @@ class Metric(ABC):
     def merge(self, other: Metric) -> None:
         """Add the examples of `other`, which is not changed.
 
-        Raises ConfigError if it is a different metric or has different settings.
+        Raises ConfigError if `other` is a different metric or has different settings.
         """
         if not isinstance(other, Metric):
             raise ConfigError(f"cannot merge a {type(other).__name__} into {self!r}")
@@ -212,8 +212,9 @@ class Metric(ABC):
 
     @classmethod
     def from_state(cls: type[MetricT], state: bytes) -> MetricT:
-        """Return the metric with this `state()`: any class if called on `Metric`, otherwise this
-        class.
+        """Return the metric with this `state()`.
+
+        If called on `Metric`, the result can be of any class; otherwise it must be of this class.
         """
         frame = unpack(state)
         metric = cls.from_settings(frame.kind, frame.settings)
@@ -234,9 +235,7 @@ class Metric(ABC):
         raise ConfigError(f"metric state: expected {cls.__name__}, got {kind!r}")
 
     def empty_copy(self: MetricT) -> MetricT:
-        """Return a metric with the same settings and no examples, for example for use in another
-        thread.
-        """
+        """Return a metric with the same settings and no examples, for use in another thread."""
         return type(self)(**self.settings)
 
     @property
@@ -252,8 +251,9 @@ class Metric(ABC):
 
     @abstractmethod
     def measure(self, batch: Batch) -> NDArray[Any]:
-        """Return the contribution of `batch`, equal to the `contents()` of a metric that saw
-        nothing else.
+        """Return the contribution of `batch`.
+
+        It equals the `contents()` of a metric that has seen only this batch.
         """
 
     @abstractmethod
@@ -270,7 +270,7 @@ class Metric(ABC):
 
 
 class CountMetric(Metric):
-    """A metric computed from a few counts; merging adds them.
+    """A metric computed from a few counts; merging two metrics adds their counts.
 
     Subclasses call `__init__` with the shape of their counts, and define `measure`.
     """

@@ -17,7 +17,7 @@ _KIND = "MetricSet"
 class MetricSet(Mapping[str, Metric]):
     """Metrics by name that are updated, merged, sent and computed together.
 
-    A failed call changes none of them. Not thread-safe, like `Metric`.
+    A failed call changes none of the metrics. Like `Metric`, not thread-safe.
 
     >>> import numpy as np
     >>> from sparsefleet.metrics import AUC, Accuracy

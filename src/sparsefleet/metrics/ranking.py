@@ -73,8 +73,8 @@ class _Ranking(GAUC):
 class RecallAtK(_Ranking):
     """The share of a group's positives among its `k` highest scores, averaged over groups.
 
-    `update` needs `groups`; groups without a positive are skipped, and the result is nan if none is
-    left.
+    `update` needs `groups`; groups without a positive label are skipped, and the result is nan if
+    no group is left.
 
     >>> recall = RecallAtK(k=1)
     >>> scores, labels = np.array([2.5, 1.0, 0.3, 0.4]), np.array([1, 1, 1, 0])
@@ -94,8 +94,8 @@ class NDCG(_Ranking):
     """Normalized discounted cumulative gain of the `k` highest scores, averaged over groups.
 
     A positive at rank r, from 1, contributes 1 / log2(r + 1) (Jarvelin and Kekalainen 2002).
-    `update` needs `groups`; groups without a positive are skipped, and the result is nan if none is
-    left.
+    `update` needs `groups`; groups without a positive label are skipped, and the result is nan if
+    no group is left.
 
     >>> ndcg = NDCG(k=2)
     >>> ndcg.update(np.array([0.9, 0.8, 0.1]), np.array([0, 1, 0]), groups=np.array([7, 7, 7]))

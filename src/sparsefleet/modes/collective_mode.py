@@ -65,8 +65,9 @@ class CollectiveConfig:
 class CollectiveMode(Mode):
     """Exchanges gradients of dense parameters between workers, as configured by the strategy.
 
-    Rows are updated in the same step. With servers, the update is a round of all workers; without
-    servers, every worker holds all tables and updates them with the row gradients of all workers. With
+    Rows are updated in the same step. With servers, that is a round of all workers; without
+    servers, every worker holds all tables and updates them with the row gradients of all workers.
+    With
     LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters. A
     schedule counts optimizer steps. Each worker has one training thread.
     """

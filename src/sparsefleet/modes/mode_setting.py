@@ -216,7 +216,7 @@ class ModeSetting:
     """The schedule's step at the start, from an earlier part of the same run."""
 
     continue_without_lost: bool = False
-    """Whether training treats a lost worker as finished; if False, losing a worker ends training."""
+    """Whether a lost worker is treated as finished; if False, losing a worker ends training."""
 
     wait_s: float = 600.0
     """Maximum wait for other threads, other workers or room in a queue."""

@@ -93,7 +93,7 @@ class WorkerGroup:
             note = b"-1 0"
         its_pass, count = map(int, note.split())
         if its_pass < self._pass:
-            # A worker that was reported lost and comes back is notified, and is then treated as lost.
+            # A worker that was reported lost and comes back is notified, and then treated as lost.
             with contextlib.suppress(NotOwnerError):
                 self._store.leave_group(self._member(f"pass-{self._pass}", rank))
             return 0

@@ -14,8 +14,8 @@ _EVERY = (
 )
 
 LookupCount = tuple[str, int, int, Callable[[], float]]
-"""A table, its numbers of ids and distinct ids, and a function that returns the share of lookups that
-go to the most frequent id.
+"""A table, its numbers of ids and distinct ids, and a function that returns the share of lookups
+that go to the most frequent id.
 """
 
 

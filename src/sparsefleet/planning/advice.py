@@ -22,7 +22,7 @@ _USABLE_MEMORY = 0.8
 _MOST_WORKERS = 20_000
 _MOST_SERVERS = 2_000
 _ROUNDS = 12
-_GAIN = 1.01  # stop enlarging the fleet once it adds less than this
+_GAIN = 1.01  # stop enlarging the fleet once the rate grows by less than this
 _BUSY = 0.75
 _WORTH = 1.25  # how much more than the cheapest a stricter mode may cost
 _STRICT_FIRST = ("sync", "hybrid", "half_async", "async", "geo")
@@ -110,7 +110,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModePlan:
-    """What one mode needs, or why it cannot be used."""
+    """The resources that one mode needs, or why the mode cannot be used."""
 
     mode: str
     workers: int = 0
@@ -158,7 +158,7 @@ class Advice:
 
 
 def advise_job(request: PlanRequest, machine: MachineCosts) -> Advice:
-    """Return what the job needs on the given machines, and which mode suits it."""
+    """Return the resources that the job needs on the given machines, and the best mode for it."""
     optimizer = find_optimizer(request.optimizer)
     row = measure_row_bytes(request.dim, optimizer, request.row_dtype)
     job = request.job(machine)

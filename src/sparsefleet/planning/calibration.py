@@ -1,9 +1,10 @@
 """Measures the costs of operations on this machine, with real server processes.
 
-It uses two, since a client of several servers sorts keys and copies rows, which is unnecessary with
-a single server. Each operation is repeated with few and many keys, and with narrow and wide rows.
-The processor time at both ends is then fitted as seconds per request, per key and per byte. This
-works on Linux only, because the servers' processor time is read from the system.
+There are two servers, since a client of several servers sorts keys and copies rows, which is
+unnecessary with a single server. Each operation is repeated with few and many keys, and with narrow
+and wide rows. The processor time at both ends is then fitted as seconds per request, per key and
+per byte. Calibration works on Linux only, because it reads the servers' processor time from the
+system.
 """
 
 from __future__ import annotations
@@ -312,8 +313,9 @@ class _Meter:
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids)
 
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
-        """Return the minimum processor time of this process and of the server, and the minimum
-        elapsed time, over several series: other programs on the machine can only add to each.
+        """Return the processor times of this process and of the server, and the elapsed time.
+
+        Each is the minimum over several series, since other programs can only add to it.
         """
         taken = []
         for number in range(times):

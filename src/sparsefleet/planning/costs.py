@@ -27,12 +27,12 @@ __all__ = [
 
 KEY_BYTES = 8
 OPERATIONS = ("pull", "push", "round", "dense", "changes", "barrier")
-"""push: gradients for the optimizer. round: a push in which all workers take part. dense: a
-gradient for all dense parameters, answered with their values. changes: rows changed by other
-workers, as fetched by geo.
+"""The operations. push: gradients for the optimizer. round: a push in which all workers take part.
+dense: a gradient for all dense parameters, answered with their values. changes: rows changed by
+other workers, which geo fetches.
 """
 TRANSPORTS = ("tls", "host")
-"""tls: over a network. host: through shared memory, for processes on one machine."""
+"""The transports. tls: over a network. host: shared memory, for processes on one machine."""
 _FOLDER = Path(__file__).parent / "machines"
 _FORMAT = 1
 
@@ -56,7 +56,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationCost:
-    """The cost of one kind of request at both ends. Bytes count both ways."""
+    """The cost of one kind of request at both ends. Bytes are the sum of both directions."""
 
     client: Linear
     server: Linear
@@ -115,7 +115,9 @@ def known_machines() -> list[str]:
 
 
 def load_machine(name_or_file: str | os.PathLike[str]) -> MachineCosts:
-    """Return a reference machine by name, or one from a file of `sparsefleet plan --calibrate`.
+    """Return a reference machine by name, or a machine from a file.
+
+    `sparsefleet plan --calibrate` writes such files.
 
     Raises ConfigError, which lists the known names.
     """

@@ -1,4 +1,4 @@
-"""Runs a script for some seconds in each mode, on servers on this machine, and compares them."""
+"""Runs a script for some seconds in each mode, on this machine, and compares the modes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 TRIAL_MODES = ("local", *MODES)
 _START_S = 120.0
-"""Seconds that a script may take on top of training to start, load data and evaluate."""
+"""Seconds, in addition to training, that a script may take to start, load data and evaluate."""
 _END_S = 30.0
 _TAIL_LINES = 12
 _WARM = 0.25  # the first part of a trial is excluded from its rate
@@ -82,9 +82,9 @@ class ModeResult:
     examples: int = 0
     seconds: float = 0.0
     examples_per_s: float = 0.0
-    """Excludes the first quarter of the trial, when processes start."""
+    """The rate without the first quarter of the trial, during which processes start."""
     auc: float | None = None
-    """AUC on held-out data if the script evaluates any, otherwise on the last training batches."""
+    """AUC on held-out data, or on the last training batches if the script does not evaluate."""
     is_held_out: bool = False
     loss: float = math.nan
     """Mean over the second half of the examples that every mode has trained on."""
@@ -97,8 +97,8 @@ class ModeResult:
 def run_trials(config: TrialConfig, *, say: Say = lambda _: None) -> list[ModeResult]:
     """Run the script in each mode in turn.
 
-    Raises ConfigError if it fails in the first mode or does not train with a Trainer, since the
-    other modes would then fail too.
+    Raises ConfigError if the script fails in the first mode or does not train with a Trainer, since
+    the other modes would then fail, too.
     """
     folder = Path(config.log_dir or tempfile.mkdtemp(prefix="sparsefleet-trial-"))
     results: list[ModeResult] = []

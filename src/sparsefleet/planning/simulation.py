@@ -76,7 +76,7 @@ class Crowding:
     """Added fraction when all cores are busy, since they share memory bandwidth and a cache."""
     displaced: float = 0.0
     """Added fraction for a time slice on a core that has just run a different task, whose data has
-    displaced this one's from the caches.
+    displaced this task's data from the caches.
     """
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class Gate:
         return begin
 
     def open(self) -> None:
-        """End all waits; later ones end at once, until `close`."""
+        """End all waits; until `close`, later waits end at once."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for resume in waiting:
@@ -264,8 +264,8 @@ def send(
     """Return a wait until a message has arrived.
 
     sizes: bytes on the sender's and on the receiver's card, which differ if one message represents
-        several. A message arrives while it is still leaving. Without cards, both ends are on one
-        machine, where the copies count as processor time.
+        several messages. A message begins to arrive while it is still being sent. Without cards,
+        both ends are on one machine, and copying is part of the processor time.
     """
 
     def begin(resume: Callable[[], None]) -> None:

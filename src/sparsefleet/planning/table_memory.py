@@ -75,7 +75,7 @@ def measure_row_bytes(
 ) -> RowBytes:
     """Fill a real table and return the bytes per row, as the native core counts them.
 
-    The index grows in steps, so this is the mean over several sizes.
+    The index grows in steps, so the result is the mean over several table sizes.
 
     >>> row = measure_row_bytes(16, optim.Adagrad(lr=0.01))
     >>> row.values, row.state

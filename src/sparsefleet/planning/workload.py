@@ -45,7 +45,7 @@ class JobShape:
     ids: float
     """Ids that a mini-batch looks up, over all tables."""
     keys: float
-    """Distinct ids among them, which are the rows pulled and pushed."""
+    """Number of distinct ids in a mini-batch, and thus of rows pulled and pushed."""
     row_floats: float
     """Floats per row: the width of the table, or the mean over several."""
     dense: float
@@ -97,8 +97,8 @@ class FleetShape:
     """Processes that train, with one thread each."""
     servers: int
     network_bytes_per_s: float | None = None
-    """Bandwidth of each machine's network card, per direction. None: all processes share one
-    machine.
+    """Bandwidth of each machine's network card, per direction. None means that all processes share
+    one machine.
     """
     latency_s: float = 50e-6
     """One-way latency between two machines."""

@@ -22,7 +22,7 @@ class BackgroundJob:
 
     The client that started the job must renew its lease by calling ``wait`` or ``renew`` at least
     every ``lease_s`` seconds. ``clean_up`` is called once, when the job is ended or its lease
-    expires. With ``gives_way`` the thread runs at lower priority than the server's requests.
+    expires. With ``gives_way``, the thread runs at a lower priority than the server's requests.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class BackgroundJob:
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the result, or None if the work takes longer. Raises the error that the work
-        raised.
+        """Return the result, or None if the work takes longer.
+
+        Raises the error that the work raised, if any.
         """
         with self._changed:
             self._asked = time.monotonic()
@@ -71,7 +72,7 @@ class BackgroundJob:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Raise if the job was ended or its lease expired; the work must call this regularly."""
+        """Raise an error if the job was ended or its lease expired; called by the work regularly."""
         with self._changed:
             if self._is_ended:
                 raise DeadlineError(f"{self._name} was canceled")

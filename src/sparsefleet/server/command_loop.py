@@ -42,7 +42,7 @@ def pack_body(head: Mapping[str, Any], data: bytes = b"") -> bytes:
 
 
 def unpack_body(body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the arguments of `pack_body`. Raises ProtocolError for a malformed body."""
+    """Return the arguments that `pack_body` packed. Raises ProtocolError for a malformed body."""
     if len(body) >= _LENGTH.size:
         end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
         if end <= len(body):
@@ -60,8 +60,9 @@ HasSession = Callable[[int], bool]
 
 
 class Holders:
-    """Tracks which session owns each resource; the first to claim it becomes the owner. Not
-    thread-safe.
+    """Tracks which session owns each resource. Not thread-safe.
+
+    The first session to claim a resource becomes its owner.
 
     >>> alive = {1, 2}
     >>> holders = Holders(alive.__contains__)
@@ -77,7 +78,7 @@ class Holders:
         self._sessions: dict[Hashable, int] = {}
 
     def claim(self, thing: Hashable, session: int, called: str) -> None:
-        """Make the session the owner. Raises NotOwnerError if another live session owns it."""
+        """Make the session the owner. Raises NotOwnerError if another live session is the owner."""
         holder = self._sessions.get(thing, session)
         if holder != session and self._has_session(holder):
             raise NotOwnerError(
@@ -106,8 +107,8 @@ class Holders:
 
 
 Handler = Callable[[_core.Command], None]
-"""Answers a command, immediately or later, from any thread. A command that is garbage-collected
-unanswered fails. See `CommandLoop` for exceptions.
+"""Answers a command, immediately or later, from any thread. A command fails if it is
+garbage-collected before it was answered. See `CommandLoop` for exceptions.
 """
 
 _log = logging.getLogger("sparsefleet.server")
@@ -142,7 +143,7 @@ class CommandLoop:
         return self
 
     def stop(self, timeout_s: float = 30.0) -> bool:
-        """Stop taking commands; waiting and new ones fail with ``ShuttingDownError``.
+        """Stop taking commands; waiting and new commands fail with ``ShuttingDownError``.
 
         Waits up to ``timeout_s`` for running handlers, but not for commands to be answered later;
         returns whether all handlers have finished. Idempotent.

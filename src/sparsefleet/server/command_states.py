@@ -1,4 +1,4 @@
-"""State that commands change on a durable server; it is logged with their replies and recovered.
+"""Logs and recovers the state that commands change on a durable server.
 
 A server logs each answered command whose name starts with a known prefix. After a restart, each
 state is rebuilt from the last version written and the commands answered since.
@@ -32,7 +32,7 @@ class Keeper(Protocol):
     """The owner of a state that commands change."""
 
     def hold(self) -> AbstractContextManager[object]:
-        """Return a context in which no command changes the state or is answered."""
+        """Return a context manager in which no command changes the state or is answered."""
 
     def dump(self) -> bytes:
         """Return the state; must be called within `hold`."""

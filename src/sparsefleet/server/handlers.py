@@ -42,7 +42,7 @@ _COMMANDS = (
 _MAX_PROFILED = 1_000_000
 
 ChangeInBulk = Callable[[Callable[[], None]], None]
-"""Calls a function that changes many rows, and makes them durable before it returns."""
+"""Calls a function that changes many rows, and makes the rows durable before returning."""
 
 
 def file_handlers(
@@ -53,9 +53,9 @@ def file_handlers(
     save_root: str = "",
     change_in_bulk: ChangeInBulk | None = None,
 ) -> dict[str, Handler]:
-    """Return the handlers of commands that save and load, by name; see `TableFiles`.
+    """Return the handlers for the commands that save and load, by name; see `TableFiles`.
 
-    Their code is imported by the first command, so servers that never save do not load it.
+    The first such command imports their code, so servers that never save do not load it.
     """
     lock = threading.Lock()
     made: list[TableFiles] = []
@@ -79,7 +79,7 @@ def file_handlers(
 
 
 def profile_handlers(server: _core.Server) -> dict[str, Handler]:
-    """Return the handlers of the commands that profile a server's requests."""
+    """Return the handlers for the commands that profile a server's requests."""
 
     def begin(command: _core.Command) -> None:
         server.begin_profile(max(0, min(int(command.body), _MAX_PROFILED)))

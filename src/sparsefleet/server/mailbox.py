@@ -1,6 +1,6 @@
 """Mail between workers, stored on a server until the recipient takes it.
 
-A room is one exchange between all workers; a box holds the letters that one of them has not taken.
+A room is one exchange between all workers; a box holds the letters that a worker has not taken.
 The first client to take from a box owns it: while its session is alive, no other client may take
 from the box or close it. Commands, with bodies as in `command_loop`:
 
@@ -57,7 +57,7 @@ class _Waiting:
     asked: Asked
     deadline: float
     letters: list[tuple[_Box, list[bytes]]] = field(default_factory=list)
-    """For a put, the letters for each box. The command is in the queues of all of them."""
+    """For a put, the letters for each box. The command is in the queues of all these boxes."""
 
     def answer(self, data: bytes = b"", **head: object) -> bool:
         """Send the reply; return False if the client is gone."""
@@ -114,7 +114,7 @@ class Mailboxes:
             self._settle(boxes)
 
     def take(self, asked: Asked) -> None:
-        """Reply with letters as soon as there is one, or after `wait_s`."""
+        """Reply with letters as soon as there is a letter, or after `wait_s`."""
         head, _ = unpack_body(asked.body)
         with self._changed:
             box = self._box(head)
@@ -131,7 +131,7 @@ class Mailboxes:
             self._watch()
 
     def fail(self, asked: Asked) -> None:
-        """Mark the room as failed and drop its letters."""
+        """Record that the room has failed, and drop its letters."""
         head, _ = unpack_body(asked.body)
         with self._changed:
             self._fail(str(head["room"]), str(head["reason"]))
@@ -189,7 +189,7 @@ class Mailboxes:
     # ----------------------------------------
 
     def hold(self) -> threading.Condition:
-        """Return a context in which no letter is stored or taken."""
+        """Return a context manager in which no letter is stored or taken."""
         return self._changed
 
     def dump(self) -> bytes:
@@ -303,7 +303,7 @@ class Mailboxes:
             self._watch()
 
     def _can_store(self, putting: _Waiting) -> bool:
-        """Return whether the command is first in all its boxes and all have room."""
+        """Return whether the command is first in the queues of all its boxes and all have room."""
         return all(
             box.putting[0] is putting
             and (not box.letters or box.num_bytes + sum(map(len, letters)) <= self._capacity_bytes)
@@ -333,7 +333,7 @@ class Mailboxes:
         self._changed.notify()
 
     def _expire(self) -> None:
-        """Answer commands whose time is up, and return when none is waiting."""
+        """Answer commands whose time is up; return when no command is waiting."""
         with self._changed:
             while True:
                 now = monotonic()

@@ -37,11 +37,11 @@ class ReplicaConfig:
     """HOST:PORT to listen on; port 0 picks a free port."""
 
     log_dir: str
-    """Directory for the copies; the one for server K is server-K."""
+    """Directory for the copies; the copy for server K is in server-K."""
 
     durability: ReplicaDurability = "disk"
-    """"disk": replies wait until records are on disk; "process": until they are written, so they
-    are lost if this machine fails at the same time as the server's.
+    """With "disk", replies wait until records are on disk. With "process", replies wait until
+    records are written, so records are lost if this machine and the server's fail at the same time.
     """
 
     transport: TransportName = "auto"

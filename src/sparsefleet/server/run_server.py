@@ -87,11 +87,11 @@ class ServerConfig:
     """
 
     max_unproven_connections: int = 0
-    """Limit on connections that have not proven the job key yet; a new one replaces the oldest. 0
-    means a quarter of `max_connections`, at most 512."""
+    """Limit on connections that have not proven the job key yet; beyond it, a new connection
+    replaces the oldest. 0 means a quarter of `max_connections`, at most 512."""
 
     max_unproven_per_address: int = 0
-    """Limit on these connections per IPv4 address or IPv6 /64 network; 0 means half of the
+    """Limit on such connections per IPv4 address or IPv6 /64 network; 0 means half of the limit
     above.
     """
 
@@ -101,7 +101,7 @@ class ServerConfig:
     """
 
     peer_timeout_s: float = 10.0
-    """A client silent for this long counts as lost. Larger values tolerate longer pauses but
+    """A client that is silent for this long is lost. Larger values tolerate longer pauses but
     detect losses later."""
 
     handshake_timeout_s: float = 10.0
@@ -129,16 +129,16 @@ class ServerConfig:
 
     snapshot_bytes: int = 1 << 30
     """Log size that triggers a snapshot; it is written earlier if replaying the log would take more
-    than half a second. The log must also be larger than the last snapshot. Smaller: faster
-    recovery, more writing."""
+    than half a second. The log must also be larger than the last snapshot. With smaller values,
+    recovery is faster but more is written."""
 
     replica: str = ""
     """HOST:PORT of the `sparsefleet replica` that holds a copy of the log; required if `durability`
-    is "replica". The server starts only when it answers."""
+    is "replica". The server starts only when the replica answers."""
 
     replica_wait_s: float = math.inf
     """Seconds that replies wait for a lost replica before the server continues without it, as with
-    "process". If infinite, they wait until the replica is back."""
+    durability "process". If infinite, replies wait until the replica is back."""
 
     take_over: bool = False
     """Whether to kill a process that still holds `log_dir`, such as a stopped predecessor."""
@@ -153,7 +153,7 @@ class ServerConfig:
     If empty, SPARSEFLEET_METRICS decides. Metrics are not protected by the job key."""
 
     notes: Mapping[str, bytes] = field(default_factory=dict)
-    """Initial notes; clients read those of the first server."""
+    """Initial notes; clients read the notes of the first server."""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.endpoint)
@@ -215,7 +215,7 @@ def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> Du
 def predecessor_config(log_dir: str) -> ServerConfig:
     """Return the configuration of the last server that used the directory.
 
-    Raises ConfigError if there is none, or if its program did more than serve.
+    Raises ConfigError if no server used it, or if that server's program did more than serve.
     """
     path = os.path.join(log_dir, SUCCESSOR_FILE)
     try:
@@ -357,7 +357,7 @@ def write_log(severity: int, message: str) -> None:
 
 
 class EndingSignals:
-    """Records the first SIGTERM or SIGINT; the next one has its default effect.
+    """Records the first SIGTERM or SIGINT; the next signal has its default effect.
 
     Records nothing outside the main thread.
     """

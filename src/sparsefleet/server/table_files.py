@@ -36,7 +36,7 @@ class TableFiles:
     Each is identified by a token chosen by its client; command bodies are JSON. A save or load that
     is not polled for a minute is canceled. Thread-safe.
 
-    save_root: if not empty, clients' paths and everything reached from them must be below this
+    save_root: if not empty, clients' paths and everything reached from them must be under this
         directory or URL.
     change_in_bulk: runs a function that changes many rows, and makes them durable.
     """
@@ -53,7 +53,7 @@ class TableFiles:
         self._tables = tables
         self._change_in_bulk = change_in_bulk or (lambda change: change())
         self._shard = (index, num_servers)
-        reason = f"server {index} only saves and loads below its --save-root"
+        reason = f"server {index} only saves and loads under its --save-root"
         self._within = Confinement(save_root, reason) if save_root else None
         self._saves: dict[str, TableSave] = {}
         self._loads: dict[str, TableLoad] = {}
@@ -186,7 +186,7 @@ class TableFiles:
         return load
 
     def _sees_saves(self, body: bytes) -> bytes:
-        """Return whether this server may use the folders and finds the given save in each.
+        """Return whether this server can access the folders and finds the given save in each.
 
         A save may be in progress or committed.
         """
@@ -196,7 +196,7 @@ class TableFiles:
     def _sees(self, path: str, token: str) -> bool:
         try:
             folder = self._folder({"path": path, "storage_options": {}})
-        except ConfigError:  # not below the save root
+        except ConfigError:  # not under the save root
             return False
         if not is_token(token):
             return False
@@ -220,7 +220,7 @@ class TableFiles:
         return b"{}"
 
     def _folder(self, asked: dict[str, Any]) -> Folder:
-        """Open the folder named by a client. Raises ConfigError if it is not below the root."""
+        """Open the folder named by a client. Raises ConfigError if it is not under the root."""
         path = asked["path"]
         if not isinstance(path, str):
             raise ProtocolError(f"checkpoint path: got {path!r:.100}, expected a string")

@@ -1,4 +1,4 @@
-"""Loads the tables of one server, after checking all data before the first row changes.
+"""Loads the tables of one server; all data is checked before the first row changes.
 
 Letters: N elements of a dense table on this server, S arrays of optimizer state.
 """
@@ -82,7 +82,7 @@ class TableLoad:
         self._job = self._start("load", self._load)
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the rows per table, or None if it takes longer. Raises the load's error."""
+        """Return the rows per table, or None if loading takes longer. Raises the load's error."""
         return self._job.wait(timeout_s)
 
     def end(self) -> None:
@@ -182,8 +182,8 @@ def _chosen(
 ) -> NDArray[np.uint32]:
     """Select from the saved counters those that the table keeps.
 
-    If the step or time of the last push was not saved, no counters are loaded and rows count as
-    just pushed. A count that was not saved is 0.
+    If the step or time of the last push was not saved, no counters are loaded, and rows are treated
+    as just pushed. A count that was not saved is 0.
     """
     if tuple(saved) == tuple(wanted):
         return np.ascontiguousarray(found)

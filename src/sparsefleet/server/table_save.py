@@ -35,7 +35,7 @@ class Destination(NamedTuple):
     folder: Folder
     token: str
     tables: Sequence[str] | None = None
-    """The tables to write there; None means all tables in the save."""
+    """The tables to write to this checkpoint; None means all tables in the save."""
 
 
 class TableSave:
@@ -74,7 +74,7 @@ class TableSave:
         )
 
     def write(self, destination: Destination) -> None:
-        """Start writing to a destination; each table needs one."""
+        """Start writing to a destination; each table needs a destination."""
         self._orders.put(destination)
 
     @property
@@ -83,7 +83,7 @@ class TableSave:
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the files of each table, or None if it takes longer. Raises the save's error."""
+        """Return the files of each table, or None if it takes longer; raise the save's error."""
         return self._job.wait(timeout_s)
 
     def dense(self, table: str) -> _core.DenseCut:
@@ -95,9 +95,7 @@ class TableSave:
         return cut
 
     def commit(self) -> None:
-        """Mark rows that have not changed since the snapshot as saved, now that the checkpoint is
-        committed.
-        """
+        """Record, once the checkpoint is committed, that rows unchanged since are saved."""
         if self._clear_dirty:
             for cut in self._cuts.values():
                 cut.commit()
@@ -128,7 +126,7 @@ class TableSave:
                 return self._orders.get(timeout=_LOOK_UP_S)
 
     def _require_shared(self, place: Destination) -> None:
-        """Raise unless this server sees the marker file of the client that started the save."""
+        """Raise an error unless this server sees the marker file of the client that saves."""
         if place.folder.size(marker_file(place.token)) is None:
             raise CheckpointError(
                 f"server {self._shard[0]} does not see the save that was started in "

@@ -38,7 +38,7 @@ _Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 def work_list_handlers(
     has_session: HasSession, states: CommandStates | None = None
 ) -> dict[str, Handler]:
-    """Return the handlers by command name; `has_session` tells which workers are alive."""
+    """Return the handlers by command name. has_session: returns whether a worker is alive."""
     answers = _Answers(has_session)
     if states is not None:
         states.add("work.", answers)
@@ -80,7 +80,7 @@ class _Answers:
             raise ProtocolError(f"'{command.name}' is malformed: {error!r}") from error
 
     def hold(self) -> threading.Lock:
-        """Return a context in which no command is answered."""
+        """Return a context manager in which no command is answered."""
         return self._answering
 
     def dump(self) -> bytes:

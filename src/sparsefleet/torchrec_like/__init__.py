@@ -1,4 +1,4 @@
-"""TorchRec's API on growing tables: change the import and keep the program."""
+"""TorchRec's API on tables that grow: change the import and keep the rest of the program."""
 
 from sparsefleet.torchrec_like.collections import (
     DataType,

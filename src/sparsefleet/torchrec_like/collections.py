@@ -135,9 +135,9 @@ class EmbeddingBagCollection(_Collection):
 
     tables: configs from TorchRec or this module. The keys of a feature used by two tables are
         "feature@table".
-    is_weighted: ids have weights; rows are multiplied by them.
+    is_weighted: whether ids have weights; rows are multiplied by the weights.
     device: accepted for compatibility; rows live in tables, on the CPU or on servers.
-    optimizer: the optimizer for all tables; None uses the trainer's.
+    optimizer: the optimizer for all tables; None uses the trainer's optimizer.
 
     >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
     >>> config = EmbeddingBagConfig(
@@ -252,7 +252,7 @@ class EmbeddingCollection(_Collection):
     """Looks up each id: a KeyedJaggedTensor -> a dict of JaggedTensors with rows as values.
 
     tables, device, optimizer: as for `EmbeddingBagCollection`.
-    need_indices: return the ids as the weights of the results.
+    need_indices: whether to return the ids as the weights of the results.
 
     >>> from sparsefleet.torchrec_like import KeyedJaggedTensor
     >>> config = EmbeddingConfig(
@@ -294,7 +294,7 @@ class EmbeddingCollection(_Collection):
 
 
 def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict[str, int]:
-    """Load the `state_dict` of a TorchRec model into one built from this module's classes.
+    """Load the `state_dict` of a TorchRec model into a model built from this module's classes.
 
     ``....embedding_bags.NAME.weight`` and ``....embeddings.NAME.weight`` become rows of the tables,
     with their indices as ids; everything else is loaded into the parameters. Raises ConfigError if
@@ -329,9 +329,9 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
 def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """Return a model's state for `load_state_dict` of the same network in TorchRec.
 
-    A table becomes a weight float32[num_embeddings, D]: rows of the ids 0 to num_embeddings - 1,
-    with initial values where training created none. Rows of other ids are left out, since TorchRec
-    has no place for them. In a job, call it on one worker.
+    A table becomes a weight float32[num_embeddings, D] with the rows of the ids 0 to
+    num_embeddings - 1; rows that training has not created have their initial values. Rows of other
+    ids are left out, since TorchRec has no place for them. In a job, call it on one worker.
     """
     found = {
         name: value.detach().clone()
@@ -350,7 +350,7 @@ def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _rows_of_all(table: SparseEmbedding, num_ids: int) -> Tensor:
-    """Return the rows of the ids 0 to num_ids - 1 without creating any."""
+    """Return the rows of the ids 0 to num_ids - 1, without creating rows."""
     was_training = table.training
     table.eval()
     try:

@@ -127,7 +127,7 @@ class InteractionDCNArch(nn.Module):
 
 
 class OverArch(nn.Module):
-    """The top layers; the last one is linear."""
+    """The top layers, of which the last is linear."""
 
     def __init__(self, in_features: int, layer_sizes: Sequence[int]) -> None:
         super().__init__()
@@ -221,9 +221,9 @@ class DLRM_DCN(DLRM):  # noqa: N801  TorchRec's name
 
 
 class DLRMTrain(nn.Module):
-    """DLRM with its loss, which takes a batch with dense_features, sparse_features and labels.
+    """DLRM and its loss; takes a batch with dense_features, sparse_features and labels.
 
-    Returns the loss and (loss, logits, labels), like TorchRec's.
+    Like TorchRec's class, returns the loss and (loss, logits, labels).
     """
 
     def __init__(self, dlrm_module: DLRM) -> None:

@@ -24,8 +24,9 @@ def _lengths_of(offsets: Tensor) -> Tensor:
 def _own_strides(
     per_rank: Sequence[Sequence[int]] | Tensor | None, per_key: Sequence[int] | None
 ) -> list[int] | None:
-    """Return the number of bags of each key over all ranks, or None if all keys have the same
-    number.
+    """Return the number of bags of each key over all ranks.
+
+    Return None if all keys have the same number of bags.
     """
     if per_rank is not None:
         return [int(sum(one)) for one in per_rank]
@@ -37,7 +38,7 @@ def _offsets_of(lengths: Tensor) -> Tensor:
 
 
 class _Jagged:
-    """Values with lengths or offsets; the missing one of the two is computed on demand."""
+    """Values with lengths or offsets; each is computed from the other on demand."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class _Jagged:
         return self._weights
 
     def weights(self) -> Tensor:
-        """Return the weight of each value, float32[N]. Raises ValueError if there are none."""
+        """Return the weight of each value, float32[N]. Raises ValueError without weights."""
         if self._weights is None:
             raise ValueError("this jagged tensor has no weights: create it with weights=...")
         return self._weights
@@ -76,7 +77,7 @@ class _Jagged:
         return self._lengths
 
     def offsets(self) -> Tensor:
-        """Return the offset of each bag, followed by the end of the last."""
+        """Return the offset of each bag, followed by the end of the last bag."""
         if self._offsets is None:
             assert self._lengths is not None
             self._offsets = _offsets_of(self._lengths)
@@ -125,8 +126,9 @@ class JaggedTensor(_Jagged):
     def to_padded_dense(
         self, desired_length: int | None = None, padding_value: float = 0.0
     ) -> Tensor:
-        """Return [B, L, ...], the first L values of each example, padded; L defaults to the
-        longest.
+        """Return the first L values of each example, padded: [B, L, ...].
+
+        L defaults to the length of the longest example.
         """
         lengths = self.lengths()
         longest = int(lengths.max()) if len(lengths) else 0
@@ -258,7 +260,7 @@ class KeyedJaggedTensor(_Jagged):
         return self._stride
 
     def stride_per_key(self) -> list[int]:
-        """Return the number of bags of each feature: B, unless they were given per feature."""
+        """Return the number of bags of each feature: B, unless strides were given per feature."""
         return [self._stride] * len(self._keys) if self._strides is None else self._strides
 
     def variable_stride_per_key(self) -> bool:

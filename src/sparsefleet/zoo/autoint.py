@@ -20,7 +20,7 @@ __all__ = ["AutoInt"]
 
 
 class FieldAttention(nn.Module):
-    """Turns each field into a mix of all fields, with several heads, plus a projection of itself.
+    """Multi-head attention that mixes all fields into each field and adds its own projection.
 
     dim: width of a field.
     heads, head_dim: H and A; the result has the width H * A.
@@ -44,9 +44,10 @@ class FieldAttention(nn.Module):
 
 
 class AutoInt(nn.Module):
-    """Attention layers over all fields; a number is also a field, as a vector times its value.
+    """Attention layers over all fields; a number is also a field, namely a vector times its value.
 
-    hidden: widths of deep layers next to the attention; () for none, as in the paper's first model.
+    hidden: widths of deep layers next to the attention; () means none, as in the paper's first
+        model.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features, Numeric

@@ -18,7 +18,7 @@ __all__ = ["CtrDnn"]
 
 
 class CtrDnn(nn.Module):
-    """The plain deep click model, like PaddleRec's `dnn`.
+    """A plain deep model for clicks; PaddleRec has the same model as `dnn`.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

@@ -23,7 +23,7 @@ class CrossLayers(nn.Module):
 
     width: I.
     layers: the number of layers.
-    rank: R; W is the product of an I x R and an R x I matrix. With None, W is a full matrix.
+    rank: R; W is the product of an I x R and an R x I matrix. If None, W is a full matrix.
 
     >>> CrossLayers(6, layers=2)(torch.ones(3, 6)).shape
     torch.Size([3, 6])

@@ -30,9 +30,9 @@ class Experts(nn.ModuleList):
 
 
 class ExtractionLayer(nn.Module):
-    """Mixes each task's own experts with the shared ones, and all experts for the shared part.
+    """Mixes each task's own experts with the shared experts; the shared part mixes all experts.
 
-    width: the width of each of its T + 1 inputs, one per task followed by the shared one.
+    width: the width of each of the T + 1 inputs, one per task followed by the shared input.
     experts: number of experts per task, and of shared experts.
     expert: widths of the layers of an expert.
     is_last: whether this is the last layer, which has no shared output.
@@ -42,7 +42,7 @@ class ExtractionLayer(nn.Module):
         self, width: int, tasks: int, *, experts: int, expert: Sequence[int], is_last: bool
     ) -> None:
         super().__init__()
-        self.groups = nn.ModuleList(  # experts of each task, then the shared ones
+        self.groups = nn.ModuleList(  # experts of each task, then the shared experts
             Experts(width, experts, expert) for _ in range(tasks + 1)
         )
         self.gates = nn.ModuleList(nn.Linear(width, 2 * experts, bias=False) for _ in range(tasks))

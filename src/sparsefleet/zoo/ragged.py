@@ -45,7 +45,9 @@ def pad(rows: Tensor, offsets: Tensor, length: int) -> Padded:
 
 
 def pool(rows: Tensor, offsets: Tensor, length: int, pooling: str) -> Tensor:
-    """Pool the last `length` rows of each example into one: float32[B, D], zeros if there are none.
+    """Pool the last `length` rows of each example into one row: float32[B, D].
+
+    The result is zeros for an example without rows.
 
     pooling: "sum", "mean" or "sqrtn" (the sum divided by the square root of the count).
 

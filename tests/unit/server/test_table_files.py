@@ -107,7 +107,7 @@ def test_paths_outside_the_save_root_are_refused(
     ):
         with pytest.raises(
             ConfigError,
-            match="is not below .*root; server 0 only saves and loads below its --save-root",
+            match="is not below .*root; server 0 only saves and loads under its --save-root",
         ):
             ask(files, command, **asked, **more)
     ask(files, "save_end")

@@ -112,7 +112,7 @@ def _talkingdata(directory: Path, seed: int) -> Prepared:
 
 
 def _settings(batch_size: int, table_lr: float) -> Settings:
-    """Return small rates, since a model memorizes so few examples with larger ones."""
+    """Return small learning rates; with larger rates, a model memorizes so few examples."""
     return Settings(
         batch_size=batch_size,
         epochs=3,

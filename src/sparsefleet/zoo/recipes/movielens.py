@@ -72,7 +72,7 @@ def auc_of(predictions: NDArray[np.float32], labels: Any) -> dict[str, float]:
 
 
 def hits_of(scores: NDArray[np.float32], k: int) -> dict[str, float]:
-    """Return the hit rate and NDCG at k; candidate 0 is the correct one. scores: float[N, C].
+    """Return the hit rate and NDCG at k; candidate 0 is the correct item. scores: float[N, C].
 
     >>> hits_of(np.array([[0.5, 0.9, 0.1], [0.9, 0.1, 0.2]]), 1)
     {'hit_rate@1': 0.5, 'ndcg@1': 0.5}
