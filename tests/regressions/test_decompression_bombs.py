@@ -89,7 +89,7 @@ def test_zstd_file_that_asks_for_a_large_window_is_refused_before_memory_is_take
 def test_import_does_not_decompress_a_first_line_without_end(tmp_path: Path) -> None:
     path = tmp_path / "vectors.csv.gz"
     path.write_bytes(compressed("gzip"))
-    with pytest.raises(InputFileError, match="its first line has 8,388,608 bytes or more"):
+    with pytest.raises(InputFileError, match="the first line has 8,388,608 bytes or more"):
         list(import_table(str(path)))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints, stored as directories of files that people can open and committed in one step."""
+"""Checkpoints: directories of files in open formats, each committed in one atomic step."""
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import CheckpointDiff, TableDiff, TensorDiff, diff

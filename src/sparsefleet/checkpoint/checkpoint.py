@@ -32,8 +32,8 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """Reads a checkpoint; a delta is read together with its bases.
 
-    The checksum of a file is checked before any of its rows or tensors is returned, once per
-    object. Thread-safe.
+    A file's checksum is verified once per `Checkpoint` object, before any row or tensor of that
+    file is returned. Thread-safe.
 
     Example: see `PendingCheckpoint`.
     """
@@ -74,7 +74,7 @@ class Checkpoint:
 
     @cached_property
     def base(self) -> Checkpoint | None:
-        """Return the base of a delta, or None for a full checkpoint."""
+        """Return the checkpoint that this delta builds on, or None if this is a full checkpoint."""
         entry = self.manifest.base
         if entry is None:
             return None
@@ -86,19 +86,19 @@ class Checkpoint:
         if entry.token not in (base.manifest.token, *base.manifest.same_as):
             raise CheckpointMismatchError(
                 f"{self.folder.locate(MANIFEST)}: base {base.path}: expected the save "
-                f"{entry.token}, found {base.manifest.token}, which was written over it"
+                f"{entry.token}, found {base.manifest.token}, which replaced it"
             )
         return base
 
     @cached_property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """Return this checkpoint and its bases, ending with the full one."""
+        """Return this checkpoint and its bases, ending with the full checkpoint."""
         links = [self]
         while (base := links[-1].base) is not None:
             if base.manifest.token in (link.manifest.token for link in links):
                 raise CorruptFileError(
                     f"{links[-1].folder.locate(MANIFEST)}: base: expected an older checkpoint, "
-                    f"found {base.path}, which builds on this one"
+                    f"found {base.path}, which builds on this checkpoint"
                 )
             links.append(base)
         return tuple(links)
@@ -129,7 +129,7 @@ class Checkpoint:
         return merged_rows(self.chain, table, shard, columns)
 
     def dense(self) -> dict[str, NDArray[Any]]:
-        """Return the dense parameters, buffers and their optimizer state, by name."""
+        """Return the dense parameters and buffers, with their optimizer state, by name."""
         entry = self.manifest.dense_file
         if entry is None:
             return {}
@@ -137,7 +137,7 @@ class Checkpoint:
         return read_dense(self.folder.read(entry.path), self.manifest.dense, self.locate(entry))
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the state each worker needs to resume, by rank; empty if none was saved."""
+        """Return the state that each worker needs to resume, by rank, or [] if none was saved."""
         entry = self.manifest.workers_file
         if entry is None:
             return []
@@ -180,7 +180,7 @@ class Checkpoint:
             raise problem
 
     def problems(self, *, deep: bool = True) -> Iterator[CheckpointError]:
-        """Yield every error that `verify` could raise."""
+        """Yield all problems found, where `verify` raises only the first."""
         return _problems_of(self, deep=deep)
 
 
@@ -211,7 +211,7 @@ def _problems_of(checkpoint: Checkpoint, *, deep: bool) -> Iterator[CheckpointEr
 
 
 def _misfits(checkpoint: Checkpoint, base: Checkpoint) -> Iterator[CheckpointError]:
-    """Yield errors for tables whose rows cannot be merged with the base's."""
+    """Yield errors for tables whose rows cannot be merged with the rows of the base."""
     wanted = {table.name: table for table in checkpoint.manifest.tables}
     for table in base.manifest.tables:
         if table.name in wanted:

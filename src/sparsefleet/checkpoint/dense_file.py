@@ -61,8 +61,8 @@ class TensorPlace(NamedTuple):
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     begin: int = 0
-    """Offset of its first byte, counted from the first tensor in `pack_header` and from the start
-    of the file in `read_header`.
+    """Offset of the tensor's first byte: relative to the first tensor in `pack_header`, and to the
+    start of the file in `read_header`.
     """
 
     @property
@@ -115,7 +115,7 @@ def pack_header(
 
 
 def read_header(file: IO[bytes], location: str) -> TensorHeader:
-    """Read and check a header; its tensors must cover the rest of the file without gaps."""
+    """Read and check a header. The tensors must fill the rest of the file without gaps."""
 
     def wrong(found: str) -> CorruptFileError:
         return CorruptFileError(f"{location}: expected a safetensors file, found {found}")
@@ -159,7 +159,7 @@ def _by_position(places: Iterable[TensorPlace]) -> list[TensorPlace]:
 
 
 def _place(entry: object) -> TensorPlace | None:
-    """Return the tensor that a header entry describes and its offset, or None if it is invalid."""
+    """Return the tensor that a header entry describes and its offset, or None if invalid."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return None
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -1,6 +1,6 @@
 """Compare two checkpoints.
 
-Letters: N rows of a table.
+Letters: N is the number of rows in a table.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class TableDiff:
 
     name: str
     same: int
-    """Rows that are bitwise equal in both."""
+    """Number of rows that are bitwise equal in both versions."""
     changed: int
-    """Rows with different values, state or counters."""
+    """Number of rows whose values, state or counters differ."""
     values_changed: int
-    """Changed rows with different values."""
+    """Number of changed rows whose values differ."""
     only_in_a: int
     only_in_b: int
     keys: dict[str, list[int]]
     """Sample keys for each of `changed`, `only_in_a` and `only_in_b`."""
     layout: str = ""
-    """The difference in layout, if any; rows are then not compared."""
+    """The difference in layout, if any. If the layouts differ, rows are not compared."""
 
     @property
     def is_same(self) -> bool:
@@ -53,7 +53,7 @@ class TensorDiff:
     what: str
     """One of values, shape, only_in_a, only_in_b."""
     max_difference: float | None = None
-    """The largest |a - b| if the shapes are equal."""
+    """The largest |a - b|, given only if the shapes are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class CheckpointDiff:
     step_a: int
     step_b: int
     tables: tuple[TableDiff, ...]
-    """All tables; a table in only one checkpoint counts all its rows there."""
+    """All tables. For a table in only one checkpoint, all rows count as only in that checkpoint."""
     dense: tuple[TensorDiff, ...]
     """The tensors that differ."""
 
@@ -79,8 +79,8 @@ class CheckpointDiff:
 def diff(a: Checkpoint, b: Checkpoint, *, max_keys: int = 10) -> CheckpointDiff:
     """Compare all rows and tensors bitwise, with deltas merged.
 
-    Lists up to `max_keys` keys of each kind. Uses 24 bytes of memory per row of `a`, for at most 8
-    million rows at a time; larger tables are read in parts.
+    Lists up to `max_keys` sample keys for each kind of difference. Uses 24 bytes of memory per row
+    of `a`, for at most 8 million rows at a time; larger tables are read in parts.
     """
     tables_a = {table.name: table for table in a.manifest.tables}
     tables_b = {table.name: table for table in b.manifest.tables}

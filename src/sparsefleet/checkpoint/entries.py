@@ -21,7 +21,7 @@ from sparsefleet.errors import CheckpointMismatchError
 __all__ = ["BaseEntry", "COUNTERS", "DenseEntry", "FileEntry", "StateColumn", "TableEntry"]
 
 COUNTERS = ("count", "step", "seconds")
-"""The counters that a table may keep per row, in the order used in the column `counters`."""
+"""The counters that a table may keep per row, in their order in the `counters` column."""
 
 MAX_SHARDS = 99_999
 _CHECKSUM = re.compile(r"crc32:[0-9a-f]{8}")
@@ -51,10 +51,10 @@ class FileEntry:
     """`crc32:` followed by the eight-digit hexadecimal checksum of the whole file."""
 
     num_rows: int | None = None
-    """Number of rows or removed keys; None for other files."""
+    """Number of rows or removed keys, or None for a file of another kind."""
 
     shard: int | None = None
-    """The shard its rows belong to; None for other files."""
+    """The shard that the file's rows belong to, or None for a file of another kind."""
 
     def __post_init__(self) -> None:
         check(_is_inside(self.path), "path of a file", "a relative path", self.path)
@@ -88,7 +88,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """One array of optimizer state, which takes up `width` floats in the column `state`."""
+    """One array of optimizer state, which takes up `width` floats in the `state` column."""
 
     name: str
     width: int
@@ -117,22 +117,22 @@ class TableEntry:
     name: str
 
     dim: int
-    """Width of the column `values`."""
+    """Width of the `values` column."""
 
     optimizer: Mapping[str, Any]
-    """Settings of the optimizer. The kind `none` marks imported values, usable by any optimizer."""
+    """Optimizer settings. The kind `none` marks imported values, which any optimizer can use."""
 
     state: tuple[StateColumn, ...] = ()
-    """The arrays in the column `state`, in order."""
+    """The arrays in the `state` column, in order."""
 
     counters: tuple[str, ...] = ()
-    """The counters in the column `counters`: a subset of count, step, seconds, in this order."""
+    """The counters in the `counters` column: a subset of count, step, seconds, in this order."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The rest of the table's spec: initializer, seed, admission, ..."""
 
     num_shards: int = 1
-    """Number of servers that wrote it; `shard_of(keys, num_shards)` returns each key's shard."""
+    """Number of servers that wrote the table; `shard_of(keys, num_shards)` maps keys to shards."""
 
     files: tuple[FileEntry, ...] = ()
     """Files of rows, at least one per shard."""

@@ -30,7 +30,8 @@ def export_table(
     """Write all rows of a table, with deltas merged, to a new file; return the number of rows.
 
     The suffix determines the format: `.parquet` has columns key, values, state, counters; `.csv`
-    has one column per number: key, values_0, ..., then each state and counter by name.
+    has one column per number: key, values_0, ..., then one named column per state and counter
+    value.
     """
     kind = target.rpartition(".")[2]
     if kind not in EXPORT_FORMATS:

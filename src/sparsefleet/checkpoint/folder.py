@@ -72,7 +72,7 @@ class OutputFile(abc.ABC):
     """A new file that is complete and on disk only after `close()` has returned."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
-    """The errors it raises."""
+    """The exception classes that operations on the file raise."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -105,7 +105,7 @@ class Folder(abc.ABC):
     """Files addressed by their path relative to `root`. Thread-safe."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
-    """The errors its files raise."""
+    """The exception classes that operations on the folder raise."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Folder(abc.ABC):
         within: Confinement | None = None,
     ) -> None:
         self.root = root
-        """Return the path or URL of the folder, as users write it."""
+        """The path or URL of the folder, as users write it."""
         self._options = dict(storage_options or {})
         self._within = within
         if within is not None:
@@ -122,7 +122,7 @@ class Folder(abc.ABC):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options that fsspec opened it with."""
+        """The options with which fsspec opened the folder."""
         return dict(self._options)
 
     def locate(self, path: str) -> str:
@@ -130,11 +130,11 @@ class Folder(abc.ABC):
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def sub(self, path: str) -> Folder:
-        """Return a folder given by its absolute path, or by a path relative to this one (with
-        `..`).
+        """Return another folder, given by an absolute path or by a path relative to this folder.
 
-        Raises ConfigError for a URL that leads from a checkpoint to a different kind of service,
-        unless that is a disk or an object store, since manifests may be untrusted.
+        A relative path may contain `..`. Since manifests may be untrusted, raises ConfigError for a
+        URL that leads to a different kind of service, unless that service is a disk or an object
+        store.
         """
         if "://" in path:
             scheme = path.rpartition("://")[0]  # every scheme in a chain, such as "filecache::s3"
@@ -153,7 +153,7 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, path: str, data: bytes, pending: str) -> None:
-        """Replace the file atomically. It is on disk when this returns.
+        """Replace the file atomically. The new contents are on disk when this method returns.
 
         pending: the path of the temporary file.
         """
@@ -172,7 +172,7 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def files(self) -> list[FoundFile]:
-        """Return all files below the folder; none if it does not exist."""
+        """Return all files under the folder, or an empty list if the folder does not exist."""
 
     @abc.abstractmethod
     def folders(self) -> list[str]:
@@ -200,7 +200,7 @@ class Folder(abc.ABC):
         return found
 
     def _read(self, path: str, limit: int | None) -> bytes:
-        """Return the first `limit` bytes of the file, or all of them if it is None."""
+        """Return the first `limit` bytes of the file, or the whole file if `limit` is None."""
         with self.reading(path), self.open(path) as file:
             if limit is None:
                 return file.read()
@@ -225,10 +225,10 @@ def open_folder(
     *,
     within: Confinement | None = None,
 ) -> Folder:
-    """Return the folder at a path or URL; it need not exist.
+    """Return the folder at a path or URL. The folder need not exist.
 
-    within: the root for the folder, its files and all folders reached from it; others raise
-        ConfigError.
+    within: the root that the folder, its files and all folders reached from it must lie in; paths
+        outside raise ConfigError.
 
     >>> open_folder("memory://models/ads").locate("manifest.json")
     'memory://models/ads/manifest.json'
@@ -254,7 +254,7 @@ def joined(root: str, path: str) -> str:
 
 
 class Confinement:
-    """A directory or fsspec URL below which all paths must lie.
+    """A directory or fsspec URL that all paths must lie under.
 
     On local disks, `..`, `~` and symbolic links are resolved before paths are compared, and files
     are checked when they are opened, so links inside a checkpoint cannot lead out either. URLs
@@ -277,7 +277,7 @@ class Confinement:
         self._reason = f"; {reason}" if reason else ""
 
     def check(self, path: str) -> None:
-        """Raise ConfigError unless `path`, as `open_folder` takes it, is the root or below it."""
+        """Raise ConfigError unless `path`, a path or URL as in `open_folder`, lies in the root."""
         local = _local_path(path)
         if "\0" in path or (local is None) != ("://" in self.root):
             inside = False

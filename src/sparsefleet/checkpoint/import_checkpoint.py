@@ -118,10 +118,10 @@ def import_table(
 ) -> Iterator[RowChunk]:
     """Read rows from a `.parquet` or `.csv` file of keys and vectors; a CSV may be compressed.
 
-    The key is `key_column`, or else the column `key`, or else the first. The vector is one column
-    of lists (in CSV: text such as `0.5 0.25` or `[0.5, 0.25]`), or all columns of numbers. A CSV
-    without column names needs has_header=False. A negative key is reinterpreted as an unsigned
-    64-bit number. Rows have no state or counters.
+    The key column is `key_column` if given, else the column named `key`, else the first column. The
+    vector is one column of lists (in CSV: text such as `0.5 0.25` or `[0.5, 0.25]`), or all columns
+    of numbers. A CSV without column names needs has_header=False. A negative key is reinterpreted
+    as an unsigned 64-bit number. Rows have no state or counters.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".csv") as file:

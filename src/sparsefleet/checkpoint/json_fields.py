@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def check(holds: bool, thing: str, wanted: str, found: object) -> None:
-    """Raise ConfigError unless `holds`."""
+    """Raise ConfigError unless `holds` is true."""
     if not holds:
         shown = repr(found)
         shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
@@ -24,7 +24,7 @@ def check(holds: bool, thing: str, wanted: str, found: object) -> None:
 
 
 def is_count(value: object) -> bool:
-    """Return whether `value` is an int >= 0; a bool is not."""
+    """Return whether `value` is an int >= 0. A bool does not count as an int."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -64,7 +64,7 @@ def parse_object(data: bytes, thing: str) -> JsonObject:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{thing}: expected JSON, but it cannot be parsed: {error}") from error
+        raise ConfigError(f"{thing}: expected JSON, found other text: {error}") from error
     check(isinstance(value, dict), thing, "a JSON object", value)
     return dict(value)
 
@@ -90,7 +90,7 @@ class Fields:
         return str(value)
 
     def count(self, name: str) -> int:
-        """Take an int >= 0."""
+        """Take a field whose value is an int >= 0."""
         value, thing = self._take(name)
         check(is_count(value), thing, "a whole number >= 0", value)
         return int(value)
@@ -101,13 +101,13 @@ class Fields:
         return dict(value)
 
     def items(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
-        """Take a list whose items are read by `read(value, name)`."""
+        """Take a field that holds a list, reading each item with `read(value, name)`."""
         value, thing = self._take(name)
         check(isinstance(value, list), thing, "a list", value)
         return tuple(read(item, f"{thing}[{place}]") for place, item in enumerate(value))
 
     def optional(self, name: str, read: Callable[[object, str], T]) -> T | None:
-        """Take a field read by `read`, or None if it is null."""
+        """Take a field and read it with `read`, or return None if the field is null."""
         value, thing = self._take(name)
         return None if value is None else read(value, thing)
 

@@ -1,4 +1,4 @@
-"""A folder on a local disk; data is synced before it is made visible."""
+"""A folder on a local disk. Data is synced to disk before a file becomes visible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _make_folder(path: str) -> None:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without waiting; opening a pipe would otherwise block until it has a writer."""
+    """Open a file without blocking; opening a pipe would otherwise wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -50,7 +50,7 @@ def _remove_if_empty(path: str) -> None:
 
 
 class _LocalFile(OutputFile):
-    """An unbuffered file, since rows arrive in large pieces."""
+    """An unbuffered file; no buffer is needed because rows arrive in large chunks."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -79,7 +79,7 @@ class _LocalFile(OutputFile):
 
 
 class LocalFolder(Folder):
-    """Files below a directory."""
+    """The files under a directory."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class LocalFolder(Folder):
         super().__init__(os.path.abspath(os.path.expanduser(root)), storage_options, within)
 
     def allowed(self, path: str) -> str:
-        """Return the location of the file. Raises ConfigError if links lead outside the root."""
+        """Return the location of the file. Raises ConfigError if a link leads outside the root."""
         location = self.locate(path)
         if self._within is not None:
             self._within.check(location)
@@ -109,7 +109,7 @@ class LocalFolder(Folder):
                 with contextlib.suppress(FileNotFoundError):
                     _make_folder(os.path.dirname(location))
                     return _LocalFile(location)
-            raise FileNotFoundError(errno.ENOENT, "another process keeps removing its directory")
+            raise FileNotFoundError(errno.ENOENT, "another process keeps removing the directory")
 
     def replace(self, path: str, data: bytes, pending: str) -> None:
         target = self.allowed(path)

@@ -34,7 +34,7 @@ __all__ = ["FORMAT", "FORMAT_VERSION", "Manifest", "SERIES_NOTE"]
 FORMAT = "sparsefleet-checkpoint"
 FORMAT_VERSION = 1
 SERIES_NOTE = "series"
-"""The note of a checkpoint in a series that holds its `number` there and its `generation`."""
+"""The note that holds a checkpoint's `number` and `generation` in its series."""
 
 Kind = Literal["full", "delta"]
 
@@ -68,21 +68,22 @@ class Manifest:
     dense_file: FileEntry | None = None
 
     workers_file: FileEntry | None = None
-    """File with a JSON list of one object per worker, such as its position in the data."""
+    """File with a JSON list that has one object per worker, such as its position in the data."""
 
     base: BaseEntry | None = None
     """For a delta, the checkpoint that holds the rows missing from its own files."""
 
     same_as: tuple[str, ...] = ()
-    """Tokens of earlier saves here with the same contents; deltas based on them stay valid."""
+    """Tokens of earlier saves here with the same contents. Deltas based on those stay valid."""
 
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """Data that the saver needs when loading, as plain JSON."""
+    """Data that the program needs to load the checkpoint again, as plain JSON."""
 
     @property
     def number(self) -> int | None:
-        """Counts the saves in a series; None outside a series, and in series written by older
-        versions.
+        """The position of this save in its series, counted from the first save.
+
+        None outside a series, and in a series written by an older version.
         """
         return self._series_count("number")
 
@@ -98,10 +99,9 @@ class Manifest:
 
     @property
     def age_order(self) -> tuple[int, datetime, int]:
-        """A sort key that increases with each save in a series, even if the clock or the step goes
-        back.
+        """Return a sort key that increases with each save, even if the clock or the step goes back.
 
-        Only saves without a number, which older versions wrote, are ordered by time.
+        Only saves written by older versions, which have no number, are ordered by time.
         """
         return self.number or 0, _parse_time(self.created), self.step
 
@@ -198,7 +198,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, location: str) -> Manifest:
-        """Parse manifest.json; `location` names it in errors.
+        """Parse the contents of manifest.json; errors refer to the file as `location`.
 
         Raises CorruptFileError, or CheckpointVersionError for a newer format.
         """

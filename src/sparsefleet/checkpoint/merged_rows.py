@@ -26,8 +26,8 @@ def merged_rows(
 ) -> Iterator[RowChunk]:
     """Yield the rows of a table in a chain of checkpoints, newest first.
 
-    If all were written by the same number of servers, a key is in the same shard of each. Shards
-    are then merged one at a time, with only one shard's keys in memory.
+    If all checkpoints in the chain were written by the same number of servers, a key is in the same
+    shard of each. Shards are then merged one at a time, with only one shard's keys in memory.
     """
     links: Links = []
     for checkpoint in chain:
@@ -62,7 +62,7 @@ def _keep_shard(shard: tuple[int, int] | None) -> Keep:
 def _merge(
     links: Links, shard: int | None, keep: Keep, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
-    """Merge links from newest to oldest; `settled` holds the sorted keys found so far."""
+    """Merge a chain from newest to oldest; `settled` holds the sorted keys found so far."""
     settled = np.empty(0, np.uint64)
     for place, (checkpoint, entry) in enumerate(links):
         is_last = place + 1 == len(links)

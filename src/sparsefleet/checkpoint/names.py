@@ -53,7 +53,7 @@ def is_token(text: object) -> bool:
 
 
 def token_of(path: str) -> str | None:
-    """Return the token in the path of a checkpoint file, or None for other files.
+    """Return the token in the path of a checkpoint file, or None if the file is not part of one.
 
     >>> token_of("tables/ads-00112233aabbccdd/00000-of-00002-00000.parquet")
     '00112233aabbccdd'
@@ -67,7 +67,7 @@ def token_of(path: str) -> str | None:
 def encode_name(name: str) -> str:
     """Encode a table name for a path: every byte except `A-Z a-z 0-9 _ -` becomes `%XX`.
 
-    Anything beyond 180 characters is replaced by a hash.
+    In a longer result, everything after 180 characters is replaced by a hash.
 
     >>> encode_name("ads/eu")
     'ads%2Feu'
@@ -123,13 +123,13 @@ def step_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step in a folder name, or None if it is not a checkpoint in a series."""
+    """Return the step in a folder name, or None if it does not name a checkpoint in a series."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """Return an absolute path; a URL (`s3://...`) is returned unchanged.
+    """Return `path` as an absolute path; a URL such as `s3://...` is returned unchanged.
 
     >>> absolute_path("s3://bucket/run"), absolute_path("/data/../run")
     ('s3://bucket/run', '/run')

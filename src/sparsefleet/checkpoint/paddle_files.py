@@ -45,7 +45,8 @@ def read_paddle_persistables(
 ) -> dict[str, NDArray[Any]]:
     """Read the variables of a persistables directory, by name.
 
-    Without `filename`, each file holds the variable of the same name; `names` selects some. With
+    Without `filename`, each file holds the variable of the same name, and `names` selects the
+    variables to read. With
     `filename`, that file holds all variables in the order of their names, but not the names
     themselves, which come from `names` or from the program (`__model__`) next to it.
     """

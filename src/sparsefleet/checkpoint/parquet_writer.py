@@ -9,7 +9,7 @@ The metadata is encoded with the few parts of Thrift's compact protocol that it 
 a dict {field number: value}; the Python type of a value determines its Thrift type: bool, I32,
 int (i64), str, dict (struct), or a list of I32, str or dicts.
 
-Letters: N rows of a chunk, W width of a list column.
+Letters: N is the number of rows in a chunk, W the width of a list column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class I32(int):
-    """An int with the Thrift type i32, like enums; a plain int is an i64."""
+    """An int that is encoded as a Thrift i32, as enums are; a plain int is encoded as an i64."""
 
 
 Value: TypeAlias = Union[bool, int, str, "Struct", Sequence["Value"]]
@@ -45,7 +45,7 @@ _TRUE, _FALSE, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 5, 6, 8, 9, 12
 
 
 def varint(number: int) -> bytes:
-    """Encode as LEB128: seven bits per byte, least significant first."""
+    """Encode an unsigned number as LEB128: seven bits per byte, least significant first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -137,7 +137,7 @@ class Column:
         return np.dtype(self.dtype).itemsize * (self.width or 1)
 
     def elements(self) -> list[Struct]:
-        """Return the column's elements in the schema tree, parents first."""
+        """Return the schema elements of the column, parents before children."""
         leaf: dict[int, Value] = {
             1: _PHYSICAL[self.dtype],
             3: _REQUIRED,
@@ -156,7 +156,7 @@ class Column:
 
 @lru_cache(maxsize=64)
 def _levels(rows: int, width: int) -> bytes:
-    """Return the levels of a page of `rows` lists: where lists start, and that none is empty."""
+    """Return the levels of a page: they say where lists start, and that none is empty."""
     starts = np.zeros((rows, width), np.uint8)
     starts[:, 1:] = 1  # repetition level: 0 starts a list, 1 continues it
     bits = np.packbits(starts.reshape(-1), bitorder="little").tobytes()
@@ -166,7 +166,7 @@ def _levels(rows: int, width: int) -> bytes:
 
 
 class ParquetWriter:
-    """Writes rows column by column to `write`, which receives the bytes in pieces.
+    """Writes rows column by column by passing chunks of bytes to `write`.
 
     Buffers up to 16 MiB of rows by reference, so their arrays must not change before `close()`.
     Not thread-safe.
@@ -201,7 +201,7 @@ class ParquetWriter:
                 self._write_group()
 
     def close(self) -> None:
-        """Write the remaining rows and the footer; the sink stays open."""
+        """Write the remaining rows and the footer; the underlying file stays open."""
         self._write_group()
         schema: list[Struct] = [{4: "schema", 5: I32(len(self._columns))}]
         for column in self._columns:

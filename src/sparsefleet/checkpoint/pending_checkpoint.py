@@ -1,4 +1,4 @@
-"""A checkpoint being written; it takes effect only when `commit()` writes its manifest."""
+"""A checkpoint being written, which takes effect only when `commit()` writes the manifest."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 
 class PendingCheckpoint:
-    """A save into a folder. An older checkpoint there stays valid until the commit.
+    """A save into a folder. An older checkpoint in that folder stays valid until the commit.
 
-    Other processes may write files for it with `RowFileWriter(path, token, ...)`.
+    Other processes may write files for the save with `RowFileWriter(path, token, ...)`.
     Writing is thread-safe; call `commit` or `abort` when all writers are done.
 
     >>> import numpy as np, tempfile
@@ -103,12 +103,12 @@ class PendingCheckpoint:
         return writer.close()
 
     def write_dense(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Write all dense parameters, buffers and their optimizer state, by name."""
+        """Write all dense parameters and buffers, with their optimizer state, by name."""
         self._dense = describe(tensors)
         self._dense_file = write_dense(self.folder, self.token, tensors)
 
     def write_workers(self, workers: Sequence[Mapping[str, Any]]) -> None:
-        """Write the state each worker needs to resume, by rank, as plain JSON."""
+        """Write the state that each worker needs to resume, by rank, as plain JSON."""
         check_json(workers, "workers")
         file = self.folder.create(workers_file(self.token))
         try:
@@ -134,14 +134,14 @@ class PendingCheckpoint:
         created: str | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Commit the checkpoint atomically, then remove the one it replaces.
+        """Commit the checkpoint atomically, then remove the checkpoint it replaces.
 
         `tables` include their files (`TableEntry.with_files`). `base` is the path of the checkpoint
         that a delta builds on, which must be the save `base_token`. `same_as` lists the tokens of
-        saves with the same contents, and `created` is their time (default: now). On return,
-        everything is on disk. If it raises, the older checkpoint stays valid and this save is
-        aborted; if the very last step failed, one of the two is valid, and the files of both are
-        kept.
+        saves with the same contents, and `created` is the time they were made (default: now). On
+        return, everything is on disk. If `commit` raises, the older checkpoint stays valid and this
+        save is aborted. If only the very last step failed, either the old or the new checkpoint is
+        valid, and the files of both are kept.
         """
         if self._is_over:
             raise ConfigError(f"{self.path}: this save was already committed or aborted")
@@ -202,7 +202,7 @@ class PendingCheckpoint:
         )
 
     def _numbered(self, notes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the notes; in a series, add the next number after all saves there."""
+        """Return the notes. In a series, they include the number that follows all earlier saves."""
         from sparsefleet.checkpoint.series import list_checkpoints  # it imports this module
 
         name = posixpath.basename(self.folder.root.rstrip("/"))
@@ -215,7 +215,7 @@ class PendingCheckpoint:
         return {**notes, SERIES_NOTE: series}
 
     def _may_be_committed(self) -> bool:
-        """Return whether a failed commit took effect; True if unknown, to keep all files."""
+        """Return whether a failed commit took effect, or True if unknown, to keep all files."""
         try:
             return read_manifest(self.folder).token == self.token
         except CheckpointMissingError:
@@ -271,7 +271,7 @@ def _program() -> str:
 
 
 def _clean_quietly(folder: Folder) -> None:
-    """Remove files left by crashed saves; failing to do so does not fail this save."""
+    """Remove files left by crashed saves. If that fails, this save still continues."""
     try:
         removed = clean_up_folder(folder)
     except CheckpointError as error:
@@ -282,8 +282,7 @@ def _clean_quietly(folder: Folder) -> None:
 
 
 def relative_path(path: str, start: str) -> str:
-    """Return `path` relative to the folder `start`, or absolute if it is on a different file
-    system.
+    """Return `path` relative to the folder `start`, or absolute on a different file system.
 
     >>> relative_path("s3://bucket/run/step-1", "s3://bucket/run/step-2")
     '../step-1'
@@ -300,7 +299,7 @@ def relative_path(path: str, start: str) -> str:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """Split a path or URL into its scheme with host or bucket, and the path there."""
+    """Split a path or URL into its prefix (scheme and host or bucket) and the rest."""
     scheme, mark, rest = path.rpartition("://")
     if scheme in ("", "file", "local"):
         return "", os.path.abspath(os.path.expanduser(rest))

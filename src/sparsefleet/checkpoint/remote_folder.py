@@ -1,4 +1,4 @@
-"""A folder on an fsspec file system, such as an object store, where files appear when closed."""
+"""A folder on an fsspec file system, such as an object store. A file appears once it is closed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _RemoteFile(OutputFile):
 
 
 class RemoteFolder(Folder):
-    """Files below a URL."""
+    """The files under a URL."""
 
     _kinds = _ANY
 

@@ -1,6 +1,7 @@
 """Rows of a table as columns, and the shard that holds each row.
 
-Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
+Letters: N is the number of rows, D the row width, S the number of floats of optimizer state per
+row, C the number of counters per row.
 """
 
 from __future__ import annotations
@@ -88,9 +89,10 @@ class RowLayout(NamedTuple):
 
 
 def shard_of(keys: NDArray[np.uint64], num_shards: int) -> NDArray[np.uint32]:
-    """Return the shard of each key: uint64[N] -> uint32[N]. Matches `OwnerOf` in the core.
+    """Return the shard of each key, uint64[N] -> uint32[N], by the same formula as the core's
+    `OwnerOf`.
 
-    Format: docs/checkpoint_format.md has the formula; do not change.
+    The formula is part of the file format (docs/checkpoint_format.md), so it must not change.
 
     >>> shard_of(np.array([7, 8], np.uint64), 1)
     array([0, 0], dtype=uint32)

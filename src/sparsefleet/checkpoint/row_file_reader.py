@@ -1,4 +1,4 @@
-"""Read Parquet files of rows and of removed keys, one row group at a time."""
+"""Read Parquet files that hold rows or removed keys, one row group at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEAST_BYTES = 4  # of a value
 def read_row_file(
     folder: Folder, entry: FileEntry, layout: RowLayout, columns: Sequence[str] = COLUMNS
 ) -> Iterator[RowChunk]:
-    """Yield the rows of a file in chunks of up to 16 MiB; columns not listed have width 0.
+    """Yield the rows of a file in chunks of up to 16 MiB. Columns not in `columns` have width 0.
 
     Raises CorruptFileError if the file does not match its entry and the layout. Does not verify the
     checksum.
@@ -106,7 +106,7 @@ def _read_groups(
 
 
 def _check_group(group: Any, widths: dict[str, int], location: str) -> None:
-    """Check that reading a row group takes no more memory than the file has bytes.
+    """Check that a row group does not need more memory to read than its size in the file.
 
     With compression, dictionaries or nulls, a few bytes could stand for any number of rows.
     """

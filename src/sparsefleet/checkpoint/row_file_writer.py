@@ -105,7 +105,7 @@ class RowFileWriter:
             self._end_file()
 
     def close(self) -> list[FileEntry]:
-        """Finish the last file and return all files; there is at least one, even without rows."""
+        """Finish the last file and return all files. There is at least one, even without rows."""
         if not self._is_closed:
             try:
                 if self._current is None and not self._entries:
@@ -162,7 +162,7 @@ def write_removed_keys(
 ) -> list[FileEntry]:
     """Write the keys that a delta removes from one shard (index, number of shards) of a table.
 
-    Returns the file's entry; if there are no keys, there is no file and no entry.
+    Returns the file's entry in a list, or an empty list if there are no keys and so no file.
     """
     folder = path if isinstance(path, Folder) else open_folder(path, storage_options)
     some = (array for array in keys if len(array))

@@ -1,8 +1,8 @@
 """Distinguish running saves from crashed ones, and remove the files that crashed saves left.
 
-A save creates `pending-<token>.json` first and removes it last. On a disk it holds a lock (flock)
-on that file, which the system releases however the process ends. Object stores have no locks, so a
-save there counts as running until none of its files has changed for a day.
+A save creates `pending-<token>.json` first and removes it last. On a disk the save holds a lock
+(flock) on that file, which the system releases however the process ends. Object stores have no
+locks, so a save there counts as running until none of its files has changed for a day.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 STALE_AFTER_S = 24 * 3600.0
-"""After this long without a change, a save without a lock counts as crashed."""
+"""A save without a lock counts as crashed if none of its files has changed for this long."""
 
 _RENEW_AFTER_S = 3600.0
 _MOST_MANIFEST_BYTES = 256 << 20
@@ -56,7 +56,7 @@ class SaveMarker:
         self._written = time.monotonic()
 
     def _put_locked(self, folder: LocalFolder) -> None:
-        """Lock the file before it gets its name, so that nobody sees it unlocked."""
+        """Lock the marker file before it gets its name, so that no process sees it unlocked."""
         location = folder.locate(marker_file(self._token))
         before = folder.locate(pending_marker(self._token))
         with reported("write", location):
@@ -66,7 +66,7 @@ class SaveMarker:
                     self._descriptor = _put_locked(before, location, self._contents)
 
     def renew(self) -> None:
-        """Keep a save in an object store from looking crashed; must be called regularly."""
+        """Show that a save in an object store is still running. Must be called regularly."""
         is_old = self._descriptor < 0 and time.monotonic() - self._written > _RENEW_AFTER_S
         if is_old:
             self._put()
@@ -86,7 +86,7 @@ class SaveMarker:
 def _put_locked(before: str, location: str, contents: bytes) -> int:
     descriptor = os.open(before, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks, where its age decides
+        with contextlib.suppress(OSError):  # no locks on this file system; the file's age decides
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, contents)
         os.rename(before, location)
@@ -101,7 +101,7 @@ def _put_locked(before: str, location: str, contents: bytes) -> int:
 def is_running(
     folder: Folder, token: str, paths: Sequence[str], stale_after_s: float = STALE_AFTER_S
 ) -> bool:
-    """Return whether the save with this token and these files may still be running."""
+    """Return whether a save may still be running, given its token and files."""
     marker = marker_file(token)
     if marker not in paths:
         return False

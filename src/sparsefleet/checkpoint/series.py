@@ -79,9 +79,9 @@ def latest(
 ) -> Checkpoint | None:
     """Return the last saved checkpoint in a series whose files all exist, or None if there is none.
 
-    It need not have the highest step, because training may have restarted. Damaged checkpoints are
-    skipped with a warning; checksums are checked only when files are read. `passing_over` lists
-    paths already found to be damaged.
+    The last saved checkpoint need not have the highest step, because training may have restarted.
+    Damaged checkpoints are skipped with a warning; checksums are checked only when files are read.
+    `passing_over` lists the paths of checkpoints already found to be damaged.
     """
     all_listed = list_checkpoints(path, storage_options)
     for listed in all_listed:
@@ -140,8 +140,8 @@ def clean_up(
 ) -> list[str]:
     """Remove files left in a checkpoint or series by crashed or replaced saves; return their paths.
 
-    Keeps files listed in manifests, files of running saves, and files not named like a save's. A
-    checkpoint with an unreadable manifest is skipped with a warning.
+    Keeps files listed in manifests, files of running saves, and files whose names are not those of
+    a save. A checkpoint with an unreadable manifest is skipped with a warning.
     """
     folder = open_folder(path, storage_options)
     places = [folder.sub(name) for name in folder.folders() if step_of(name) is not None]
@@ -174,9 +174,9 @@ def compact(
 ) -> Manifest:
     """Write a full checkpoint with the contents of a delta and its bases; return its manifest.
 
-    Without `target`, it replaces the one at `path` atomically; deltas based on that one stay valid,
-    and a full checkpoint is left unchanged. Every checksum is checked. `Checkpoint.rows` describes
-    the memory use.
+    Without `target`, the new checkpoint atomically replaces the delta at `path`; deltas based on
+    that delta stay valid. A checkpoint that is already full is left unchanged. Every checksum is
+    checked. `Checkpoint.rows` describes the memory use.
     """
     checkpoint = Checkpoint.open(path, storage_options)
     manifest = checkpoint.manifest
@@ -211,7 +211,7 @@ _FORMAT = "sparsefleet-series"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesOwner:
-    """The training run that writes checkpoints to a folder.
+    """The identity of the training run that writes checkpoints to a folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -228,7 +228,7 @@ class SeriesOwner:
     """A digest of the model's names and shapes."""
 
     generation: int = 1
-    """Counts the training runs started from scratch in this folder."""
+    """Number of training runs started from scratch in this folder so far."""
 
     token: str = ""
     """A token that differs for each process that has claimed the folder."""
@@ -257,7 +257,7 @@ class SeriesOwner:
         return found
 
     def claim(self, path: str, storage_options: Mapping[str, Any] | None = None) -> SeriesOwner:
-        """Claim a folder with a new token; return the owner written."""
+        """Claim a folder with a new token; return the owner as written to the folder."""
         mine = SeriesOwner(
             job=self.job, model=self.model, generation=self.generation, token=secrets.token_hex(8)
         )
@@ -274,7 +274,7 @@ class SeriesOwner:
         return mine
 
     def is_job_of(self, other: SeriesOwner) -> bool:
-        """Return whether both are the same job with the same model, as far as is known."""
+        """Return whether both owners are the same job with the same model, as far as is known."""
         knows_names = bool(self.job) and bool(other.job)
         return self.model == other.model and (not knows_names or self.job == other.job)
 

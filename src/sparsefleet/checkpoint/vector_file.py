@@ -1,6 +1,6 @@
-"""Read files of keys and vectors from other programs, with Arrow.
+"""Use Arrow to read files of keys and vectors written by other programs.
 
-Letters: N rows of a chunk, D values in a row.
+Letters: N is the number of rows in a chunk, D the number of values in a row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_vectors(
     has_header: bool,
     storage_options: Mapping[str, Any] | None,
 ) -> Iterator[RowChunk]:
-    """Yield the rows of a CSV or Parquet file; the arguments are those of `import_table`."""
+    """Yield the rows of a CSV or Parquet file; `import_table` explains the arguments."""
     width: int | None = None
     with (
         _reported(path),
@@ -74,7 +74,7 @@ def _read_parquet(file: IO[bytes]) -> Iterator[pa.Table]:
 
 
 def _read_csv(file: IO[bytes], key_column: str | None, has_header: bool) -> Iterator[pa.Table]:
-    """Open a CSV file with keys as text; as numbers, keys above 2^63 would become floats."""
+    """Open a CSV file, reading keys as text, because numbers above 2^63 would become floats."""
     names = _csv_names(file) if has_header else None
     options = pa.csv.ReadOptions(
         block_size=_CSV_BLOCK_BYTES, autogenerate_column_names=not has_header, use_threads=False
@@ -88,14 +88,14 @@ def _read_csv(file: IO[bytes], key_column: str | None, has_header: bool) -> Iter
 def _csv_names(file: IO[bytes]) -> list[str]:
     head = file.readline(_CSV_BLOCK_BYTES)
     if len(head) == _CSV_BLOCK_BYTES:
-        raise ValueError(f"its first line has {_CSV_BLOCK_BYTES:,} bytes or more")
+        raise ValueError(f"the first line has {_CSV_BLOCK_BYTES:,} bytes or more")
     names: list[str] = pa.csv.read_csv(pa.py_buffer(head)).column_names
     file.seek(0)
     return names
 
 
 def _refuse_numbers(path: str, names: list[str]) -> None:
-    """Raise if the first line has only numbers, since that row would be lost as a header."""
+    """Raise if the first line has only numbers, since using it as the header would lose a row."""
     if all(_NUMBER.fullmatch(name) for name in names):
         raise InputFileError(
             f"{path}: expected column names in the first line, found numbers "
@@ -121,7 +121,7 @@ def _to_chunk(table: pa.Table, key_column: str | None, path: str) -> RowChunk:
 
 def _to_keys(column: pa.ChunkedArray, path: str) -> NDArray[np.uint64]:
     if column.null_count:
-        raise InputFileError(f"{path}: expected a key in each row, found rows without one")
+        raise InputFileError(f"{path}: expected a key in each row, found rows without a key")
     if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
         is_negative = pc.any(pc.starts_with(column, "-")).as_py()
@@ -155,7 +155,7 @@ def _to_values(table: pa.Table, path: str) -> NDArray[np.float32]:
 
 
 def _split_text(column: pa.Array) -> pa.Array:
-    """Parse `[0.5, 0.25]`, `0.5 0.25` or `0.5;0.25` as lists."""
+    """Parse texts such as `[0.5, 0.25]`, `0.5 0.25` or `0.5;0.25` as lists."""
     bare = pc.replace_substring_regex(column, r"^[\s\[\(]+|[\s\]\)]+$", "")
     return pc.split_pattern_regex(bare, r"[\s,;|]+")
 
