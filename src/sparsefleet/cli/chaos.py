@@ -62,7 +62,7 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         "--delay", action="store_true", help="slow down a server's network for a while"
     )
     parser.add_argument(
-        "--disk-full", action="store_true", help="make a server's file writes fail for a while"
+        "--disk-full", action="store_true", help="make all file writes of a server fail for a while"
     )
     parser.add_argument(
         "--every", default="5s", metavar="TIME", help="mean time between faults (default 5s)"
@@ -110,7 +110,7 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
     )
     ledger.add_argument(
         "--api",
-        "--door",  # its name in 0.1
+        "--door",  # the flag's name in 0.1
         choices=("torch", "fluid"),
         default="torch",
         help="API of the ledger job (default torch)",
@@ -134,7 +134,7 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
 def run_chaos_command(
     options: argparse.Namespace, parse: Callable[[Sequence[str]], argparse.Namespace]
 ) -> int:
-    """Run the command; `parse` parses a sparsefleet command line. Raises ConfigError."""
+    """Run the command. `parse` parses the job's own command line. Raises ConfigError."""
     chaos = _chaos_config(options)
     with tempfile.TemporaryDirectory(prefix="sparsefleet-chaos-") as place:
         job = _ledger_job(options, chaos, place) if options.ledger else _given_job(options, parse)
@@ -192,7 +192,7 @@ def _given_job(
         )
     job = launch_config(parse(words))
     if job.nodes:
-        raise ConfigError("--nodes cannot be used with chaos: faults are injected on this machine")
+        raise ConfigError("--nodes cannot be used with chaos, which injects faults only locally")
     if job.max_restarts is not None or not job.is_durable:
         return job
     rule = "killed" if job.restart == "auto" else job.restart
@@ -202,7 +202,7 @@ def _given_job(
 def _ledger_job(options: argparse.Namespace, chaos: ChaosConfig, place: str) -> LaunchConfig:
     if options.job:
         raise ConfigError(
-            f"--ledger runs its own job and takes no other, got {' '.join(options.job)!r}"
+            f"--ledger runs its own job and takes no other job, got {' '.join(options.job)!r}"
         )
     batches = options.batches or max(1, round(chaos.duration_s * 1e3 / options.pace_ms))
     words = ["--api", options.api, "--mode", options.mode, "--out", place]

@@ -223,7 +223,7 @@ def _run_export(options: argparse.Namespace) -> int:
     checkpoint = Checkpoint.open(options.path, options.storage_options)
     names = [table.name for table in checkpoint.manifest.tables]
     if options.table is None and len(names) != 1:
-        raise ConfigError(f"--table is required, because the checkpoint has {names}")
+        raise ConfigError(f"--table is required, because the checkpoint has the tables {names}")
     table = options.table or names[0]
     num_rows = export_table(
         checkpoint,

@@ -78,7 +78,7 @@ def _arrays(manifest: ExportManifest) -> Table:
 def _lookups(manifest: ExportManifest) -> Table:
     from rich.text import Text
 
-    table = _grid("lookups", "table", "ids", "padding", "unknown ids read as")
+    table = _grid("lookups", "table", "ids", "padding", "value of unknown ids")
     for lookup in manifest.schema.lookups:
         padding = "-" if lookup.padding_id is None else str(lookup.padding_id)
         reads = "zeros" if lookup.unknown == "zeros" else "initial values"

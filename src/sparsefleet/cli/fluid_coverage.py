@@ -65,6 +65,6 @@ def _show_public(options: argparse.Namespace) -> int:
     tested = sum(name.is_here and name.passing > 0 for name in names)
     print(
         f"{here} of {len(names)} public names are supported; {tested} of them are used by cases "
-        "from the original's tests that pass here."
+        "from Paddle's own tests that pass here."
     )
     return 0

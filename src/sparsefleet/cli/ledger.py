@@ -1,10 +1,10 @@
 """The job that `sparsefleet chaos --ledger` runs: every record adds exactly 1 to its own row.
 
 Each worker trains on its own records, whose gradients are -1 for the row of the record and -1 for a
-dense counter of records. At the end one worker compares all rows and the counter with the expected
-values, and writes the differences to a file. This detects any record that was lost or trained
-twice, whatever happened to the processes. With the torch API, the counter has one element on each
-server.
+dense counter of records. After training, one worker compares all rows and the counter with the
+expected values, and writes the differences to a file. This detects any record that was lost or
+trained twice, whatever happened to the processes. With the torch API, the counter has one element
+on each server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     role = role_from_environment()
     train: Callable[[argparse.Namespace, RoleInfo], None]
     train = _train_by_torch if options.api == "torch" else _train_by_fluid
-    train(options, role)  # does not return in a server
+    train(options, role)  # does not return in a server process
     _audit(options, role)
     return 0
 
@@ -158,9 +158,9 @@ def _train_by_fluid(options: argparse.Namespace, role: RoleInfo) -> None:
 
 
 def _write_pace(options: argparse.Namespace, role: RoleInfo) -> str:
-    """Write the filter that slows down a Dataset, which reads its files itself.
+    """Write the filter program that slows down a Dataset, since a Dataset reads its files itself.
 
-    The filter also reports that training has begun, since a Dataset is read only then.
+    The filter also reports that training has begun, because it runs only once training reads data.
     """
     pause_s = options.pace_ms / 1e3
     path = Path(options.out, f"pace-{os.getpid()}.py")
@@ -201,7 +201,7 @@ def _begin_file(options: argparse.Namespace, role: RoleInfo) -> Path:
 
 
 def _audit(options: argparse.Namespace, role: RoleInfo) -> None:
-    """Wait for all workers; the first then compares the tables with the expected values."""
+    """Wait for all workers; then the first worker compares the tables with the expected values."""
     config = RemoteStoreConfig(timeout_s=_WAIT_S)
     with RemoteStore(role.server_endpoints, name=f"auditor-{role.index}", config=config) as store:
         store.put_note(f"ledger/done/{role.index}", b"")

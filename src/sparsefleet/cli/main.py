@@ -1,6 +1,6 @@
 """The `sparsefleet` command.
 
-Exit codes are 0 for success, 1 for a failure (described in one line) and 2 for an invalid command
+Exit codes are 0 for success, 1 for a failure (reported in one line) and 2 for an invalid command
 line; `launch` exits with the code of the process that failed.
 """
 

@@ -1,4 +1,4 @@
-"""`sparsefleet push-rows`: load rows of exported models into Redis and choose which are served."""
+"""`sparsefleet push-rows`: load exported models' rows into Redis and choose the served version."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="VERSION",
-        help="serve this version (default: the pushed one)",
+        help="serve this version (default: the pushed version)",
     )
     what.add_argument("--rollback", action="store_true", help="serve the previous version")
     what.add_argument("--list", action="store_true", help="list the versions")

@@ -124,7 +124,7 @@ def run_serve_command(options: argparse.Namespace) -> int:
         from sparsefleet.serving.http import ServeConfig, run_service
     except ImportError as error:
         raise ConfigError(
-            "sparsefleet serve needs additional packages; run pip install sparsefleet[serve] "
+            "sparsefleet serve needs additional packages; run `pip install sparsefleet[serve]` "
             f"({error})"
         ) from error
     run_service(
@@ -207,7 +207,7 @@ def _print_versions(found: dict[str, Any]) -> None:
 
 
 def _ask(options: argparse.Namespace, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the service's response; without a body, the method is GET."""
+    """Return the service's response. The method is GET if there is no body."""
     request = urllib.request.Request(options.url.rstrip("/") + path)
     if body is not None:
         request.data = json.dumps(body).encode()

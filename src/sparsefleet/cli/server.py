@@ -197,7 +197,7 @@ def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def server_config(options: argparse.Namespace) -> ServerConfig | None:
-    """Return the server to run, or None for a spare that is not needed. Raises ConfigError."""
+    """Return the server to run, or None if a spare was not needed. Raises ConfigError."""
     recovered = await_order() if options.spare else options.recover
     if recovered:
         return predecessor_config(recovered)
