@@ -255,7 +255,7 @@ while True:
     launcher.wait_for_pids(3)
     launcher.send(signal.SIGTERM)
     assert launcher.wait() == 75, launcher.output()
-    assert "the state of the job is saved; start it elsewhere" in launcher.output()
+    assert "the job's state is saved; start the job elsewhere" in launcher.output()
     assert (tmp_path / "server-ended").exists()
     launcher.wait_for_no_child()
 

@@ -1,7 +1,7 @@
 """Start a child process: tie its lifetime to the launcher's, then execute its command.
 
-Run by path and isolated, so that neither the package nor torch is imported:
-`python -I -S _child.py GO_FD LAUNCHER_PID COMMAND...`.
+The launcher runs this file by its path, isolated, so that neither the package nor torch is
+imported: `python -I -S _child.py GO_FD LAUNCHER_PID COMMAND...`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CANNOT_RUN = 127  # the exit code that shells use
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the command; return only if it must not or cannot run."""
+    """Execute the command. Returns only if the command must not or cannot run."""
     go, launcher, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _ask_for_a_signal_when_the_launcher_ends()
     if os.getppid() != launcher:
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if os.read(go, 1) != b"g":
         return 1
     os.close(go)
-    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and exec would inherit that
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and the command would inherit that
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _ask_for_a_signal_when_the_launcher_ends() -> None:
-    """Request a signal when the launcher dies. Linux only; the guard covers every system."""
+    """Request a signal when the launcher dies. Linux only; elsewhere the guard ends the process."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,9 +1,9 @@
 """Clean up after a launcher that was killed.
 
-Run by path and isolated: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a pipe from the
-launcher with one message per line: `+PID` and `-PID` when a process group starts and ends,
-`file PATH` for a file to remove at once, and `directory PATH` for one to remove after all groups
-have ended. The pipe closes when the launcher ends, for whatever reason.
+The launcher runs this file by its path: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a
+pipe from the launcher with one message per line: `+PID` and `-PID` when a process group starts and
+ends, `file PATH` for a file to remove at once, and `directory PATH` for one to remove after all
+groups have ended. The pipe closes when the launcher ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 _LOOK_S = 0.05
 _KILLED_S = (
-    10.0  # a process that survives SIGKILL this long is blocked on a device and ends when that does
+    10.0  # a process that survives SIGKILL this long is blocked on a device until that answers
 )
 
 
@@ -36,9 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes], list[bytes]]:
-    """Follow the launcher until it ends; return the remaining groups and the files and directories
-    to remove.
-    """
+    """Follow the launcher until it ends; return the remaining groups and the paths to remove."""
     groups: set[int] = set()
     files: list[bytes] = []
     directories: list[bytes] = []

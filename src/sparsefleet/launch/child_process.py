@@ -33,8 +33,9 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """A process in its own process group, which ends as a whole. The constructor starts it unless
-    given a process that `start_process` has already started.
+    """A process in its own process group, which ends as a whole.
+
+    The constructor starts the process, unless it is given a process that `start_process` started.
     """
 
     def __init__(
@@ -47,9 +48,9 @@ class ChildProcess:
         self.plan = plan
         self.state = ChildState.RUNNING
         self.exit_code: int | None = None
-        """The exit code as in subprocess, negative for a signal; None while the process runs."""
+        """The exit code, negative for a signal as in subprocess, or None while the process runs."""
         self.ended_at: float | None = None
-        """When its end was noticed, in seconds since 1970."""
+        """When the launcher noticed the end of the process, in seconds since 1970."""
         self.log = LogTail(plan.log_path, is_continued=plan.appends_log)
         self._guard = guard
         self._began = time.monotonic()
@@ -66,7 +67,7 @@ class ChildProcess:
 
     @property
     def lived_s(self) -> float:
-        """Return the number of seconds from its start to its end, or until now if it is running."""
+        """Return the number of seconds from the start of the process to its end, or until now."""
         return time.monotonic() - self._began if self._lived_s is None else self._lived_s
 
     @property
@@ -74,7 +75,7 @@ class ChildProcess:
         return self.exit_code is None
 
     def poll(self) -> bool:
-        """Return True once, when the process is first seen to have ended; kill the rest of its
+        """Return True once, on the first call after the process has ended. Kills the rest of its
         group.
         """
         if self.exit_code is not None or self._process.poll() is None:
@@ -83,14 +84,14 @@ class ChildProcess:
         return True
 
     def terminate(self) -> None:
-        """Ask the process to end. Until it does, it is responsible for its own children."""
+        """Send SIGTERM. Until the process ends, it is responsible for its own children."""
         if self.is_running:
             self.state = ChildState.STOPPING
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and its group; return when they are gone."""
+        """Kill the process and its group; return when all have ended."""
         if not self.is_running:
             return
         self.state = ChildState.STOPPING
@@ -131,7 +132,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code that a launcher uses to report a child's exit, as shells do.
+    """Like shells, return the exit code with which a launcher reports how its child ended.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)
@@ -149,7 +150,7 @@ def start_process(
     """Start the process so that it can never outlive the launcher.
 
     The child waits for a byte before it executes its command. The byte is sent once the guard has
-    registered the child; a launcher that is killed before that closes the pipe, and the child
+    registered the child; if the launcher is killed before then, the pipe closes and the child
     exits.
     """
     child = str(Path(_child.__file__).resolve())

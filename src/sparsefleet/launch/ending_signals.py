@@ -40,7 +40,7 @@ class EndingSignals:
 
     def wake(self) -> None:
         """Wake the current `wait`, or the next one."""
-        with contextlib.suppress(OSError):  # already awake, or nobody waits
+        with contextlib.suppress(OSError):  # already awake, or no thread is waiting
             self._sender.send(b"\0")
 
     def __enter__(self) -> Self:

@@ -22,10 +22,10 @@ _END_S = 30.0
 
 
 class Guard:
-    """Tracks every process group of the job and kills them when the launcher is gone.
+    """Tracks every process group of the job and kills the groups when the launcher has ended.
 
-    The guard reads from a pipe whose only writer is the launcher; the system closes it even on
-    SIGKILL.
+    The guard reads from a pipe whose only writer is the launcher; the system closes the pipe even
+    if the launcher is killed by SIGKILL.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -42,15 +42,15 @@ class Guard:
         self._report(f"+{group}")
 
     def remove(self, group: int) -> None:
-        """Forget a group. Must be called before the system can reuse the process id."""
+        """Stop tracking a group. Must be called before the system can reuse the process id."""
         self._report(f"-{group}")
 
     def remove_file(self, path: str) -> None:
-        """Have the file removed when the launcher is gone."""
+        """Have the guard remove the file when the launcher has ended."""
         self._report(f"file {path}")
 
     def remove_directory(self, path: str) -> None:
-        """Have the directory removed when the launcher and all groups are gone."""
+        """Have the guard remove the directory when the launcher and all groups have ended."""
         self._report(f"directory {path}")
 
     def _report(self, message: str) -> None:

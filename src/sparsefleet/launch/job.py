@@ -54,18 +54,18 @@ _JOIN_LOOK_S = 0.5
 
 # On Linux, a socket that is bound but not listening blocks everyone except a server that binds with
 # SO_REUSEADDR, as ours do. Elsewhere it would block the server, too: there the port is only
-# checked, and could be taken before the server starts.
+# checked, and another process could take it before the server starts.
 _CAN_HOLD = sys.platform == "linux"
 
 
 class PortReservation:
-    """Reserves ports of this machine while it is open."""
+    """Reserves ports of this machine until it is closed."""
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
     def take_free(self, count: int) -> list[int]:
-        """Reserve free ports of 127.0.0.1."""
+        """Reserve free ports on 127.0.0.1."""
         sockets = []
         for _ in range(count):
             one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -78,7 +78,7 @@ class PortReservation:
         return ports
 
     def take(self, endpoint: str) -> None:
-        """Reserve one endpoint. Raises ConfigError if a process listens there.
+        """Reserve one endpoint. Raises ConfigError if another process is listening on it.
 
         An address that cannot be bound for another reason is left for the server to report.
         """
@@ -92,7 +92,7 @@ class PortReservation:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
-                    f"port {where.port} of {where.host} is in use by another process, but this job "
+                    f"port {where.port} on {where.host} is in use by another process, but this job "
                     "needs it: stop that process or choose another start port"
                 ) from error
         self._hold(one)
@@ -124,10 +124,10 @@ def run_job(
     """Run the job to its end and return the launcher's exit code.
 
     After a failure, the process that failed or all processes restart, according to `restart` and
-    `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise it is that of the
-    process that failed first (128 + n for signal n), or 128 + n if signal n ended this launcher. No
-    process of the job is left when this returns. Raises ConfigError if the job cannot be started.
-    Must be called in the main thread.
+    `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise it is the code of
+    the process that failed first (128 + n for signal n), or 128 + n if signal n ended this
+    launcher. No process of the job is left when this function returns. Raises ConfigError if the
+    job cannot be started. Must be called in the main thread.
     """
     environ = os.environ if environ is None else environ
     several = len(config.nodes) > 1
@@ -185,7 +185,9 @@ def run_job(
             guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
-            """Create a directory for this start of the job, where no rank is replaceable yet."""
+            """Create a directory in which the ranks of this start declare that they are
+            replaceable.
+            """
             if not config.replaces_ranks:
                 return ""
             job_variables["SPARSEFLEET_REPLACE_RANKS"] = "1"
@@ -205,7 +207,8 @@ def run_job(
                     kept.begin(name)
                 name, state_dir = kept.job_id, kept.logs
             elif config.is_durable:
-                # New for each start of the whole job, which resumes from its checkpoints.
+                # New for each start of the whole job, because the job then resumes from its
+                # checkpoints.
                 place = tempfile.TemporaryDirectory(
                     prefix="server-state-", dir=config.log_dir, ignore_cleanup_errors=True
                 )
@@ -268,7 +271,7 @@ def _memory_directory() -> tempfile.TemporaryDirectory[str]:
 
 
 def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
-    """Return all servers' endpoints; this node's are reserved until the job ends."""
+    """Return all servers' endpoints. Those on this node are reserved until the job ends."""
     endpoints = fixed_endpoints(config)
     if not endpoints:
         return [f"127.0.0.1:{port}" for port in ports.take_free(config.num_servers)]
@@ -289,7 +292,7 @@ def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
 
 
 def _take_replicas(config: LaunchConfig, ports: PortReservation) -> list[str]:
-    """Return the endpoints of all nodes' replicas; reserve the one on this node."""
+    """Return the endpoints of all nodes' replicas; reserve the endpoint on this node."""
     if config.num_servers == 0 or config.durability != "replica":
         return []
     replicas = fixed_replicas(config)
@@ -328,7 +331,7 @@ _KEY_BYTES = 32
 
 
 def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
-    """Return whether the environment has a job key, which processes inherit.
+    """Return whether the environment has a job key for the processes to inherit.
 
     Raises ConfigError if a required key is missing, or if the processes would reject it.
     """
@@ -347,7 +350,7 @@ def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
 
 @contextlib.contextmanager
 def new_key_file() -> Iterator[str]:
-    """Create a file with a new key that only this user can read; yield its path, then remove it."""
+    """Write a new key to a file that only this user can read; yield its path, then remove it."""
     descriptor, path = tempfile.mkstemp(prefix="sparsefleet-job-", suffix=".key")  # mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Plan which processes a job has on this node, and the environment of each."""
+"""Plan which processes of a job run on this node, and the environment of each."""
 
 from __future__ import annotations
 
@@ -59,18 +59,17 @@ class ProcessPlan:
 
     role: Literal["server", "worker", "replica"]
     index: int
-    """Its index among all servers, workers or replicas of the job; there is one replica per node.
-    """
+    """The index among all servers, workers or replicas of the job. Each node has one replica."""
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Its own environment variables."""
+    """Environment variables for this process only."""
     log_path: str
     appends_log: bool = False
     """Whether to append to an existing log."""
     endpoint: str = ""
-    """The address it listens on, if it is a server or a replica."""
+    """The address that a server or replica listens on."""
     incarnation: int = 0
-    """How many times it has been restarted alone."""
+    """How many times this process alone has been restarted."""
 
     @property
     def name(self) -> str:
@@ -99,7 +98,7 @@ def deal(count: int, num_nodes: int) -> list[range]:
 
 
 def fixed_endpoints(config: LaunchConfig) -> list[str]:
-    """Return all servers' endpoints, or [] if some depend on which ports are free."""
+    """Return all servers' endpoints, or [] if free ports have yet to be found for some of them."""
     if config.endpoints:
         return list(config.endpoints)
     if config.start_port == 0:
@@ -126,7 +125,7 @@ def link_port(config: LaunchConfig) -> int:
 
 
 def fixed_meeting_point(config: LaunchConfig) -> str:
-    """Return the address where workers meet, or "" if it depends on which port is free."""
+    """Return the address where workers meet, or "" if a free port has yet to be found."""
     if config.paddle is not None:
         return config.paddle.endpoints[0]
     if not config.nodes:
@@ -135,7 +134,7 @@ def fixed_meeting_point(config: LaunchConfig) -> str:
 
 
 def fixed_replicas(config: LaunchConfig) -> list[str]:
-    """Return the replicas' endpoints, one per node, or [] if they depend on the free ports."""
+    """Return the replicas' endpoints, one per node, or [] if free ports have yet to be found."""
     if config.start_port == 0 or not config.nodes:
         return []
     return [
@@ -155,7 +154,7 @@ def plan_node(
     restarts: int = 0,
     replicas: Sequence[str] = (),
 ) -> list[ProcessPlan]:
-    """Return this node's processes: its replica, if the job has replicas, servers and workers."""
+    """Return this node's processes: servers, workers and, if the job has replicas, its replica."""
     num_nodes = max(1, len(config.nodes))
     servers = deal(config.num_servers, num_nodes)[config.node_rank]
     workers = deal(config.num_workers, num_nodes)[config.node_rank]
@@ -187,8 +186,8 @@ def plan_node(
 def plan_again(plan: ProcessPlan, state_dir: str) -> ProcessPlan:
     """Return the plan for a process that is restarted alone.
 
-    A server that has served left its configuration in its directory below `state_dir`. Its
-    successor needs nothing else, so it starts without the script and its imports.
+    A server that has served left its configuration in its directory under `state_dir`. The
+    successor needs nothing else, so it starts without the script and the script's imports.
     """
     command = plan.command
     if has_served(plan, state_dir):
@@ -218,7 +217,7 @@ def has_own_loop(plan: ProcessPlan, state_dir: str) -> bool:
 
 
 def is_replaceable(plan: ProcessPlan, memory_dir: str) -> bool:
-    """Return whether the process is a rank that the others can wait for."""
+    """Return whether the process is a rank whose replacement the other ranks can wait for."""
     if plan.role != "worker" or not memory_dir:
         return False
     return os.path.exists(replaceable_path(memory_dir, plan.index))
@@ -277,7 +276,7 @@ def _plan_server(config: LaunchConfig, endpoints: list[str], index: int) -> Proc
 
 
 def _replica_of_each(config: LaunchConfig, replicas: Sequence[str]) -> list[str]:
-    """Return each server's replica, which is on the next node."""
+    """Return the endpoint of each server's replica, which is on the node after the server's."""
     parts = deal(config.num_servers, max(1, len(config.nodes)))
     return [
         replicas[(node + 1) % len(replicas)]

@@ -28,8 +28,8 @@ _OUTBOXES = "outboxes"
 class KeptState:
     """The state of a job in `config.state_dir`, locked while open.
 
-    Raises ConfigError if another launcher uses it, if it belongs to a different kind of job, or if
-    a worker would train on the same data again.
+    Raises ConfigError if another launcher uses the directory, if it belongs to a different kind of
+    job, or if a worker would train on the same data again.
     """
 
     def __init__(self, config: LaunchConfig) -> None:
@@ -37,7 +37,7 @@ class KeptState:
         self._shape = {"servers": config.num_servers, "workers": config.num_workers}
         self._repeats_own_loops = config.restart in ("killed", "failed")
         self.job_id = ""
-        """The job being continued; empty if there is none."""
+        """The id of the job being continued, or empty if there is none."""
 
     @property
     def logs(self) -> str:
@@ -51,7 +51,7 @@ class KeptState:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[KeptState]:
-        """Lock the directory, and determine which job it belongs to."""
+        """Lock the directory and determine which job it belongs to."""
         self._place.mkdir(parents=True, exist_ok=True)
         with (self._place / _LOCK_FILE).open("w") as lock:
             try:

@@ -27,7 +27,8 @@ _RESTARTS_ALONE = 20
 class PaddleWorkers:
     """The settings that Paddle's launcher passes to the workers of a collective job.
 
-    Logs then follow its conventions, too: appended to if they exist, numbered per node.
+    Logs then also follow the conventions of Paddle's launcher: existing logs are appended to, and
+    logs are numbered per node.
     """
 
     endpoints: tuple[str, ...]
@@ -44,7 +45,7 @@ class PaddleWorkers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
-    """One job, a script run by servers and workers; without servers, a collective job.
+    """One job: a script run by servers and workers, or a collective job if there are no servers.
 
     >>> LaunchConfig(script="json.tool", is_module=True, num_workers=2).nodes
     ()
@@ -76,18 +77,18 @@ class LaunchConfig:
 
     state_dir: str = ""
     """A directory for the servers' logs that is kept until the job succeeds. A job started with the
-    same directory continues where this one ended. If empty, a new one is used and removed at the
-    end.
+    same directory continues where this one ended. If empty, a new directory is used and removed
+    when the job ends.
     """
 
     start_port: int = 0
-    """The first port of the servers on a host; the others follow. If 0, free ports are used."""
+    """The port of the first server on a host; others use the next ports. If 0, any free ports."""
 
     endpoints: tuple[str, ...] = ()
     """The servers' addresses, instead of `start_port`; all on this machine."""
 
     proxies: tuple[str, ...] = ()
-    """Addresses at which workers reach the servers, in the same order, if not at `endpoints`."""
+    """Addresses at which workers reach the servers, in the same order, if not `endpoints`."""
 
     nodes: tuple[str, ...] = ()
     """The job's machines by name or address, the same list on each. If empty, only this machine."""
@@ -102,23 +103,24 @@ class LaunchConfig:
     """Whether to continue when a worker fails."""
 
     restart: RestartName = "auto"
-    """Which processes are restarted when one fails. "killed" restarts that one, if it was killed by
-    a signal or is a server that has served; "failed" restarts that one, however it failed; "all"
-    restarts the whole job. "auto" is "killed" with durable servers, plus "all" for other failures
-    if `max_restarts` is given; without durable servers it is "all", except for a killed rank that
-    the others can replace.
+    """Which processes are restarted when one fails. "killed" restarts the failed process if it was
+    killed by a signal or is a server that has served; "failed" restarts the failed process, however
+    it failed; "all" restarts the whole job. "auto" is "killed" with durable servers, plus "all" for
+    other failures if `max_restarts` is given; without durable servers it is "all", except for a
+    killed rank that the others can replace.
     """
 
     max_restarts: int | None = None
-    """With "all", how many times the job is restarted (None means 0); otherwise how many times each
-    process is restarted within five minutes (None means 20).
+    """If `restart` is "all", how many times the job is restarted (None means 0); otherwise how many
+    times each process is restarted within five minutes (None means 20).
     """
 
     quiet: bool = False
     """Whether to show failures only."""
 
     show: str = ""
-    """A process whose output is shown, such as worker.0 or server.1, or all. If empty, none.
+    """A process whose output is shown, such as worker.0 or server.1, or all. If empty, no output is
+    shown.
     """
 
     grace_s: float = 10.0
@@ -128,18 +130,19 @@ class LaunchConfig:
     """Seconds within which all nodes must join."""
 
     metrics: str = ""
-    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free one.
-    Processes then serve their own on free ports of HOST. If empty, none are served.
+    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free
+    port. Processes then serve their own metrics on free ports of HOST. If empty, no metrics are
+    served.
     """
 
     dashboard: str = ""
-    """HOST:PORT of the job's web page, which needs a token; port 0 picks a free one. If empty,
-    there is no page.
+    """HOST:PORT of the job's web page, which needs a token; port 0 picks a free port. If
+    empty, there is no page.
     """
 
     otlp: str = ""
     """http://HOST:PORT of an OpenTelemetry collector to which the launcher pushes the metrics of
-    all processes. If empty, none are pushed.
+    all processes. If empty, no metrics are pushed.
     """
 
     set_variables: tuple[tuple[str, str], ...] = ()
@@ -199,9 +202,7 @@ class LaunchConfig:
 
     @property
     def replaces_ranks(self) -> bool:
-        """Return whether a rank of a collective job is restarted alone if the others can wait for
-        it.
-        """
+        """Return whether a lost rank is restarted alone if the other ranks can wait for it."""
         is_collective = self.num_servers == 0 and self.paddle is None and not self.nodes
         return is_collective and self.restart == "auto" and self.restart_limit > 0
 

@@ -1,7 +1,7 @@
 """A connection between the launchers of two nodes, for short messages authenticated by the job key.
 
 Messages are text lines over TCP. Each side first sends a random number; every later line carries an
-HMAC-SHA256, keyed by the job key, over both numbers, the sender's side, the line number and the
+HMAC-SHA256, keyed by the job key, over both numbers, the sender's role, the line number and the
 text. No one without the key can join, or alter, repeat or reorder lines. The text is not secret.
 """
 
@@ -24,7 +24,7 @@ _GREETING = "sparsefleet-launch-1"
 
 
 class Wire:
-    """Exchanges greetings within `timeout_s` when constructed.
+    """A connection to another launcher. The constructor exchanges greetings within `timeout_s`.
 
     Only one thread may receive; any thread may call `send`.
     """
@@ -58,7 +58,7 @@ class Wire:
                 raise PeerLostError(f"connection between launchers lost: {error}") from error
 
     def receive(self, timeout_s: float) -> str:
-        """Return the next message. Raises TimeoutError, AuthError, or PeerLostError at the end."""
+        """Return the next message. Raises TimeoutError, AuthError, or PeerLostError once closed."""
         mac, _, text = self._read_line(time.monotonic() + timeout_s).partition(" ")
         wanted = self._mac(self._other_side, self._received, text)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):
@@ -67,7 +67,7 @@ class Wire:
         return text
 
     def end_sending(self) -> None:
-        """Half-close the connection; the other side sees the end after everything that was sent."""
+        """Stop sending; the peer receives everything that was sent before it sees the end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

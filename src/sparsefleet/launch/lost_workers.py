@@ -30,8 +30,8 @@ _PATIENCE_S = 60.0
 class LostWorkers:
     """Notifies all servers, on its own thread, of workers that have ended or are being restarted.
 
-    A server counts a worker that does not come back as lost at once instead of after its peer
-    timeout, and waits longer for one that is being restarted.
+    A server then counts an ended worker as lost at once instead of after the peer timeout, and
+    waits longer for a worker that is being restarted.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LostWorkers:
         self._put(_ENDED, f"worker-{index}")
 
     def expect(self, index: int) -> None:
-        """Report that the worker with this index was restarted and is not back; returns at once."""
+        """Report that the worker with this index was restarted but is not back; returns at once."""
         self._back.discard(f"worker-{index}")
         self._put(_RESTARTING, f"worker-{index}")
 

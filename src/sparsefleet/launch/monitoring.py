@@ -71,7 +71,7 @@ class JobMonitor:
         for stale in Path(self.folder).glob("*-*.json"):
             stale.unlink(missing_ok=True)
         self.display = WatchedDisplay(display, config, self.folder)
-        """The display to use, which passes everything on and also feeds the dashboard."""
+        """The display to use, which feeds the dashboard as well as the original display."""
         self._watch = JobWatch(self.folder, others=_other_launchers(config))
         self._watch.start()
         self._servers: list[HttpServer] = []
@@ -136,7 +136,7 @@ class JobMonitor:
 
 
 class WatchedDisplay:
-    """Passes everything on to another display, and writes the state of the job to its file."""
+    """Passes everything on to another display, and writes the state of the job to a file."""
 
     def __init__(self, display: JobDisplay, config: LaunchConfig, folder: str) -> None:
         self._display = display
@@ -243,14 +243,14 @@ class WatchedDisplay:
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:
-    """Return the other nodes' launchers, which the first node's launcher gathers metrics from."""
+    """Return the other nodes' launchers, from which the first node's launcher gathers metrics."""
     if not config.metrics or config.node_rank != 0:
         return []
     port = parse_endpoint(config.metrics).port
     if len(config.nodes) > 1 and port == 0:
         print(
             "sparsefleet launch: --metrics with port 0 covers only this node; give all nodes the "
-            "same port to gather the whole job's metrics on the first",
+            "same port to gather the whole job's metrics on the first node",
             file=sys.stderr,
         )
         return []

@@ -56,7 +56,7 @@ _OK_AFTER_SIGTERM = (0, -15, 143)
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why the job ended on this node."""
+    """How and why the job ended on this node."""
 
     exit_code: int
     reason: str
@@ -66,17 +66,17 @@ class Ending:
     is_ours: bool = True
     """False if a different node ended the job."""
     restarts: int = 0
-    """If not 0, the job has not ended; this is the number of the restart that follows."""
+    """The number of the restart that follows, or 0 if the job has ended."""
 
 
 class JobObserver:
-    """Is notified of each process on this node; the base class ignores all notifications."""
+    """An observer of the processes on this node. The base class ignores all notifications."""
 
     def started(self, plan: ProcessPlan, pid: int) -> None:
-        """Called when a process was started, for the first time or again."""
+        """Handle the start of a process, whether it is the first start or a restart."""
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Called when a process has ended; the exit code is as in subprocess."""
+        """Handle the end of a process. The exit code is the same as in subprocess."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +92,13 @@ class JobContext:
     observer: JobObserver
     spare: SpareServer
     environment: Callable[[ProcessPlan], Mapping[str, str]]
-    """Returns the environment of a process."""
+    """A function that returns the environment of a process."""
     state_dir: str = ""
     """The directory of the servers' logs; empty if they are not durable."""
     ranks_dir: str = ""
-    """Where ranks of a collective job declare that they can be replaced; if empty, they cannot."""
+    """Where ranks of a collective job declare that they are replaceable; "" if none can be."""
     notice_file: str = ""
-    """The file whose presence makes SIGTERM to a worker an advance notice."""
+    """If this file exists, a worker treats SIGTERM as advance notice of the end."""
     restarts: int = 0
     """How many times all processes have been restarted."""
 
@@ -175,7 +175,7 @@ class NodeJob:
             return self._check_stopped_servers()
         if is_notice and self._has_handed_over():
             print(
-                "sparsefleet launch: the state of the job is saved; start it elsewhere",
+                "sparsefleet launch: the job's state is saved; start the job elsewhere to continue",
                 file=sys.stderr,
                 flush=True,
             )
@@ -187,7 +187,7 @@ class NodeJob:
         return ending
 
     def _wait_for_verdict(self) -> Ending:
-        """Wait for the joint decision of all nodes after a process on this one is lost."""
+        """Wait for the joint decision of all nodes after a process on this node is lost."""
         while True:
             ending = self._hear_all()
             if self._signals.first is not None:
@@ -224,7 +224,7 @@ class NodeJob:
             self._signals.wait(_REFRESH_S)
 
     def _keep_spare_ready(self) -> None:
-        """Keep a spare for this node's servers, once they are serving and may be restarted."""
+        """Keep a spare process once this node's servers are serving, if they may be restarted."""
         servers = [child.plan for child in self._children if child.plan.role == "server"]
         serve = [has_served(plan, self._context.state_dir) for plan in servers]
         if self._config.restart_rule != "all" and serve and all(serve):
@@ -240,7 +240,7 @@ class NodeJob:
             self._display.note(f"{child.name} {describe_exit(child.exit_code)}")
 
     def _restart_failed(self) -> None:
-        """Restart the processes that may restart alone; report the workers that may not."""
+        """Restart the processes that may restart alone; report the other workers as lost."""
         while self._unjudged:
             child = self._unjudged.pop(0)
             state_dir = self._context.state_dir
@@ -329,9 +329,7 @@ class NodeJob:
         return None
 
     def _workers_ended(self) -> Ending | None:
-        """Handle the end of this node's workers; with --keep-going, one successful worker is
-        enough.
-        """
+        """Handle the end of this node's workers; with --keep-going, one success is enough."""
         workers = [child for child in self._children if child.plan.role == "worker"]
         if workers and all(child.state is ChildState.FAILED for child in workers):
             return self._explain(self._failures[0])
@@ -344,9 +342,7 @@ class NodeJob:
         return None
 
     def _complain(self, ending: Ending) -> None:
-        """Report on stderr what ended the job, with the last log lines of the process that caused
-        it.
-        """
+        """Report on stderr what ended the job, with the last log lines of the failed process."""
         self._refresh()
         lines = [f"sparsefleet launch: {ending.reason}", *ending.followed]
         if ending.culprit is not None:
@@ -360,10 +356,10 @@ class NodeJob:
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _give_notice(self, heeded: int) -> None:
-        """Let workers hand over their state, while the servers are still serving.
+        """Let workers hand over their state while the servers are still running.
 
-        The file tells them that SIGTERM is an advance notice, unlike the SIGTERM that ends a failed
-        job.
+        The notice file tells workers that SIGTERM is an advance notice, unlike the SIGTERM that
+        ends a failed job.
         """
         Path(self._context.notice_file).touch()
         self._end([child for child in self._children if child.plan.role == "worker"], heeded)
@@ -371,8 +367,8 @@ class NodeJob:
     def _has_handed_over(self) -> bool:
         """Return whether the job can be continued elsewhere.
 
-        If the logs were kept it can, however the workers ended, unless a custom loop would start
-        over.
+        If the servers' logs were kept, the job can be continued however the workers ended, unless a
+        custom loop would start over.
         """
         workers = [child for child in self._children if child.plan.role == "worker"]
         if self._config.state_dir:
@@ -408,7 +404,7 @@ class NodeJob:
             self._display.note(f"had to be killed: {names}")
 
     def _check_stopped_servers(self) -> Ending:
-        """Check that the servers also shut down cleanly after all workers succeeded."""
+        """Check that the servers shut down cleanly after all workers succeeded."""
         for child in self._children:
             code = child.exit_code
             if child.state is not ChildState.STOPPED or code in (*_OK_AFTER_SIGTERM, -9, None):

@@ -7,9 +7,9 @@ the hub: `welcome JOB_ID`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` 
 RESTARTS is the number of restarts so far; messages about an earlier start are ignored.
 
 A TCPStore of torch.distributed could carry these messages, but it has no authentication: anyone who
-reaches its port could end or restart the job. It also does not report that a peer is gone, so
-`alive` and its deadline would still be needed, and it would load torch (a second, 200 MB) into each
-launcher.
+reaches its port could end or restart the job. The store also does not report that a peer is gone,
+so `alive` and its deadline would still be needed, and it would load torch (a second, 200 MB) into
+each launcher.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ class OtherNodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node has joined: on the hub, the named node; on a leaf, itself."""
+    """A node has joined: on the hub, the named node; on a leaf, the leaf itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A process on some node failed; all restart."""
+    """A process on some node failed, so all processes restart."""
 
     restarts: int
     """The number of restarts, including this one."""
@@ -97,7 +97,7 @@ LinkEvent = AllDone | Joined | OtherNodeFailed | Restart
 
 
 class NodeLink(ABC):
-    """The part common to hub and leaf. No event follows the first one that ends the job."""
+    """The code shared by hub and leaf. The first event that ends the job is also the last event."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
@@ -111,7 +111,7 @@ class NodeLink(ABC):
         self._lock = threading.Lock()
 
     def event(self) -> LinkEvent | None:
-        """Return the next event, if any; `wake` was called for it."""
+        """Return the next event, or None. `wake` was called when the event was queued."""
         try:
             return self._events.get_nowait()
         except queue.Empty:
@@ -124,7 +124,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def report_done(self, restarts: int) -> None:
-        """Report that the workers of this node succeeded."""
+        """Report that all workers on this node succeeded."""
 
     @abstractmethod
     def report_crash(self, restarts: int, exit_code: int, text: str) -> None:
@@ -148,7 +148,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def _linger(self) -> None:
-        """Wait a while for nodes that have not yet been notified of the end of the job."""
+        """Wait a while until all nodes have been notified of the end of the job."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...
@@ -167,7 +167,7 @@ class NodeLink(ABC):
         self._wake()
 
     def _follow(self, wire: Wire, handle: Callable[[str], bool]) -> None:
-        """Receive messages until `handle` reports the last one, sending `alive` periodically."""
+        """Receive messages until `handle` reports the last message. Sends `alive` periodically."""
         heard = time.monotonic()
         sent_at = 0.0
         while True:

@@ -14,7 +14,7 @@ from sparsefleet.launch.launch_config import LaunchConfig
 __all__ = ["RestartPolicy", "Verdict"]
 
 START_ELSEWHERE = os.EX_TEMPFAIL
-"""The exit code, 75, of a process that handed over its work on request."""
+"""The exit code (75) of a process that handed over its work on request."""
 
 WINDOW_S = 300.0
 _AT_ONCE_S = 10.0
@@ -31,12 +31,12 @@ class Verdict(NamedTuple):
 
 
 class RestartPolicy:
-    """Judges failed processes; allowed restarts count against the limit of `config`.
+    """Decides whether failed processes are restarted, within the limit set in `config`.
 
     A server that has served is restarted however it failed, because its log has everything that it
-    acknowledged. Other processes are restarted if they were killed by a signal; after an error only
-    with `restart="failed"`, since the same script usually fails in the same way again, and a worker
-    that could clean up has closed its session.
+    acknowledged. Other processes are restarted if they were killed by a signal. After an error they
+    are restarted only with `restart="failed"`, since the same script usually fails in the same way
+    again, and a worker that was able to clean up has closed its session.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RestartPolicy:
         has_own_loop: bool = False,
         is_replaceable: bool = False,
     ) -> Verdict:
-        """Return whether to restart a process that has failed; a restart is counted.
+        """Return whether to restart a failed process. If so, the restart is counted.
 
         has_served: whether it is a server that was listening. has_own_loop: whether it is a worker
         whose successor would train on the same data again. is_replaceable: whether it is a rank of

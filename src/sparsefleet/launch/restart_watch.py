@@ -1,9 +1,9 @@
 """Watch processes that were restarted alone until they are back, and inform the others.
 
-Others wait for a lost process for `SPARSEFLEET_FAILOVER_WAIT_S`. A restart on a busy machine may
-take longer, so nobody gives up as long as the launcher is working on it. Workers on this machine
-learn about a server from a note, a file that is rewritten until the server listens; servers learn
-about a worker through a command.
+Other processes wait for a lost process for `SPARSEFLEET_FAILOVER_WAIT_S`. A restart on a busy
+machine may take longer, so no process gives up while the launcher is still restarting the lost one.
+Workers on this machine learn about a server from a note, a file that is rewritten until the server
+listens; servers learn about a worker through a command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Watched:
 
 
 class RestartWatch:
-    """The unfinished restarts on one node. Not thread-safe.
+    """Tracks the unfinished restarts on one node. Not thread-safe.
 
     state_dir: where notes are written. listens_since: returns when a server began to listen, as
     time.time().
@@ -83,12 +83,12 @@ class RestartWatch:
         return since_s > _SETTLE_S and self._lost_workers.is_back(child.plan.index)
 
     def _note(self, child: ChildProcess) -> str:
-        """Return the file that core/client/restart_note.cc reads."""
+        """Return the path of the note about a server, which core/client/restart_note.cc reads."""
         return os.path.join(self._state_dir, f"server-{child.plan.index}.restarting")
 
     def _write_note(self, watched: _Watched, now: float) -> None:
         path = self._note(watched.child)
-        with contextlib.suppress(OSError):  # then others wait as long as they would without it
+        with contextlib.suppress(OSError):  # then others wait as long as without the note
             with open(f"{path}.tmp", "w", encoding="ascii") as file:
                 file.write(
                     f"the launcher restarted it {now - watched.began:.0f} s ago (restart "

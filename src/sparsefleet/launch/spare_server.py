@@ -16,15 +16,15 @@ from sparsefleet.launch.job_plan import ProcessPlan
 
 __all__ = ["SpareServer"]
 
-_PAUSE_S = 1.0  # so that a new spare does not compete with the successor before it
+_PAUSE_S = 1.0  # so that a new spare does not compete with a successor that is still starting
 _END_S = 5.0
 
 
 class SpareServer:
     """Keeps one process ready to become the successor of a durable server on this node.
 
-    Imports take most of the time it takes to bring a small server back; the spare has already done
-    them. It costs about 45 MB of memory.
+    Restarting a small server consists mostly of imports, which the spare has already done. The
+    spare uses about 45 MB of memory.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SpareServer:
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.close()
-        except OSError:  # it has ended
+        except OSError:  # the spare has ended
             self._reap(process)
             return None
         return process

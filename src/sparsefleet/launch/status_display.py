@@ -50,8 +50,9 @@ class JobDisplay(Protocol):
 
 
 def make_display(*, quiet: bool, show: str = "") -> JobDisplay:
-    """Return a live display on a terminal, or plain lines elsewhere. `show`: process to always
-    show.
+    """Return a live display on a terminal, or a display that prints plain lines elsewhere.
+
+    show: the process whose output is always shown.
     """
     if quiet:
         return QuietJobDisplay()
@@ -88,7 +89,8 @@ class QuietJobDisplay(_Display):
 class PlainJobDisplay(_Display):
     """Prints one line per event, and periodically the last line of each process.
 
-    Processes in `shown` (one, or all) are excluded: their output is already printed in full.
+    Processes selected by `shown` (one process, or all) are excluded, because their output is
+    already printed in full.
     """
 
     def __init__(self, interval_s: float = _PLAIN_INTERVAL_S, *, shown: str = "") -> None:
@@ -114,7 +116,7 @@ class PlainJobDisplay(_Display):
 
 
 class LiveJobDisplay(_Display):
-    """A display with one line per process, updated in place, with its state and last output."""
+    """A live display with one line per process that shows its state and last output."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -32,15 +32,15 @@ class ChaosReport:
     seconds: float
     injected: list[Fault]
     skipped: list[Fault]
-    """Faults whose process was not running at the time."""
+    """Faults that were skipped because their target process was not running at the time."""
     starts: Mapping[str, int]
-    """How many times each process was started."""
+    """Number of starts of each process."""
     peak_bytes: Mapping[str, int]
     """The largest resident memory of each process."""
     left: list[str]
     """Processes of the job that were still running at the end."""
     problems: list[str] = field(default_factory=list)
-    """Violated invariants; the run passed if there are none."""
+    """The violated invariants. An empty list means that the run passed."""
     ledger: Mapping[str, Any] | None = None
 
     def lines(self) -> list[str]:
@@ -82,7 +82,7 @@ class ChaosReport:
 
 
 Check = Callable[[ChaosReport], Sequence[str]]
-"""Checks the outcome of a job; returns the violated invariants."""
+"""A function that checks the outcome of a job and returns the violated invariants."""
 
 
 def run_chaos(
@@ -94,7 +94,7 @@ def run_chaos(
     has_begun: Callable[[], bool] = lambda: True,
     note: Callable[[str], None] = print,
 ) -> ChaosReport:
-    """Run the job under the faults of `chaos`, on this machine; main thread only.
+    """Run the job on this machine while injecting the faults of `chaos`. Main thread only.
 
     ledger_path: the file that the job writes its own result to; see `cli/ledger.py`.
     has_begun: returns whether faults may begin.
@@ -144,7 +144,7 @@ def run_chaos(
 
 
 def _left_of(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return the processes or process groups that do not end in time."""
+    """Return the names and pids of the processes whose process groups have not ended in time."""
     deadline = time.monotonic() + _END_S
     while True:
         left = [process for process in processes if _group_exists(process.pid)]

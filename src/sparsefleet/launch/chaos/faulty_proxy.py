@@ -24,7 +24,7 @@ _RETRY_S = 0.05
 
 
 class _Line:
-    """How one server's traffic is currently handled; used only on the event loop's thread."""
+    """How the proxy currently handles one server's traffic. Used only by the event loop."""
 
     def __init__(self, target: str) -> None:
         self.target = parse_endpoint(target)
@@ -33,7 +33,7 @@ class _Line:
         self.delay_s = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Connect one client to the server, waiting for one that is not up yet or is restarting.
+        """Connect one client to the server, waiting if the server is not up yet or is restarting.
 
         Closing the connection instead would look like a server that rejects the client's key.
         """
@@ -72,7 +72,7 @@ class _Line:
 
 
 class FaultyProxies:
-    """Proxies in front of `targets` while open; `endpoints` are in the same order.
+    """Runs a proxy in front of each of `targets` while open; `endpoints` has the same order.
 
     Everything passes unchanged until `partition` or `delay` is called. A partition holds back bytes
     and new connections, like a network that drops packets while the sender retries.
@@ -92,7 +92,7 @@ class FaultyProxies:
         self._loop.call_soon_threadsafe(event.clear if is_on else event.set)
 
     def delay(self, server: int, delay_s: float) -> None:
-        """Delay each message to and from a server; 0 ends the delay."""
+        """Delay each message to and from a server by `delay_s` seconds; 0 ends the delay."""
         self._loop.call_soon_threadsafe(setattr, self._lines[server], "delay_s", delay_s)
 
     def __enter__(self) -> Self:

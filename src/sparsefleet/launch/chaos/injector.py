@@ -31,12 +31,12 @@ _SAMPLE_S = 0.25
 
 @dataclass(slots=True)
 class WatchedProcess:
-    """One incarnation of a process of the job."""
+    """One start of a process of the job; a restart is a new object."""
 
     name: str
     pid: int
     descriptor: int
-    """A pidfd: it identifies this process even after its pid is reused."""
+    """A pidfd, which identifies this process even after its pid is reused."""
     peak_bytes: int = 0
     exit_code: int | None = None
 
@@ -50,8 +50,8 @@ class _Ongoing:
 class Injector(JobObserver):
     """Observes a job and injects faults once `has_begun` returns True.
 
-    Fault times count from then. A fault whose target is not running at the time is skipped and
-    reported as skipped.
+    The times of faults count from that moment. A fault whose target is not running at the time is
+    skipped and reported as skipped.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Injector(JobObserver):
         self._begun.set()
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Forget a process that has ended."""
+        """Stop watching a process that has ended."""
         with self._lock:
             process = self._living.get(plan.name)
             if process is not None and process.pid == pid:

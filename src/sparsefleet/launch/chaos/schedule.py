@@ -17,7 +17,7 @@ RoleName = Literal["servers", "workers"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChaosConfig:
-    """Which faults hit a job, and when."""
+    """Which faults are injected into a job, and when."""
 
     kinds: tuple[FaultKind, ...] = ("kill",)
     """Kinds of faults; each fault is one of them."""
@@ -29,7 +29,7 @@ class ChaosConfig:
     """Mean time between two faults."""
 
     duration_s: float = 60.0
-    """Faults end this long after the first possible one; the job then runs to its end."""
+    """Faults stop this long after the first possible fault. The job then runs to its end."""
 
     fault_s: float = 2.0
     """Mean length of a pause, a partition, a delay or a full disk."""

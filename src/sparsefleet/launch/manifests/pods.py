@@ -99,18 +99,18 @@ def claim(config: ManifestConfig) -> dict[str, Value]:
 
 
 def _quantity(size: str) -> str:
-    """Return a size such as 20GiB the way Kubernetes writes it, 20Gi."""
+    """Return a size such as 20GiB in the notation of Kubernetes, 20Gi."""
     mebibytes = -(-memory_bytes(size) // 2**20)
     return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
 
 
 def field(name: str, path: str) -> dict[str, Value]:
-    """Return a variable that the downward API fills in."""
+    """Return an environment variable whose value Kubernetes fills in through the downward API."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def variables(config: ManifestConfig) -> list[Value]:
-    """Return the environment variables of every process, whatever starts it."""
+    """Return the environment variables that every process gets, whatever starts the process."""
     own = {
         "SPARSEFLEET_JOB_KEY_FILE": f"{_KEY_DIR}/job.key",
         "SPARSEFLEET_LOG_DIR": STATE,
@@ -171,9 +171,9 @@ def pod_base(config: ManifestConfig) -> dict[str, Value]:
 
 
 def server_probes(config: ManifestConfig) -> dict[str, Value]:
-    """Return probes that open the server's port, which it does after it has recovered its log.
+    """Return probes that connect to the server's port, which opens once the log is recovered.
 
-    They send nothing, so they need no key, and the server does not log them.
+    The probes send nothing, so they need no key, and the server does not log them.
     """
     port: dict[str, Value] = {"tcpSocket": {"port": port_of(config)}}
     return {
@@ -199,5 +199,5 @@ def words(command: Sequence[str]) -> list[Value]:
 
 
 def _literal(text: str) -> str:
-    """Return text in which Kubernetes expands nothing, since it would otherwise expand $(NAME)."""
+    """Return the text escaped, so that Kubernetes does not expand any $(NAME) in it."""
     return text.replace("$(", "$$(")

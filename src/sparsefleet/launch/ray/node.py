@@ -1,4 +1,4 @@
-"""A job's process on its node, with its directory, its port and the addresses of the others."""
+"""What a job's process has on its node: a directory, a port and the other processes' addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAILOVER_WAIT_S = "300"
 
 
 class NodePlace:
-    """A job's directory on this node. Each node has its own, even on the same machine."""
+    """A job's directory on this node. Ray nodes on the same machine have separate directories."""
 
     def __init__(self, plan: FleetPlan) -> None:
         self._job_id = plan.job_id
@@ -41,7 +41,7 @@ class NodePlace:
 
     @property
     def memory_directory(self) -> str:
-        """Return where workers keep the data they send, for the processes that replace them."""
+        """Return the directory where workers keep the data they send, for their replacements."""
         shared = "/dev/shm"
         in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
         name = f"sparsefleet-ray-{self._job_id[:16]}-{self.node_id[:8]}"
@@ -57,15 +57,15 @@ class NodePlace:
             os.rmdir(os.path.dirname(self.directory))
 
     def address_file(self, name: str) -> str:
-        """Return the file in which clients on this node find a server or replica."""
+        """Return the file in which clients on this node find the address of a server or replica."""
         return os.path.join(self.directory, "addresses", name)
 
 
 @contextlib.contextmanager
 def reserve_port(host: str) -> Iterator[str]:
-    """Hold a free port of this node until the block ends; yield it as HOST:PORT.
+    """Reserve a free port of this node until the block ends; yield HOST:PORT.
 
-    On Linux, a server may listen there in the meantime (`launch.job.PortReservation`).
+    On Linux, a server may listen on the reserved port (`launch.job.PortReservation`).
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as held:
@@ -79,9 +79,10 @@ def reserve_port(host: str) -> Iterator[str]:
 
 
 def job_variables(plan: FleetPlan, place: NodePlace) -> dict[str, str]:
-    """Return the environment variables that servers and workers of a job have in common.
+    """Return the environment variables common to all servers and workers of a job.
 
-    They are set inside the processes, not in Ray's runtime environment, which its dashboard shows.
+    They are set inside the processes rather than in Ray's runtime environment, because Ray's
+    dashboard shows the latter.
     """
     servers = plan.servers
     variables = {
@@ -115,7 +116,7 @@ class AddressBook:
         self._coordinator = coordinator
         self._place = place
         self.who = who
-        """What this process reports about itself; assign a new value to notify the others."""
+        """What this process reports about itself. Assigning a new value notifies the others."""
         self.before_each_request: Callable[[], None] = lambda: None
         """Called before each request to the coordinator; may replace `who`."""
         self._on_failure = on_failure
@@ -125,12 +126,12 @@ class AddressBook:
         self._thread = threading.Thread(target=self._run, name="address-book", daemon=True)
 
     def start(self) -> None:
-        """Write all addresses known now, then keep following."""
+        """Write all addresses known now, then keep following the coordinator."""
         self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following; returns at once."""
+        """Stop following the coordinator; returns at once."""
         self._stopping.set()
 
     def _run(self) -> None:

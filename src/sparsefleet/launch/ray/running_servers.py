@@ -41,8 +41,8 @@ _NODE_LABEL = "ray.io/node-id"
 class RunningServers:
     """The coordinator, servers and replicas of a job, from the start of the block to its end.
 
-    Servers share a placement group, with a bundle each. A server's replica is in the next server's
-    bundle, so it is on a different node if the servers are.
+    Servers share a placement group with one bundle per server. A server's replica is in the next
+    server's bundle, so the replica is on a different node if the servers are on different nodes.
     """
 
     def __init__(self, plan: FleetPlan, each_worker: Mapping[str, float]) -> None:
@@ -91,10 +91,10 @@ class RunningServers:
         return str(ray.get(self.coordinator.failure.remote()))
 
     def close(self) -> None:
-        """End all actors and remove what they left on the nodes."""
+        """End all actors and remove the files that they left on the nodes."""
         self._closing.set()
         processes: dict[str, Presence] = {}
-        with contextlib.suppress(ray.exceptions.RayError):  # without an answer, servers end as well
+        with contextlib.suppress(ray.exceptions.RayError):  # servers end even without an answer
             processes = ray.get(self.coordinator.processes.remote(), timeout=_CLEAN_UP_S)
         have_cleaned = False
         with contextlib.suppress(ray.exceptions.RayError):
@@ -132,7 +132,7 @@ class RunningServers:
         if not self._group.wait(servers.start_timeout_s):
             raise ConfigError(
                 f"Ray has no room for {count} x {servers.bundle} ({servers.placement}) within "
-                f"{servers.start_timeout_s:g} s; it has {ray.available_resources()} free; ask for "
+                f"{servers.start_timeout_s:g} s; {ray.available_resources()} is free; ask for "
                 "less in Servers(...), or add nodes"
             )
         for index in range(servers.num_servers):
@@ -181,7 +181,7 @@ class RunningServers:
         self._watchers.append(watcher)
 
     def _report_missing(self) -> None:
-        """Say what the job is waiting for until each of its processes has started once."""
+        """Print what the job is waiting for, until each of its processes has started once."""
         plan = self._plan
         began, pause_s = time.monotonic(), _FIRST_REPORT_S
         while not self._closing.wait(pause_s):
@@ -203,13 +203,13 @@ class RunningServers:
             pause_s = _NEXT_REPORT_S
 
     def _watch(self, actor: Any, name: str) -> None:
-        """Report the end of an actor that Ray will not restart again."""
+        """Report the end of an actor that Ray will not restart."""
         try:
             ray.get(actor.wait.remote())
             reason = f"{name} ended by itself"
         except ray.exceptions.RayError as error:
             first = str(error).strip().splitlines()
-            reason = f"{name} is lost and no longer restarted: {' '.join(first[:2])}"
+            reason = f"{name} is lost and will not be restarted: {' '.join(first[:2])}"
         if not self._closing.is_set():
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(self.coordinator.fail.remote(reason))
@@ -219,8 +219,10 @@ class RunningServers:
         return set(found.values())
 
     def _clean_up(self, processes: dict[str, Presence], *, have_cleaned: bool) -> None:
-        """Remove the job's directories from nodes that had only workers or, unless servers have
-        cleaned up after themselves, from all nodes, since a lost server leaves its log behind.
+        """Remove the job's directories from nodes that had only workers.
+
+        If a server did not clean up after itself, for example because it was lost, remove them from
+        all nodes.
         """
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         servers = {who.node_id for who in processes.values() if who.role != "worker"}

@@ -31,10 +31,10 @@ class RayLaunch:
     """The options that `sparsefleet launch --on ray` adds to a job's configuration."""
 
     address: str = ""
-    """The Ray cluster. If empty, RAY_ADDRESS, or the one on this machine, or a new one."""
+    """The Ray cluster. If empty: RAY_ADDRESS, else the cluster on this machine, else a new one."""
 
     name: str = ""
-    """The job's name; started again under the same name, it continues if its driver was killed."""
+    """The job's name. If the driver was killed, a driver with the same name continues the job."""
 
     server_memory: str = "0"
     """See `Servers.memory`."""
@@ -52,12 +52,13 @@ class RayLaunch:
 def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     """Run the job to its end; return the exit code of the command.
 
-    The code is 0 if all workers ended with 0, 130 after Ctrl-C, and otherwise that of the failed
-    script, or 1. Raises ConfigError for options that Ray handles itself or does not support.
+    The code is 0 if all workers ended with 0, 130 after Ctrl-C, and otherwise the exit code
+    of the failed script, or 1 if there is none. Raises ConfigError for options that Ray handles
+    itself or does not support.
     """
     _require_possible(config)
     dashboard = _connect(on_ray.address, shows_output=not config.quiet)
-    # Ray Train reads it here, and would otherwise move workers to its own directory.
+    # Ray Train reads this variable here, and would otherwise move workers to its own directory.
     os.environ[RAY_CHDIR_TO_TRIAL_DIR] = "0"
     name = on_ray.name or f"{os.path.basename(config.script)}-{os.urandom(4).hex()}"
     restarts = config.restart_limit if config.restart_rule != "all" else config.max_restarts or 0
@@ -127,9 +128,7 @@ def _require_possible(config: LaunchConfig) -> None:
 
 
 def _variables(config: LaunchConfig) -> dict[str, str]:
-    """Return the environment variables for every process: those from --env, and those for
-    --metrics.
-    """
+    """Return the environment variables for every process, from --env and --metrics."""
     if not config.metrics:
         return dict(config.set_variables)
     own = Endpoint(parse_endpoint(config.metrics).host, 0)

@@ -35,7 +35,7 @@ _LOOK_S = 0.05
 
 
 class _Serving:
-    """One native server on a thread of this actor, known to the coordinator."""
+    """An actor that runs one native server on a thread and registers it with the coordinator."""
 
     role: Literal["server", "replica"]
 
@@ -67,7 +67,7 @@ class _Serving:
         return f"sparsefleet {self.role} {self._index} at {self.address}"
 
     def wait(self) -> None:
-        """Wait until `end` is called; a server that fails ends the whole process."""
+        """Wait until `end` is called. If the server fails, the whole process ends."""
         self._ending.wait()
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ class _Serving:
         raise NotImplementedError
 
     def _run(self) -> None:
-        """Serve; if that fails, end the process so that Ray starts a new one."""
+        """Run the server; if it fails, end the process so that Ray starts a new process."""
         try:
             self.serve()
             text = "it ended by itself"
@@ -108,7 +108,7 @@ class _Serving:
 
 
 class ReplicaActor(_Serving):
-    """Holds copies of some servers' logs on its node's disk."""
+    """Keeps copies of other servers' logs on the disk of its own node."""
 
     role = "replica"
 
@@ -123,7 +123,7 @@ class ReplicaActor(_Serving):
 
 
 class ServerActor(_Serving):
-    """Holds one server of the job. Ray restarts it; it then recovers all acknowledged changes."""
+    """Runs one server of the job. When Ray restarts it, it recovers all acknowledged changes."""
 
     role = "server"
 
