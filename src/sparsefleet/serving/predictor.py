@@ -1,4 +1,4 @@
-"""Predict from an export's files, without servers or training code."""
+"""Make predictions from an export's files, without servers or training code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sparsefleet.serving.updates import DenseValues
 
 __all__ = ["Engine", "FollowingEngine", "Predictor", "UpdatableEngine"]
 
-_KEPT = 2  # predictions on the previous snapshot may still be running
+_KEPT = 2  # predictions that use the previous snapshot may still be running
 
 
 class UpdatableEngine(Protocol):
-    """An engine that computes predictions and can switch dense parameters."""
+    """An engine that computes predictions and can switch to new dense parameters."""
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays: ...
 
@@ -37,7 +37,7 @@ class UpdatableEngine(Protocol):
 
 
 class FollowingEngine:
-    """Computes with the dense parameters from the same snapshot as the rows. Thread-safe."""
+    """An engine that takes dense parameters and rows from the same snapshot. Thread-safe."""
 
     def __init__(self, engine: UpdatableEngine) -> None:
         self._exported = engine
@@ -45,17 +45,15 @@ class FollowingEngine:
         self._lock = threading.Lock()
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
-        """Return the targets for these inputs, using the rows and dense parameters of the
-        tables.
-        """
+        """Return the targets for these inputs, using the rows and dense parameters in `tables`."""
         dense = dense_of(tables)
         engine = self._exported if dense is None else self._with(dense)
         return engine.predict(arrays, tables)
 
     def prepare(self, dense: DenseValues) -> None:
-        """Prepare for a snapshot, so that the first prediction on it does not wait.
+        """Prepare a snapshot, so that the first prediction that uses it does not wait.
 
-        Raises CheckpointMismatchError if it belongs to a different model.
+        Raises CheckpointMismatchError if the snapshot belongs to a different model.
         """
         self._with(dense)
 
@@ -74,12 +72,12 @@ class FollowingEngine:
 
 Engine = Literal["torch", "onnx", "auto"]
 
-# Added to the row format's error, since other processors and versions sum in a different order.
+# Added to the row format's error, since the order of sums depends on processor and version.
 _GOLDEN_TOLERANCE = 1e-5
 
 
 class _Opened(NamedTuple):
-    """An export, fully read or mapped; its files may now be deleted."""
+    """An export that is fully read or mapped, so that its files may be deleted."""
 
     directory: Path
     manifest: ExportManifest
@@ -90,7 +88,7 @@ class _Opened(NamedTuple):
 
 
 class Predictor:
-    """Predicts with an exported model.
+    """Makes predictions with an exported model.
 
     engine: "torch" runs the recorded graph. "onnx" runs ONNX Runtime and needs no torch. "auto"
         uses ONNX if both the export and this process support it, otherwise torch.
@@ -156,7 +154,7 @@ class Predictor:
         return self.manifest.schema
 
     def predict(self, inputs: Any) -> NDArray[Any] | dict[str, NDArray[Any]]:
-        """Return the target for a batch, or a dict by name if there are several.
+        """Return the target for a batch, or a dict of targets by name if there are several.
 
         inputs: a dict by name, a positional tuple, or the single input itself: NumPy arrays or
             tensors with the dtypes and shapes of the schema; a ragged input is a pair (values,
@@ -166,20 +164,19 @@ class Predictor:
         return next(iter(found.values())) if len(found) == 1 else found
 
     def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
-        """Return all targets by name, like `predict` but always as a dict."""
+        """Return the same targets as `predict`, but always as a dict by name."""
         return self.predict_arrays(check_feeds(self.schema, inputs))
 
     def predict_arrays(self, arrays: Arrays) -> Arrays:
-        """Predict like `predict_all`, for arrays that `serving.export.feeds.check_feeds`
-        returned."""
+        """Return the same as `predict_all` for arrays from `serving.export.feeds.check_feeds`."""
         return self.predict_with(arrays, self.tables_for(arrays))
 
     def tables_for(self, arrays: Arrays) -> Tables:
-        """Return a snapshot of the rows, with those that these arrays look up already fetched."""
+        """Return a snapshot of the rows; the rows that these arrays look up are already fetched."""
         return self.rows.tables(_ids(self.schema, arrays))
 
     def predict_with(self, arrays: Arrays, tables: Tables) -> Arrays:
-        """Predict like `predict_arrays`, looking up rows in these tables."""
+        """Return the same as `predict_arrays`, but look up rows in the given tables."""
         return self._opened.runs.predict(arrays, tables)
 
     @property
@@ -193,10 +190,10 @@ class Predictor:
         return self._opened.golden
 
     def check_golden(self) -> float:
-        """Predict the golden examples and return the largest difference from the trained model.
+        """Predict for the golden examples; return the largest difference from the trained model.
 
-        The difference is relative for values above 1. Raises CheckpointError if it is larger than
-        the row format explains.
+        The difference is relative for values above 1. Raises CheckpointError if the difference is
+        larger than the row format explains.
         """
         golden = self._opened.golden
         found = self.predict_arrays(golden.inputs)
@@ -220,7 +217,7 @@ class Predictor:
         if rows.version != manifest.digest:
             raise CheckpointMismatchError(
                 f"{directory} is the export {manifest.digest}, but the given rows belong to "
-                f"{rows.version}; serve the export they belong to, or push its own rows"
+                f"{rows.version}; serve that export, or push the rows of this export"
             )
         golden = read_golden(directory / manifest.golden.file, manifest.schema)
         onnx = manifest.onnx
@@ -252,7 +249,7 @@ class Predictor:
 
 
 def _ids(schema: Schema, arrays: Arrays) -> Arrays:
-    """Return the ids among the inputs by table, int64[n]; computed ids are unknown."""
+    """Return the ids in the inputs, int64[n], by table; ids that the model computes are absent."""
     by_table: dict[str, list[NDArray[Any]]] = {}
     for lookup in schema.lookups:
         if lookup.ids is not None:

@@ -128,7 +128,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "file elsewhere": (
         manifest(lambda m: m.update(graph="../graph.pt2")),
         CorruptFileError,
-        "'../graph.pt2' is not the name of a file next to it",
+        "'../graph.pt2' is not the name of a file next to the manifest",
     ),
     "file not listed": (
         manifest(lambda m: m["files"].pop()),

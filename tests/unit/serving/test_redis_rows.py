@@ -123,7 +123,9 @@ def test_versions_stand_side_by_side_and_one_key_says_which_is_served(
     assert (old.version, new.version) == (one.digest, two.digest)
     for directory, store in ((first, old), (second, new)):
         Predictor(directory, rows=store).check_golden()
-    with pytest.raises(CheckpointMismatchError, match="serve the export they belong to"):
+    with pytest.raises(
+        CheckpointMismatchError, match="serve that export, or push the rows of this export"
+    ):
         Predictor(first, rows=new)
     assert versions.rollback().label == "day 1"
     with pytest.raises(CheckpointMissingError, match="no previously active version"):

@@ -81,9 +81,9 @@ def test_unavailable_or_restarted_servers_are_named_and_used_again() -> None:
         with pytest.raises(StoreUnavailableError, match="ads"):
             predictor.predict(pairs([1], [1]))
         fill(trainer, with_rows=False)
-        with pytest.raises(StoreUnavailableError, match="restarted without it"):
+        with pytest.raises(StoreUnavailableError, match="restarted without this table"):
             rows.check()
-        with pytest.raises(StoreUnavailableError, match="restarted without it"):
+        with pytest.raises(StoreUnavailableError, match="restarted without this table"):
             predictor.predict(pairs([1], [1]))
         fill(trainer)
         predictor.check_golden()

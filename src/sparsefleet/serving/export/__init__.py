@@ -1,4 +1,4 @@
-"""Export trained models as files that predict without servers."""
+"""Export trained models as files that make predictions without servers."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ __all__ = [
     "verify_export",
 ]
 
-# These need torch, which a service that runs ONNX does without.
+# These need torch, which a service that runs ONNX does not need.
 __getattr__ = _lazy_names(
     __name__,
     {

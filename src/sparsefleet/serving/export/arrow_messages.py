@@ -16,7 +16,7 @@ def is_compressed(metadata: bytes) -> bool:
     """Return whether a message holds a record batch with compressed buffers.
 
     A few compressed bytes could become any number of rows in memory. Raises ValueError for
-    damaged metadata and for dictionaries, which expand as well.
+    damaged metadata and for dictionaries, which can also expand.
     """
     try:
         message = struct.unpack_from("<I", metadata, 0)[0]

@@ -1,7 +1,7 @@
-"""Operators whose torch kernels do not check their arguments, so graphs call them after a check.
+"""Operators whose torch kernels do not check their arguments, so graphs check those first.
 
-An untrusted graph, or numbers sent by a client, could otherwise make them read or write out of
-bounds. Kernels of this kind that no exported model needs are rejected instead; see
+Otherwise an untrusted graph, or numbers sent by a client, could make these kernels read or write
+out of bounds. Unchecked kernels that no exported model needs are rejected instead; see
 `graph_operators`.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["check_operators"]
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Make the calls in a graph, including graphs within it, check their arguments first."""
+    """Make all calls in a graph and its nested graphs check their arguments first."""
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue

@@ -1,6 +1,6 @@
 """Check a prediction's inputs against the schema.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
 
     inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
     are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit, and int32
-    is widened to it. Raises FeedError.
+    is converted to int64. Raises FeedError.
 
     >>> from sparsefleet.serving.export.schema import TargetSchema
     >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))
@@ -48,7 +48,7 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
 
 
 def _named(schema: Schema, inputs: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the inputs by name, flattening nested inputs where the schema nests them."""
+    """Yield the inputs by name, flattening inputs that are nested in the schema."""
     names = {item.name for item in schema.inputs}
     if isinstance(inputs, Mapping):
         for name, value in inputs.items():
@@ -89,7 +89,7 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
 def _parts(
     item: InputSchema, value: Any, hashed: HashedInput | None
 ) -> list[tuple[str, NDArray[Any], Shape]]:
-    """Return one input's arrays with their names and expected shapes."""
+    """Return the arrays of one input with their names and expected shapes."""
     if item.offsets is None:
         return [(item.name, _array(item, item.name, value, item.dtype, hashed), item.shape)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
@@ -143,9 +143,7 @@ def _check_shape(
     shape: Shape,
     sizes: dict[str, tuple[int, str]],
 ) -> None:
-    """Check a shape against `sizes`: the named dimensions known so far, each with its source
-    array.
-    """
+    """Check a shape against `sizes`: named dimensions, each with its size and source array."""
     fits = array.ndim == len(shape) and all(
         wanted == found or not isinstance(wanted, int)
         for wanted, found in zip(shape, array.shape, strict=True)
@@ -166,7 +164,7 @@ def _check_shape(
 
 
 def base_of(dimension: str, size: int) -> tuple[str, int]:
-    """Return the base name and size; "batch + 1" of size 5 is a batch of 4."""
+    """Return a dimension's base name and size: "batch + 1" of size 5 means a batch of 4."""
     name, _, more = dimension.partition(" + ")
     return (name, size - int(more)) if more.isdigit() else (dimension, size)
 

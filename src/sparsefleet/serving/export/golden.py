@@ -1,4 +1,4 @@
-"""Golden examples, which are inputs with the trained model's predictions."""
+"""Golden examples: inputs stored with the trained model's predictions for them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_golden(path: Path, schema: Schema) -> Golden:
 def largest_difference(found: Arrays, wanted: Arrays) -> float:
     """Return the largest difference over all targets and examples.
 
-    Differences are relative for values above 1, and inf where only one side is NaN.
+    A difference is relative for values above 1, and inf if only one of the two values is NaN.
 
     >>> largest_difference({"p": np.array([0.5, 20.0])}, {"p": np.array([0.25, 10.0])})
     1.0
@@ -83,11 +83,11 @@ def largest_difference(found: Arrays, wanted: Arrays) -> float:
 
 
 class GoldenRows:
-    """The golden examples' rows, before their format reduces precision.
+    """The rows that golden examples look up, before the row format reduces their precision.
 
-    Records the keys that a first run looks up, keeps their rows while they are written, and serves
-    them to a second run. Training may continue during the export, so the store may hold different
-    values a moment later.
+    Records the keys that a first run looks up, keeps the rows of those keys while the files are
+    written, and serves the rows to a second run. Training may continue during the export, so the
+    store may hold different values by then.
     """
 
     def __init__(self, stores: Mapping[str, Store]) -> None:
@@ -98,7 +98,7 @@ class GoldenRows:
     def pull_and_note(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        """Implement `nn.Pull` on the stores, recording the keys."""
+        """Implement `nn.Pull` by reading from the stores and recording the keys."""
         del train
         found = {}
         for table, wanted in keys.items():

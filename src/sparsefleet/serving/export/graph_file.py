@@ -1,8 +1,8 @@
 """A recorded graph in a `.pt2` file, written by torch.export and read without unpickling.
 
-Torch never sees the file. Its entries are read once, checked and written to an in-memory archive
-that holds nothing else, and torch reads that archive. The zip reader in torch therefore cannot find
-a graph in the file other than the one that was checked.
+Torch never sees the file. The file's entries are read once, checked, and written to an in-memory
+archive that holds nothing else, and torch reads that archive. Torch's zip reader therefore cannot
+find a graph in the file other than the graph that was checked.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
 
 
 def read_graph(path: Path) -> fx.GraphModule:
-    """Return the graph as a module of flat tensors. Its lookups need rows from `looking_up`.
+    """Return the graph as a module of flat tensors. Calls must be made inside `looking_up`.
 
     The file may be untrusted; nothing in it is unpickled, imported or run. Needs memory for the
-    parameters, plus a second copy of them until this returns.
+    parameters, plus a second copy of them until this function returns.
     """
     archive = plain_archive(path)
     try:
@@ -80,7 +80,7 @@ def read_graph(path: Path) -> fx.GraphModule:
             return plain
     except Exception as error:  # torch may raise anything on unexpected input
         raise CorruptFileError(
-            f"{path} holds no graph that torch {torch.__version__} can read: {error}"
+            f"{path} contains no graph that torch {torch.__version__} can read: {error}"
         ) from error
 
 
@@ -99,7 +99,7 @@ _MARKS = {
 }
 """Short files that identify the format to torch, with their required contents."""
 _NOTES = {"version", ".data/serialization_id", ".format_version", ".storage_alignment"}
-"""Files that torch may write but does not need."""
+"""Files that torch may write but does not need to read."""
 
 _ROOT = "archive/"
 _MOST_JSON_BYTES = 256 << 20
@@ -108,8 +108,8 @@ _MOST_JSON_BYTES = 256 << 20
 def plain_archive(path: Path) -> io.BytesIO:
     """Return an archive that torch may read, rebuilt from the file.
 
-    Raises CorruptFileError if torch would unpickle, load or run anything in the file, or if it is
-    not the plain kind of archive that torch.export.save writes. Needs memory for one copy of the
+    Raises CorruptFileError if torch would unpickle, load or run anything in the file, or if the
+    file is not a plain archive as written by torch.export.save. Needs memory for one copy of the
     file's tensors.
     """
     try:
@@ -183,9 +183,9 @@ def _copy(source: _Source, target: ZipWriter) -> None:
 
 
 def _check_payload(name: str, size: int, needed: Payload) -> None:
-    """Check that the file holds a whole number of elements, enough for its tensors.
+    """Check that the file holds a whole number of elements, and enough for its tensors.
 
-    Torch would otherwise invent missing data.
+    Otherwise torch would fill missing data with arbitrary values.
     """
     held, rest = divmod(size, needed.element_bytes)
     if rest or held < needed.elements:

@@ -1,9 +1,10 @@
 """The JSON in a `.pt2` archive, with rules for which graphs are accepted and what torch receives.
 
-Torch turns size formulas and descriptions of nested inputs into objects by evaluating and importing
-what they name, finds operators by walking attributes of its modules, and writes names into Python
-source. Every graph is therefore checked field by field against our own form and rewritten. Notes
-about the model's source, guards and hooks of other kinds of exports are dropped.
+To turn size formulas and descriptions of nested inputs into objects, torch evaluates formulas and
+imports the named types. It finds operators by walking attributes of its modules, and writes names
+into Python source. Every graph is therefore checked field by field against the forms in this module
+and rewritten. Notes about the model's source, guards, and hooks of other kinds of exports are
+dropped.
 
 Format: torch/_export/serde/schema.py of torch 2.9 and later.
 """
@@ -76,7 +77,7 @@ def _formula(value: Any) -> Any:
 
 
 def _symbol(value: Any) -> Any:
-    """Check a range's formula, since torch looks for its exact text and counts up to its number."""
+    """Check a bound of a range, since torch looks for its exact text and counts up to it."""
     _formula(value)
     return value
 
@@ -112,7 +113,7 @@ def _subgraph(value: Any) -> Any:
     return record(name=_name, graph=_graph)(value)
 
 
-# Excludes functions and objects of other classes, which are pickled.
+# Excludes functions and custom objects, because these are pickled.
 _any_argument = union(
     as_none=boolean,
     as_tensor=_tensor,
@@ -229,7 +230,7 @@ def _tree_spec(value: Any) -> Any:
 
 
 def _nest(value: Any, depth: int) -> Any:
-    """Check a leaf, or a tuple, list or dict of nests. Other types are imported or run code."""
+    """Check a leaf, or a nested tuple, list or dict; other types are imported or run code."""
     if not isinstance(value, dict) or value.keys() != {"type", "context", "children_spec"}:
         raise RefusedError("it describes nested values in an unknown format")
     kind, context, children = value["type"], value["context"], value["children_spec"]
@@ -302,7 +303,7 @@ def plain_program(raw: bytes) -> bytes:
 
 
 class Payload(NamedTuple):
-    """The requirements of all tensors that share one file in the archive."""
+    """What all tensors that share one file in the archive require of the file."""
 
     dtype: int
     elements: int
@@ -343,7 +344,7 @@ _payloads = record(config=mapping(_path_in_model, _stored_tensor))
 
 
 def plain_payloads(raw: bytes) -> tuple[bytes, dict[str, Payload]]:
-    """Return the stored tensors' description as JSON, and their files. Raises RefusedError."""
+    """Return the description of stored tensors as JSON, and their files. Raises RefusedError."""
     found = _payloads(tree_of(raw))
     files: dict[str, Payload] = {}
     for name, tensor in found.get("config", {}).items():

@@ -1,9 +1,8 @@
-"""The operators that a graph may call, as an allow-list, since torch finds them by walking
-attributes.
+"""The operators that a graph may call. Torch itself would call anything it finds by name.
 
 Operators that compute on tensors are allowed. Operators that open files, take raw storage, talk to
-other processes or trust their arguments without checking them are not; `checked_operators` checks
-the arguments of a few that models need.
+other processes or do not check their arguments are not allowed. For a few operators of the last
+kind that models need, `checked_operators` checks the arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["allow_operators", "is_arithmetic", "is_higher_order", "why_refused"]
 _OVERLOAD = re.compile(r"torch\.ops\.(\w+)\.(\w+)\.(\w+)", re.ASCII)
 _OPERATOR_NAME = re.compile(r"\w+::\w+", re.ASCII)
 
-# Functions of numbers and sizes.
+# Functions on numbers and sizes.
 _ARITHMETIC = {
     *("_operator." + name for name in ("eq", "ne", "le", "ge", "lt", "gt", "neg", "pos", "abs")),
     *("_operator." + name for name in ("mul", "add", "sub", "floordiv", "truediv", "mod", "pow")),
@@ -29,7 +28,7 @@ _ARITHMETIC = {
     *("torch.sym_" + name for name in ("not", "int", "float", "ite", "max", "min", "sqrt", "sum")),
 }
 
-# Control flow, whose functions are graphs that are checked like the graph around them.
+# Control flow operators. Their functions are graphs, which are checked like the enclosing graph.
 _HIGHER_ORDER = {
     "torch.ops.higher_order." + name
     for name in (
@@ -74,8 +73,8 @@ def allow_operators(*names: str) -> None:
     """Allow graphs that this process exports or loads to call operators of other libraries.
 
     names: as registered with torch.library, "library::operator". An operator runs with whatever
-    arguments the graph passes, so if graphs come from others, allow none that opens files or runs
-    commands. Import the library before loading a graph.
+    arguments the graph passes, so if graphs come from others, do not allow operators that open
+    files or run commands. Import the library before loading a graph.
 
     >>> allow_operators("torchvision::nms")
     """
@@ -86,7 +85,7 @@ def allow_operators(*names: str) -> None:
 
 
 def is_arithmetic(target: str) -> bool:
-    """Return whether `target` is a Python function of numbers."""
+    """Return whether `target` is a Python function on numbers."""
     return target in _ARITHMETIC
 
 
@@ -96,7 +95,7 @@ def is_higher_order(target: str) -> bool:
 
 
 def why_refused(target: str) -> str | None:
-    """Return why a graph may not call `target`, or None if it may."""
+    """Return the reason why a graph may not call `target`, or None if the call is allowed."""
     if target in _ARITHMETIC or target in _HIGHER_ORDER:
         return None
     found = _OVERLOAD.fullmatch(target)
@@ -109,7 +108,7 @@ def why_refused(target: str) -> str | None:
     if f"{library}::{name}" in _also_allowed or (library, name) == ("sparsefleet", "look_up"):
         return None
     if library == "aten":
-        return None if _is_plain(name, schema) else "it is more than a computation on tensors"
+        return None if _is_plain(name, schema) else "it does more than compute on tensors"
     return (
         "it belongs to another library; if any graph may call it with any arguments, allow it "
         f"with sparsefleet.serving.export.allow_operators('{library}::{name}')"
@@ -117,7 +116,7 @@ def why_refused(target: str) -> str | None:
 
 
 def _schema(library: str, name: str, overload: str) -> Any:
-    """Return the schema of a registered operator, or None."""
+    """Return the schema of a registered operator, or None if there is no such operator."""
     try:
         overload = "" if overload == "default" else overload
         return torch._C._get_schema(f"{library}::{name}", overload)

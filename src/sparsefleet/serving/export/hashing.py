@@ -1,6 +1,6 @@
-"""Hash input strings to ids and fill in missing values, as the reader did in training.
+"""Like the reader in training, hash input strings to ids and fill in missing values.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
-"""The description of training data: a reader, its format, a description of features, or fields."""
+"""What may describe training data: a reader, its format, a description of features, or fields."""
 
 
 def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]:
@@ -112,7 +112,7 @@ def _described(features: Features) -> list[HashedInput]:
 
 
 def _slots(features: Features) -> list[Slot]:
-    """Return the fields that training read; none if the format has its own layout."""
+    """Return the fields that training read, or no fields if the format has a layout of its own."""
     columns: Any = features
     if isinstance(features, (Reader, RecordFormat)):
         columns = features.columns
@@ -129,9 +129,9 @@ def _slots(features: Features) -> list[Slot]:
 
 
 def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]:
-    """Return the values with strings replaced by their ids and None by the missing id.
+    """Return the values, with strings replaced by their ids and None by the id for missing values.
 
-    width: values per example, if fixed. Numbers are already ids and are kept.
+    width: the number of values per example, if fixed. Numbers are ids already and stay unchanged.
 
     >>> tags = HashedInput(input="tags", seed=0, seed_per_column=False, missing=5, separator="")
     >>> hash_values(["xxhash", 3, None], tags, 1)
@@ -154,9 +154,10 @@ def hash_array(array: NDArray[Any], hashed: HashedInput) -> NDArray[np.int64]:
 
 
 def hash_column(flat: pa.Array, hashed: HashedInput, width: int) -> pa.Array:
-    """Return the ids for a flat column of strings, with the missing id for nulls.
+    """Return the ids for a flat column of strings, with the id for missing values in place of
+    nulls.
 
-    width: values per example, if fixed. Other columns are returned unchanged.
+    width: the number of values per example, if fixed. Other columns are returned unchanged.
     """
     if pa.types.is_string(flat.type) or pa.types.is_large_string(flat.type):
         ids = hash_values(flat.to_pylist(), hashed, width)

@@ -1,4 +1,4 @@
-"""JSON forms, which are functions that check a JSON value and return a rewritten copy.
+"""JSON forms. A form is a function that checks a JSON value and returns a rewritten copy.
 
 A form lists what is allowed; nothing else gets through. The copy holds only what the form has
 checked, so a later reader cannot find anything that was overlooked.
@@ -35,9 +35,7 @@ _MOST_INTEGER = 1 << 63
 
 
 class RefusedError(ValueError):
-    """Raised for a value that a form does not allow; the message says where it is and what is
-    wrong.
-    """
+    """Raised for a value that a form does not allow; the message says where and why."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -93,7 +91,7 @@ def integer(value: Any) -> Any:
 
 
 def decimal(value: Any) -> Any:
-    """Check a number, or the name of a number that JSON cannot express."""
+    """Check a number, or the name of a number that JSON cannot express, such as NaN."""
     if type(value) is int:
         return integer(value)
     if type(value) is not float and value not in ("Infinity", "-Infinity", "NaN"):
@@ -109,7 +107,7 @@ def boolean(value: Any) -> Any:
 
 
 def one_of(*values: Any) -> Form:
-    """Return a form for one of these values with the same type, since true is not 1."""
+    """Return a form for one of these values. The type must match too: true does not count as 1."""
 
     def check(value: Any) -> Any:
         if not any(type(value) is type(each) and value == each for each in values):
@@ -178,7 +176,7 @@ def record(**fields: Form) -> Form:
 
 
 def union(**kinds: Form) -> Form:
-    """Return a form for objects with a single key that names the kind of its value."""
+    """Return a form for objects with a single key that names the kind of the value."""
 
     def check(value: Any) -> Any:
         names = list(_object(value))

@@ -1,6 +1,6 @@
 """A table that finds distinct keys and uses them to look up ids of any shape.
 
-Letters: U distinct keys, N keys, D row width.
+Letters: U is the number of distinct keys, N the number of keys, D the row width.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class KeyedRows(ABC):
     def find(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
         """Find the rows of distinct keys, uint64[U].
 
-        Returns float32[U, D], owned by the caller, with zeros where there is no row; and bool[U],
-        whether each key has a row.
+        Returns the rows, float32[U, D], owned by the caller, with zeros for a key without a row,
+        and whether each key has a row, bool[U].
         """
 
     def look_up(
@@ -58,7 +58,7 @@ class KeyedRows(ABC):
     ) -> Floats:
         """Return the rows for ids of any shape: float32[*ids.shape, D].
 
-        Each distinct id is looked up once. Padding reads as zeros.
+        Each distinct id is looked up once. The row of a padding id is all zeros.
         """
         if ids.dtype != np.int64:
             raise FeedError(f"table '{self.entry.name}': ids must be int64, got {ids.dtype}")
@@ -77,7 +77,7 @@ class KeyedRows(ABC):
         return rows
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return which keys, uint64[N] in any order, have a row, as bool[N]."""
+        """Return whether each key has a row: uint64[N] in any order -> bool[N]."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         found: NDArray[np.bool_] = self.find(distinct)[1][inverse]
         return found
@@ -91,7 +91,7 @@ _INITIALIZERS: dict[str, Any] = {
 
 
 class _InitialRows:
-    """A table's initializer, used when a key without a row is requested. Thread-safe."""
+    """A table's initializer, used for requested keys that have no row. Thread-safe."""
 
     def __init__(self, entry: ExportedTable) -> None:
         self._entry = entry
@@ -111,7 +111,9 @@ class _InitialRows:
                     row_dtype=entry.initial.row_dtype,
                 )
             )
-            self._store = store  # two threads may each create one, and both are identical
+            self._store = (
+                store  # two threads may each create an initializer, but both are identical
+            )
         return store.pull(entry.name, keys, train=False, unknown="initial")
 
 

@@ -1,4 +1,4 @@
-"""The operator `sparsefleet::look_up`, which a graph uses to request rows wherever they are."""
+"""The operator `sparsefleet::look_up`, which a graph calls to request rows."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def _require_torch(version: str = torch.__version__) -> None:
     >>> _require_torch("2.4.1+cpu")
     Traceback (most recent call last):
     ...
-    sparsefleet.errors.ConfigError: exported models need torch >= 2.9, this is 2.4.1+cpu
+    sparsefleet.errors.ConfigError: exported models need torch >= 2.9, found 2.4.1+cpu
     """
     major, minor, *_ = version.split(".")
     if (int(major), int(minor)) < _WANTED:
         wanted = ".".join(map(str, _WANTED))
-        raise ConfigError(f"exported models need torch >= {wanted}, this is {version}")
+        raise ConfigError(f"exported models need torch >= {wanted}, found {version}")
 
 
 _require_torch()  # an older torch fails below with a less helpful error
 
 
 class _RowsAtHand(threading.local):
-    """The tables that this thread looks rows up in, innermost last."""
+    """The tables in which this thread looks up rows; the innermost block is the last entry."""
 
     def __init__(self) -> None:
         self.stack: list[Tables] = []

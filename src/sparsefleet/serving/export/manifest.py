@@ -1,6 +1,7 @@
 """The manifest of an exported model, with its files, schema and tables.
 
-Format: docs/exporting.md. Reading is strict; a missing field or one of the wrong type is an error.
+Format: docs/exporting.md. Reading is strict: a missing field or a field of the wrong type is an
+    error.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
-    """A file in the export, as it was written."""
+    """A file in the export: its size and checksum when written."""
 
     name: str
     bytes: int
@@ -53,7 +54,7 @@ class InitialValues:
     b: float
     seed: int
     row_dtype: RowDtype = field(default="float32", metadata={"optional": True})
-    """How the table stored its rows, which rounds their initial values."""
+    """The format in which the table stored its rows, and to which initial values are rounded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +122,7 @@ class ExportManifest:
     def digest(self) -> str:
         """Return an identifier of this export: 16 hexadecimal digits.
 
-        It is computed from the whole manifest, including the checksums of all files.
+        The identifier is computed from the whole manifest, including the checksums of all files.
         """
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
@@ -144,8 +145,8 @@ class ExportManifest:
     def from_json(cls, text: str, where: str) -> ExportManifest:
         """Parse a manifest.
 
-        Raises CorruptFileError naming `where` and the field, or CheckpointError for a different
-        kind or version.
+        Raises CorruptFileError, which names `where` and the field, or CheckpointError if the
+        manifest is of a different kind or version.
         """
         try:
             content = json.loads(text)
@@ -164,14 +165,16 @@ class ExportManifest:
         return manifest
 
     def _check_names(self, where: str) -> None:
-        """Check that files are next to the manifest and that every file in use is listed."""
+        """Check that file names lie next to the manifest and that every file in use is listed."""
         listed = {entry.name for entry in self.files}
         used = {self.graph, self.parameters, self.golden.file}
         used |= {entry.file for entry in self.tables}
         used |= {step.file for step in self.onnx.steps if step.file is not None}
         for name in listed | used:
             if not name or name.startswith(".") or "/" in name or "\\" in name:
-                raise CorruptFileError(f"{where}: {name!r} is not the name of a file next to it")
+                raise CorruptFileError(
+                    f"{where}: {name!r} is not the name of a file next to the manifest"
+                )
         if used - listed:
             missing = ", ".join(sorted(used - listed))
             raise CorruptFileError(f"{where} lists no size and checksum for {missing}")
@@ -215,7 +218,7 @@ def _read_dataclass(kind: type[Item], value: Any, where: str, path: str) -> Item
     if value.keys() | optional != names:
         missing, more = sorted(names - value.keys()), sorted(value.keys() - names)
         raise CorruptFileError(
-            f"{where}: {path} lacks {missing or 'nothing'} and has {more or 'nothing'} more"
+            f"{where}: {path} has missing fields {missing} and unknown fields {more}"
         )
     hints = get_type_hints(kind)
     read = {name: _read(hints[name], value[name], where, f"{path}.{name}") for name in value}

@@ -65,19 +65,20 @@ def save_inference_model(
     """Write the files that prediction needs, pruned to the targets; return the manifest.
 
     example_inputs: a batch of two or more examples in the form the model takes: a tensor, a tuple
-        of arguments, or a dict of named ones. A pair (values, offsets) is a ragged input.
-    feeds: names of the inputs callers will pass; None means all. A target that needs others is an
-    error.
+        of arguments, or a dict of named arguments. A pair (values, offsets) is a ragged input.
+    feeds: names of the inputs that callers will pass; None means all. A target that needs any other
+        input is an error.
     targets: names of outputs, paths of modules whose output to export, or a function of the model's
         output; None means all outputs.
     store: the store that holds the rows; None means the stores of the model's modules.
-    rows: "float16" and "int8" (with a scale per row) make files 2 and 4 times smaller; the manifest
-        records the error.
+    rows: the storage format. "float16" and "int8" (with a scale per row) make files 2 and 4 times
+        smaller than "float32"; the manifest records the error that they introduce.
     golden: inputs to keep with the model's predictions; None means the example inputs.
-    onnx: also write ONNX files; None means if the extra is installed and the graph allows it.
+    onnx: whether to also write ONNX files; None writes them if the `onnx` extra is installed and
+        the graph can be converted.
     varying: dimensions of an input that change from call to call; (0,) by default.
-    features: the reader that training read from, its format, or its fields. Inputs with a
-        `hash_seed` then also take strings, hashed as in training.
+    features: the reader that training read from, its format, or its fields. If given, inputs
+        with a `hash_seed` also take strings, which are hashed as in training.
 
     The directory keeps the previous export until the new one is complete. Needs memory for 16 bytes
     per row of the largest table, and for a copy of the dense parameters.
@@ -152,7 +153,7 @@ class _TrainedModel:
         self._predict(self.rows.pull_and_note)
 
     def golden_inputs(self, schema: Schema) -> Arrays:
-        """Return the golden inputs that are in the schema, by graph name."""
+        """Return the golden inputs that the schema lists, by graph name."""
         tensors = {item.name: item.tensors for item in self._examples.items}
         return {
             name: _array(name, tensor)
@@ -204,7 +205,7 @@ def _write(
     if row_format == "float32" and not error <= _TOLERANCE:
         raise ExportError(
             f"the graph of {trained.name} does not predict the same values as the model; they "
-            f"differ by {error:.2g}. Does its forward use random numbers, or change state?"
+            f"differ by {error:.2g}. Does the model's forward use random numbers, or change state?"
         )
     file = write_golden(pending, golden)
     return ExportManifest(
@@ -252,7 +253,7 @@ def _write_tables(
     row_format: RowFormat,
     golden: GoldenRows,
 ) -> tuple[ExportedTable, ...]:
-    """Write the existing rows, only admitted ones, without optimizer state."""
+    """Write all admitted rows, without optimizer state."""
     entries = []
     for index, (name, (spec, store)) in enumerate(tables.items()):
         path, num_rows, error = write_rows(

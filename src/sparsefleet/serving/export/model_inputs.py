@@ -40,7 +40,8 @@ class ModelInputs:
     """Flattened example inputs, given as a tensor, a tuple or list of arguments, or a dict.
 
     Arguments may be nested tuples, lists and dicts. A pair of 1-D tensors whose second holds
-    offsets is one ragged input. Values that are not tensors stay the same in every call.
+    offsets is one ragged input. Values that are not tensors are constants, the
+    same in every call.
 
     >>> model = nn.Bilinear(2, 3, 1)
     >>> inputs = ModelInputs(model, (torch.zeros(4, 2), torch.zeros(4, 3)))
@@ -74,15 +75,13 @@ class ModelInputs:
         return [tensor for item in self.items for tensor in item.tensors]
 
     def call(self, model: nn.Module, tensors: Sequence[Tensor]) -> Any:
-        """Call the model with these tensors, arranged like the example."""
+        """Call the model with these tensors, arranged in the same structure as the example."""
         left = iter(tensors)
         named = {name: _fill(part, left) for name, part in self._template.items()}
         return model(**named) if self._by_name else model(*named.values())
 
     def _take(self, name: str, value: Any) -> Any:
-        """Return `value` with its tensors replaced by placeholders; add the tensors to the
-        items.
-        """
+        """Return `value` with placeholders instead of tensors; add the tensors to the items."""
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(np.array(value))
         if isinstance(value, Tensor):
@@ -101,7 +100,7 @@ class ModelInputs:
 
 
 def _argument_names(model: nn.Module, count: int) -> list[str]:
-    """Return the names of `forward`'s parameters, numbering those in `*arguments`."""
+    """Return the names of `forward`'s parameters, with numbers for those in `*arguments`."""
     names = []
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -111,7 +110,7 @@ def _argument_names(model: nn.Module, count: int) -> list[str]:
     if len(names) < count:
         raise ConfigError(
             f"{type(model).__name__}.forward takes {len(names)} inputs ({', '.join(names)}), but "
-            f"the example has {count}; a batch with labels has one too many"
+            f"the example has {count}; if the batch includes labels, leave them out"
         )
     return names[:count]
 
@@ -133,12 +132,12 @@ def _check_batch(items: list[ModelInput]) -> None:
         if tensor.dim() and len(tensor) < 2:
             raise ConfigError(
                 f"example input '{item.name}' has {len(tensor)} examples, expected at least 2, "
-                "because the batch dimension cannot be determined with fewer"
+                "because fewer do not show which dimension is the batch"
             )
 
 
 def _like(nest: Any, parts: list[Any]) -> Any:
-    """Return the parts in a tuple, named tuple or list of the same type as `nest`."""
+    """Return the parts in a container of the same type as `nest`: a tuple, named tuple or list."""
     return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
 
 

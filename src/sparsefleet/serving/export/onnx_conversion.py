@@ -1,8 +1,8 @@
 """Convert a recorded graph to ONNX, split at its lookups.
 
 ONNX has no operator for rows stored elsewhere. The graph is therefore translated with lookups as
-custom operators and then split there: ids are outputs of the part before a lookup, and rows are
-inputs of the part after it. Ids that are model inputs need no part.
+custom operators and then split at them: ids are outputs of the part before a lookup, and rows are
+inputs of the part after it. If the ids are model inputs, no part before the lookup is needed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def require_onnx() -> None:
-    """Raise ConfigError, naming the extra, unless everything needed for conversion is installed."""
+    """Raise ConfigError, which names the extra to install, unless conversion is possible."""
     try:
         import onnx
         import onnxruntime
         import onnxscript
     except ImportError as error:
         raise ConfigError(
-            f"ONNX is not installed ({error}); run pip install sparsefleet[onnx]"
+            f"ONNX is not installed ({error}); run `pip install sparsefleet[onnx]`"
         ) from error
     del onnx, onnxruntime, onnxscript
 
@@ -75,7 +75,7 @@ def _convert_to_onnx(recorded: RecordedGraph, schema: Schema) -> _OnnxCut:
 
 
 def _translation() -> Any:
-    """Return the translation of a lookup into an operator in our own domain."""
+    """Return a function that translates a lookup into an operator of our own ONNX domain."""
     import onnxscript
     from onnx.defs import OpSchema
 
@@ -103,7 +103,7 @@ def _translation() -> Any:
 
 
 def _forget_sources(model: onnx.ModelProto) -> None:
-    """Remove metadata about the location of the model's source."""
+    """Remove metadata that says where the model's source code is."""
     for part in [model, model.graph, *model.graph.node, *model.graph.value_info]:
         del part.metadata_props[:]
 
@@ -116,7 +116,7 @@ def _first_cause(error: BaseException) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence the exporter's messages about torchvision and its own deprecations."""
+    """Silence the exporter's messages about torchvision and about its own deprecations."""
     levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
     try:
         for name in levels:
@@ -148,7 +148,7 @@ class _OnnxLookup(NamedTuple):
 
 
 class _OnnxCut:
-    """The steps of a prediction, which are parts and lookups, each after its dependencies.
+    """The steps of a prediction: parts and lookups, each after the steps it depends on.
 
     A lookup runs as soon as its ids are available. The last step is the part that computes the
     outputs of the model.
@@ -177,8 +177,8 @@ class _OnnxCut:
             self.steps.append(self._part(outputs))
 
     def _needed(self, names: Iterable[str]) -> tuple[set[int], set[str]]:
-        """Return the indices of nodes that lead to these arrays, and the arrays that the nodes
-        start from.
+        """Return the nodes that compute these arrays, by index, and the arrays that the nodes start
+        from.
         """
         waiting, nodes, sources = list(names), set[int](), set[str]()
         while waiting:
@@ -192,7 +192,7 @@ class _OnnxCut:
         return nodes, sources
 
     def _rows_before(self, name: str) -> set[str]:
-        """Return the rows that an array depends on."""
+        """Return the lookup results that an array depends on."""
         nodes, sources = self._needed([name])
         within = {output for at in nodes for output in self._nodes[at].output}
         return (sources | within) & self._lookups.keys()
@@ -240,7 +240,7 @@ def _lookup(node: onnx.NodeProto) -> _OnnxLookup:
 
 _log = logging.getLogger("sparsefleet.serving.export")
 
-# Engines sum in different orders.
+# Engines add numbers in different orders.
 _TOLERANCE = 1e-5
 
 
@@ -255,10 +255,11 @@ def write_onnx(
     """Write the graph as ONNX parts and run them on golden inputs.
 
     golden: examples whose targets are the torch graph's predictions with the same rows.
-    wanted: True raises failures; None reports them in the entry; False writes no files.
+    wanted: if True, failures are raised; if None, they are recorded in the entry; if False, no
+        files are written.
     """
     if wanted is False:
-        return OnnxEntry(steps=(), missing="it was exported with onnx=False")
+        return OnnxEntry(steps=(), missing="the model was exported with onnx=False")
     try:
         require_onnx()
         steps = _write_steps(pending, _convert_to_onnx(recorded, schema))

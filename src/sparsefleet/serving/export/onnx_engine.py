@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 TARGET_PREFIX = "target."
-"""Prefix for output names, which could otherwise clash with input names."""
+"""Prefix of output names, so that they do not clash with input names."""
 
 
 def is_installed() -> bool:
@@ -48,7 +48,9 @@ class OnnxEngine:
         threads: int | None = None,
     ) -> None:
         if not is_installed():
-            raise ConfigError("engine='onnx' needs ONNX Runtime; run pip install sparsefleet[onnx]")
+            raise ConfigError(
+                "engine='onnx' needs ONNX Runtime; run `pip install sparsefleet[onnx]`"
+            )
         self._schema = schema
         parts = [(s, None if s.file is None else OnnxFile(directory / s.file)) for s in steps]
         self._steps = [(s, p and p.session(threads)) for s, p in parts]
@@ -58,14 +60,14 @@ class OnnxEngine:
     def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> OnnxEngine:
         """Return an engine with different parameters and buffers, keyed by their model names.
 
-        Raises CheckpointMismatchError unless they match the graph.
+        Raises CheckpointMismatchError unless the tensors match the graph.
         """
         held = [name for part in self._parts if part is not None for name in part.parameters()]
         folded = sorted(arrays.keys() - set(held))
         if folded:
             raise CheckpointMismatchError(
                 f"the ONNX files do not contain '{folded[0]}' as a separate tensor, so it cannot "
-                "be updated there; serve with engine='torch'"
+                "be updated with ONNX; serve with engine='torch'"
             )
         made = copy.copy(self)
         made._steps = [
@@ -81,7 +83,7 @@ class OnnxEngine:
             if 0 in array.shape[1:]:
                 raise FeedError(
                     f"input '{name}' has the shape {list(array.shape)}; ONNX Runtime cannot "
-                    "compute examples without values; use engine='torch', or pad them"
+                    "handle examples without values; use engine='torch', or pad the examples"
                 )
         if not _is_empty(self._schema, arrays):
             return self._run(arrays, tables)
@@ -115,7 +117,7 @@ _BATCH = "batch"
 
 
 def _is_empty(schema: Schema, arrays: Arrays) -> bool:
-    """Return whether the batch is empty and the shape of every target shows it."""
+    """Return whether the batch is empty, provided that every target has a batch dimension."""
     return all(_BATCH in target.shape for target in schema.targets) and any(
         isinstance(wanted, str) and base_of(wanted, size) == (_BATCH, 0)
         for name, shape in _shapes(schema)
@@ -124,7 +126,7 @@ def _is_empty(schema: Schema, arrays: Arrays) -> bool:
 
 
 def _one_example(schema: Schema, arrays: Arrays) -> Arrays:
-    """Return all-zero inputs for a batch of one, to stand in for an empty batch."""
+    """Return all-zero inputs for a batch of one example, as a substitute for an empty batch."""
     made: Arrays = {}
     for name, shape in _shapes(schema):
         array = arrays[name]
@@ -137,7 +139,7 @@ def _one_example(schema: Schema, arrays: Arrays) -> Arrays:
 
 
 def _without_examples(schema: Schema, targets: Arrays) -> Arrays:
-    """Cut the targets of a batch of one down to an empty batch's."""
+    """Cut the targets of a one-example batch down to the shapes for an empty batch."""
     return {
         target.name: targets[target.name][
             tuple(slice(0 if size == _BATCH else None) for size in target.shape)
@@ -147,7 +149,7 @@ def _without_examples(schema: Schema, targets: Arrays) -> Arrays:
 
 
 def _shapes(schema: Schema) -> Iterator[tuple[str, Shape]]:
-    """Yield the graph's arrays with their expected shapes."""
+    """Yield the arrays of the graph with their expected shapes."""
     for item in schema.inputs:
         shapes = (item.shape,) if item.offsets is None else (item.shape, item.offsets)
         yield from zip(item.arrays, shapes, strict=True)

@@ -16,9 +16,10 @@ __all__ = ["BadOnnxError", "OnnxFile", "onnx_errors", "require_own_tensors"]
 
 
 class OnnxFile:
-    """A graph read into memory; its file may be deleted afterwards. Thread-safe.
+    """A graph read into memory. The file may be deleted afterwards. Thread-safe.
 
-    Raises CorruptFileError for a graph with tensors in other files, which could be any file.
+    Raises CorruptFileError if the graph refers to tensors in other files, because a graph could
+    name any file on the machine.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,8 +38,8 @@ class OnnxFile:
                 import onnx
             except ImportError as error:
                 raise ConfigError(
-                    f"updating a model in ONNX needs {error.name}; run pip install "
-                    "sparsefleet[onnx]"
+                    f"updating an ONNX model requires the {error.name} package; run `pip install "
+                    "sparsefleet[onnx]`"
                 ) from error
             held = onnx.load_from_string(self._raw).graph.initializer
             self._parameters = {
@@ -51,7 +52,7 @@ class OnnxFile:
     def session(
         self, threads: int | None, arrays: Mapping[str, NDArray[Any]] | None = None
     ) -> Session:
-        """Create a session for the graph, with these parameters instead of its own."""
+        """Create a session for the graph, with these parameters in place of the stored ones."""
         wanted = {} if arrays is None else self.parameters()
         require_same_shapes(wanted, arrays or {})
         return Session(

@@ -26,12 +26,12 @@ class RowSource(Protocol):
     ) -> Floats:
         """Return the rows for ids of any shape: float32[*ids.shape, D].
 
-        Padding reads as zeros; an id without a row reads as zeros or as its initial row.
-        Raises StoreUnavailableError if rows are unavailable; never returns zeros instead.
+        A padding id yields zeros; an id without a row yields zeros or its initial row, depending on
+        the lookup. If rows are unavailable, raises StoreUnavailableError rather than return zeros.
         """
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return which keys, uint64[N], have a row, as bool[N]. Raises like `look_up`."""
+        """Return whether each key has a row, bool[N]. Raises the same errors as `look_up`."""
 
 
 Tables = Mapping[str, RowSource]
@@ -49,7 +49,11 @@ def require_same_shapes(
     for name, shape in wanted.items():
         array = found.get(name)
         if array is None or array.shape != shape:
-            there = "none with that name" if array is None else f"one of shape {list(array.shape)}"
+            there = (
+                "no parameter with that name"
+                if array is None
+                else f"one of shape {list(array.shape)}"
+            )
             raise CheckpointMismatchError(
                 f"dense parameters belong to a different model: expected '{name}' of shape "
                 f"{list(shape)}, found {there}"

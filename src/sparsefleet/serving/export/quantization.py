@@ -1,6 +1,6 @@
-"""Storage formats for row values in an exported model, and their error.
+"""Storage formats for row values in an exported model, and the errors that they introduce.
 
-Letters: N rows, D row width.
+Letters: N is the number of rows, D the row width.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class EncodedRows(NamedTuple):
     """Rows in their storage format."""
 
     values: NDArray[np.generic]
-    """[N, D] in the format's type"""
+    """[N, D], with the dtype of the storage format"""
     scales: Floats | None
-    """float32[N], the factors for int8 values; None for other formats"""
+    """float32[N], the factor for each row's int8 values; None for other formats"""
 
     def take(self, places: slice | NDArray[np.int64]) -> EncodedRows:
         """Return the rows at these positions."""
@@ -53,7 +53,7 @@ class QuantizationError:
 
     @property
     def mean(self) -> float:
-        """Return the mean to nine digits, which do not depend on the order of the rows."""
+        """Return the mean error to nine digits, so that the order of rows does not matter."""
         return float(f"{self._sum / self._count:.9g}") if self._count else 0.0
 
     def add(self, values: Floats, read: Floats) -> None:
@@ -66,7 +66,7 @@ class QuantizationError:
 
 
 def check_format(rows: object) -> RowFormat:
-    """Return `rows` if it is a valid format."""
+    """Return `rows` if it names a valid format; otherwise raise ConfigError."""
     if rows not in get_args(RowFormat):
         wanted = ", ".join(map(repr, get_args(RowFormat)))
         raise ConfigError(f"rows must be one of {wanted}, got {rows!r}")
@@ -76,8 +76,8 @@ def check_format(rows: object) -> RowFormat:
 def encode_rows(table: str, keys: Keys, values: Floats, row_format: RowFormat) -> EncodedRows:
     """Encode rows, float32[N, D]; `table` and `keys` (uint64[N]) are for error messages.
 
-    int8: each row has a scale, its largest absolute value divided by 127. Raises an error for rows
-    that a narrower format cannot represent.
+    For int8, each row has a scale: its largest absolute value divided by 127. Raises an error for
+    rows that a narrower format cannot represent.
 
     >>> encode_rows("ads", np.array([7], np.uint64), np.array([[0.5, -1.0]], np.float32), "int8")
     EncodedRows(values=array([[  64, -127]], dtype=int8), scales=array([0.00787402], dtype=float32))

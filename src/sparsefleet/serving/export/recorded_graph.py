@@ -28,10 +28,10 @@ Varying = Mapping[str, Sequence[int]]
 
 
 class RecordedGraph:
-    """A program with its ordered inputs and its targets, each with placeholder tensors.
+    """A program with its ordered inputs and targets, each with a placeholder tensor.
 
-    Placeholders have dtypes and shapes. Varying sizes are symbols, which are equal where sizes must
-    be equal.
+    Placeholders have dtypes and shapes. A varying size is a symbol; sizes that must be equal share
+    the same symbol.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ def record(
     feeds: Sequence[str] | None,
     varying: Varying | None,
 ) -> RecordedGraph:
-    """Record `model`, which must be in evaluation mode, and prune it.
+    """Record `model`, which must be in evaluation mode, and prune the graph.
 
     feeds: the inputs that callers will pass; a target that needs any other input is an error.
     varying: dimensions of an input whose size may differ between calls; (0,) by default.
@@ -114,7 +114,7 @@ def _export(
         raise ExportError(
             f"{name} cannot be recorded as a graph. Usual causes are Python code that depends on "
             "tensor values, or an input whose first dimension is not the batch (declare it with "
-            f"varying={{'its name': ()}}). torch.export says: {str(error)[:_MESSAGE_LETTERS]}"
+            f"varying={{'input_name': ()}}). torch.export says: {str(error)[:_MESSAGE_LETTERS]}"
         ) from error
 
 
@@ -127,7 +127,7 @@ _FIXED_SIZE = re.compile(
 def _fixed_size(
     model: str, items: Sequence[ModelInput], place: int, dimension: int, size: int
 ) -> str:
-    """Explain that the model turned a varying size into a number."""
+    """Return an error that explains that the model turned a varying size into a constant."""
     names = [item.name for item in items for _ in item.tensors]
     name = names[place] if place < len(names) else "an input"
     return (
@@ -139,9 +139,9 @@ def _fixed_size(
 
 
 def _stand_ins(item: ModelInput) -> tuple[Tensor, ...]:
-    """Return tensors to record with; only their shapes matter.
+    """Return the tensors to record with. Only their shapes matter.
 
-    Torch treats sizes of 0 and 1 as fixed, and ragged values may have them by chance.
+    Torch treats sizes of 0 and 1 as fixed, and ragged values may have such a size by chance.
     """
     first, *rest = item.tensors
     if item.is_ragged and len(first) < 2:
@@ -187,7 +187,7 @@ class Pruning:
         ]
 
     def check_feeds(self, feeds: Sequence[str] | None) -> None:
-        """Check that every target needs an input, and only inputs that are in the feeds."""
+        """Check that every target depends on some input, and only on inputs in the feeds."""
         names = [item.name for item, _ in self._inputs]
         fed = names if feeds is None else _fed(names, [feeds] if isinstance(feeds, str) else feeds)
         for target, node in self._targets:
@@ -197,13 +197,13 @@ class Pruning:
             if missing:
                 raise ConfigError(
                     f"target '{target}' needs {', '.join(missing)}, which the feeds "
-                    f"({', '.join(feeds or ())}) lack; feed them, or choose a different target"
+                    f"({', '.join(feeds or ())}) lack; feed these inputs, or choose another target"
                 )
             if not wanted:
                 raise ConfigError(f"target '{target}' depends on no input of the model")
 
     def needed_part(self) -> fx.GraphModule:
-        """Return the module without inputs, parameters, lookups and checks that no target needs."""
+        """Return the module, reduced to the parts that targets need."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         used = [item for item, _ in self.used_inputs]
@@ -220,7 +220,7 @@ class Pruning:
         return fx.GraphModule(self._whole, graph)
 
     def _ask_needed_inputs_for_sizes(self) -> None:
-        """Read sizes from inputs that are needed anyway, not from arbitrary inputs."""
+        """Read sizes from inputs that are needed anyway rather than from arbitrary inputs."""
         needed = _needed_nodes(self._output, through_sizes=False)
         owners: dict[str, tuple[fx.Node, int]] = {}
         for _, nodes in self._inputs:
@@ -240,7 +240,7 @@ def _is_size_of_input(node: fx.Node) -> bool:
 def _needed_nodes(root: fx.Node, *, through_sizes: bool = True) -> set[fx.Node]:
     """Return `root` and all nodes it depends on.
 
-    Without `through_sizes`, inputs used only for their size do not count.
+    Without `through_sizes`, inputs that are used only for their size are left out.
     """
     waiting = [root]
     needed = set(waiting)
@@ -260,7 +260,7 @@ def _fed(names: Sequence[str], feeds: Sequence[str]) -> list[str]:
     for feed in feeds:
         if not any(feed in (name, name.split(".")[0]) for name in names):
             raise ConfigError(
-                f"feed '{feed}' is not an input of the model; it has {', '.join(names)}"
+                f"feed '{feed}' is not an input of the model; its inputs are {', '.join(names)}"
             )
     return [name for name in names if name in feeds or name.split(".")[0] in feeds]
 
@@ -309,7 +309,7 @@ class _DimensionNames:
         )
 
     def offsets(self, value: Tensor, owner: str) -> Shape:
-        """Return the shape of offsets: one per example, or one more, as in the example batch."""
+        """Return the shape of offsets: as in the example batch, one per example or one more."""
         size: Any = value.shape[0]
         varies = not isinstance(size, int)
         if varies and self._batch_size is not None:

@@ -1,6 +1,6 @@
-"""Files of rows, which are written sorted by key and memory-mapped for lookups.
+"""Row files, which are sorted by key and memory-mapped for lookups.
 
-Letters: N rows, D row width.
+Letters: N is the number of rows, D the row width.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["RowFile", "open_tables", "row_schema", "write_rows"]
 
 
 class RowFile(KeyedRows):
-    """The rows of one table. Opening it reads no rows; a lookup reads those it needs.
+    """The rows of one table. Opening the file reads no rows; a lookup reads only the rows it needs.
 
     Thread-safe.
     """
@@ -83,7 +83,7 @@ def open_tables(directory: Path, entries: Iterable[ExportedTable]) -> dict[str, 
 
 def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
     """Return keys, flat values and, for int8, scales as views of the mapped file."""
-    import pyarrow as pa  # imported here so that only opening an export costs 40 MB
+    import pyarrow as pa  # imported here because it takes 40 MB, needed only to open an export
 
     try:
         wanted = row_schema(entry.name, entry.dim, entry.format)
@@ -125,7 +125,8 @@ def write_rows(
     dim: int,
     row_format: RowFormat,
 ) -> tuple[Path, int, QuantizationError]:
-    """Write the rows of `chunks` sorted by key; return the file, row count and format error.
+    """Write the rows of `chunks` sorted by key; return the file name, the row count and the format
+    error.
 
     The file is an Arrow IPC file with one uncompressed record batch; see docs/exporting.md.
     """
@@ -195,7 +196,7 @@ def _write_file(
 
     keys = files[0].read(np.dtype(np.uint64), 1).reshape(-1)
     if len(keys) > 1 and not bool((keys[1:] > keys[:-1]).all()):
-        raise InternalError(f"{path}: the store returned a key twice")
+        raise InternalError(f"{path}: expected each key once, but the store returned a key twice")
     values = pa.FixedSizeListArray.from_arrays(
         pa.array(files[1].read(dtype, dim).reshape(-1)), type=schema.field("values").type
     )

@@ -41,9 +41,7 @@ class InputSchema:
     """
 
     name: str
-    """The parameter of the model's `forward`, or the key in its dict; dots separate nested
-    names.
-    """
+    """The name of a parameter of `forward`, or a key in its dict; dots separate nested names."""
 
     dtype: str
     """NumPy name of the dtype."""
@@ -60,12 +58,12 @@ class InputSchema:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether there is one more offset than examples, which is the number of values."""
+        """Return whether offsets have an extra last entry, the number of values."""
         return self.offsets == ("batch + 1",)
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Return the graph names of its arrays: one name, or one each for values and offsets."""
+        """Return the graph names of the input's arrays: one name, or two for values and offsets."""
         return (f"{self.name}.values", f"{self.name}.offsets") if self.is_ragged else (self.name,)
 
     def __str__(self) -> str:
@@ -93,13 +91,13 @@ class LookupSchema:
 
     table: str
     ids: str | None
-    """The input array that holds the ids; None if they are computed from inputs."""
+    """The input array that holds the ids, or None if the model computes the ids from its inputs."""
 
     padding_id: int | None
-    """The id that has no row and reads as zeros."""
+    """The padding id, which has no row and yields zeros."""
 
     unknown: Literal["zeros", "initial"]
-    """How ids without a row are read."""
+    """What an id without a row yields: zeros or its initial row."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -109,7 +107,7 @@ def _positions(vocabulary: tuple[str, ...]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HashedInput:
-    """How strings become the ids of an input, exactly as the reader hashed them in training."""
+    """How the strings of an input become ids; the reader in training used the same hash."""
 
     input: str
     """The name of the input."""
@@ -118,19 +116,19 @@ class HashedInput:
     """A string's id is `data.hash64(string, seed)`."""
 
     seed_per_column: bool
-    """Whether value i of an example is hashed with `seed + i`, as when the reader read several
+    """Whether value i of an example is hashed with `seed + i`; true if the reader read several
     columns.
     """
 
     missing: int | None
-    """The id that stands for a missing value; with None, a missing value is an error."""
+    """The id that stands for a missing value. If None, a missing value is an error."""
 
     separator: str
-    """Separates several values in one CSV cell; "" means spaces."""
+    """The separator between several values in one CSV cell; "" means spaces."""
 
     vocabulary: tuple[str, ...] = field(default=(), metadata={"optional": True})
-    """All known strings. String i, from 0, has the id i + 1, any other has 0; if empty, all are
-    hashed.
+    """All known strings. The string at index i has the id i + 1, and any other string has the id 0.
+    If empty, all strings are hashed.
     """
 
     def id_of(self, text: str, place: int) -> int:
@@ -142,7 +140,7 @@ class HashedInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingInput:
-    """The replacement for missing values of an input that takes only numbers, as in the reader."""
+    """The reader's replacement for missing values of an input that takes only numbers."""
 
     input: str
     """The name of the input."""
@@ -153,7 +151,7 @@ class MissingInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schema:
-    """All inputs, targets and lookups, in the order of positional inputs."""
+    """A model's inputs, in the order of positional arguments, and its targets and lookups."""
 
     inputs: tuple[InputSchema, ...]
     targets: tuple[TargetSchema, ...]
@@ -165,11 +163,11 @@ class Schema:
     """Numeric inputs that may have missing values."""
 
     def hashing(self, name: str) -> HashedInput | None:
-        """Return how an input's strings are hashed, or None if it takes only numbers."""
+        """Return how an input's strings are hashed, or None if the input takes only numbers."""
         return next((item for item in self.hashed if item.input == name), None)
 
     def filling(self, name: str) -> int | float | None:
-        """Return the replacement for an input's missing numbers, or None if they are an error."""
+        """Return the replacement for an input's missing numbers, or None if it must have all."""
         return next((item.value for item in self.filled if item.input == name), None)
 
     def takes_null(self, name: str) -> bool:
@@ -179,5 +177,5 @@ class Schema:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return the distinct names of positional inputs: the part before the first dot."""
+        """Return the distinct names of positional inputs; a name ends at the first dot."""
         return tuple(dict.fromkeys(item.name.split(".")[0] for item in self.inputs))

@@ -1,8 +1,8 @@
 """Size formulas in a graph, such as "Add(Symbol('s0', integer=True), Integer(1))".
 
-Torch evaluates their text as Python. Here the text is rewritten from a syntax tree that contains
-only known parts: numbers, symbols, arithmetic and functions of sizes. Formulas that would take long
-to evaluate, such as towers of powers, are rejected too.
+Torch evaluates the text of a formula as Python. This module therefore rewrites the text from a
+syntax tree that contains only known parts: numbers, symbols, arithmetic and functions of sizes.
+Formulas that would take long to evaluate, such as towers of powers, are rejected too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUNCTIONS = {
     *("RoundDecimal", "RoundToInt", "ToFloat", "TruncToFloat", "TruncToInt", "Where"),
 }
 _POWERS = {"Pow": 8, "PowByNatural": 8, "FloatPow": 8, "LShift": 62, "RShift": 62}
-"""Functions whose second argument is a number, with its largest allowed value."""
+"""Functions whose second argument is a number, and the largest allowed value of that number."""
 
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "Add",
@@ -51,7 +51,7 @@ class BadFormulaError(ValueError):
 
 
 class _Cost(NamedTuple):
-    """An upper bound on a formula: its terms after expansion, and the bits of its numbers."""
+    """Upper bounds for a formula: number of terms after expansion, and bits per number."""
 
     terms: int
     bits: int
@@ -126,7 +126,7 @@ def _is_float(values: list[object], settings: dict[str | None, object]) -> bool:
 
 
 def _constant(node: ast.expr) -> object:
-    """Return the value of a literal, signed or not, or None for anything else."""
+    """Return the value of a literal with an optional sign, or None for anything else."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _constant(node.operand)
         return -value if isinstance(value, (int, float)) else None

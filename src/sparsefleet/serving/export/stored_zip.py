@@ -2,7 +2,8 @@
 
 Two programs that read the same zip file may disagree about its content: one trusts the directory at
 the end, the other the offset in the end record; one takes the first of two entries with the same
-name, the other the last. An archive that allows this is rejected. Entries must follow one another
+name, the other the last. An archive that leaves room for such
+disagreement is rejected. Entries must follow one another
 from the first byte, without gaps, overlaps or duplicate names, and the local headers must match the
 directory.
 
@@ -46,7 +47,7 @@ class BadZipError(ValueError):
 
 
 class _Entry(NamedTuple):
-    """The directory's record of an entry; `data` is the file offset of its content."""
+    """The directory's record of an entry. `data` is the file offset of the entry's content."""
 
     name: str
     flags: int
@@ -82,9 +83,7 @@ class StoredZip:
         return b"".join(self.chunks(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of an entry in chunks; raise after the last if the checksum is
-        wrong.
-        """
+        """Yield an entry's content in chunks. After the last, raise if the checksum is wrong."""
         entry = self._entries[name]
         crc = 0
         for at in range(0, entry.size, _CHUNK_BYTES):
@@ -98,7 +97,7 @@ class StoredZip:
         self._file.seek(offset)
         found = self._file.read(size)
         if len(found) != size:
-            raise BadZipError(f"it ends before byte {offset + size:,}, where more was expected")
+            raise BadZipError(f"it ends before byte {offset + size:,}, but more data was expected")
         return found
 
     def _read_directory(self) -> tuple[int, list[_Entry]]:
@@ -126,7 +125,7 @@ class StoredZip:
         return start, sorted(entries, key=lambda entry: entry.header)
 
     def _read_end64(self, end: int, count: int, size: int, start: int) -> tuple[int, int, int, int]:
-        """Return the fields of the 64-bit end record, if there is one."""
+        """Return the fields of the zip64 end record, or None if there is none."""
         locator = end - _END64_LOCATOR.size
         raw = self._at(locator, _END64_LOCATOR.size) if locator >= 0 else b""
         if not raw.startswith(b"PK\6\7"):
@@ -135,7 +134,7 @@ class StoredZip:
             return end, count, size, start
         _, disk, offset, disks = _END64_LOCATOR.unpack(raw)
         if disk or disks != 1 or offset != locator - _END64.size or offset < 0:
-            raise BadZipError("its zip64 end record is not where it was expected")
+            raise BadZipError("its zip64 end record is not at the expected position")
         found = _END64.unpack(self._at(offset, _END64.size))
         mark, length, _, _, disk, first_disk, here, count64, size64, start64 = found
         if mark != b"PK\6\6" or length != _END64.size - 12 or disk or first_disk or here != count64:
@@ -149,9 +148,7 @@ class StoredZip:
         return offset, count64, size64, start64
 
     def _located(self, directory: int, entries: list[_Entry]) -> Iterator[_Entry]:
-        """Yield the entries with their data offsets; check that they fill the file to the
-        directory.
-        """
+        """Yield the entries with data offsets; check that they fill the file to the directory."""
         names: set[str] = set()
         expected = 0
         starts = [entry.header for entry in entries] + [directory]
@@ -192,7 +189,7 @@ class StoredZip:
         return data
 
     def _check_end(self, entry: _Entry, data_end: int, end: int) -> None:
-        """Check that the next entry follows directly, or after the data descriptor in the flags."""
+        """Check that the next entry follows directly, or after a data descriptor if flagged."""
         if not entry.flags & _HAS_DESCRIPTOR:
             wanted: tuple[bytes, ...] = (b"",)
         else:
@@ -262,7 +259,7 @@ def _widened(name: str, extra: bytes, fields: list[int]) -> list[int]:
 
 
 class ZipWriter:
-    """Writes a plain archive like torch: uncompressed entries with aligned data."""
+    """Writes a plain archive in torch's layout: uncompressed entries with aligned data."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -280,7 +277,7 @@ class ZipWriter:
         self._archive.close()
 
     def write(self, name: str, size: int, chunks: Iterator[bytes]) -> None:
-        """Add an entry of `size` bytes whose content arrives in chunks."""
+        """Add an entry of `size` bytes, whose content is given in chunks."""
         entry = zipfile.ZipInfo(name)
         entry.file_size = size
         data = self._stream.tell() + _LOCAL.size + len(name.encode()) + 4

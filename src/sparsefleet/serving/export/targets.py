@@ -17,10 +17,11 @@ TargetsLike = str | Sequence[str] | Callable[[Any], Any] | None
 
 
 class Targets:
-    """Selects targets from a call of the model.
+    """Selects the targets of a model when the model is called.
 
     None selects all outputs. A name selects the output with that name, or else the output of the
-    submodule at that path. A function selects its result for the model's output.
+    submodule at that path. If `wanted` is a function, the targets are its result for the
+    model's output.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
@@ -45,7 +46,7 @@ class Targets:
         }
 
     def run(self, call: Callable[[], Any]) -> dict[str, Tensor]:
-        """Run `call`, which calls the model once, and return its targets."""
+        """Run `call`, which calls the model once, and return the targets by name."""
         seen: dict[str, Any] = {}
         with _watching(self._modules, seen):
             output = call()
@@ -78,7 +79,7 @@ class Targets:
 def named_outputs(output: Any) -> dict[str, Tensor]:
     """Return outputs by name: dict keys, named tuple fields, or "0", "1", ...
 
-    A single tensor is "output".
+    A single tensor has the name "output".
     """
     if isinstance(output, Tensor):
         return {"output": output}

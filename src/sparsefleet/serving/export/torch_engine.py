@@ -50,7 +50,7 @@ class TorchEngine:
     def with_dense(self, arrays: Mapping[str, NDArray[Any]]) -> TorchEngine:
         """Return an engine with different parameters and buffers, keyed by their model names.
 
-        Raises CheckpointMismatchError unless they match the graph.
+        Raises CheckpointMismatchError unless the tensors match the graph.
         """
         own = {name.removeprefix(MODEL_PREFIX): t for name, t in self._graph.state_dict().items()}
         require_same_shapes({name: tuple(t.shape) for name, t in own.items()}, arrays)
@@ -64,7 +64,7 @@ class TorchEngine:
         return TorchEngine(fx.GraphModule(attributes, self._graph.graph), self._schema)
 
     def predict(self, arrays: Arrays, tables: Tables) -> Arrays:
-        """Return the targets as arrays for input arrays; see `run`."""
+        """Return the targets for input arrays, as arrays. Otherwise the same as `run`."""
         tensors = {name: torch.from_numpy(_writable(array)) for name, array in arrays.items()}
         try:
             found = self.run(tensors, tables)
@@ -79,7 +79,7 @@ def _writable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class InferenceModel(nn.Module):
-    """A module that only predicts, called with the same arguments as the original model.
+    """A module for predictions only, called with the same arguments as the original model.
 
     Returns the target, or a dict of targets by name if there are several. Thread-safe.
     """
@@ -94,11 +94,13 @@ class InferenceModel(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor | dict[str, Tensor]:
-        """Predict from positional or named inputs, omitting inputs that no target needs."""
+        """Predict from positional or named inputs, without the inputs that no target needs."""
         schema = self.manifest.schema
         both = sorted(set(schema.places[: len(inputs)]) & named.keys())
         if both:
-            raise FeedError(f"{', '.join(both)} was given both by position and by name")
+            raise FeedError(
+                f"{', '.join(both)} was given both as a positional and as a named input"
+            )
         if len(inputs) > len(schema.places):
             wanted = f"{len(schema.places)}: {', '.join(schema.places)}"
             raise FeedError(f"got {len(inputs)} positional inputs, expected {wanted}")
@@ -116,7 +118,7 @@ class InferenceModel(nn.Module):
 def load_inference_model(
     directory: str | os.PathLike[str], *, verify: Verify = True
 ) -> InferenceModel:
-    """Load a model written by `save_inference_model`; its rows stay in their files.
+    """Load a model written by `save_inference_model`. Rows stay in their files.
 
     verify: see `sparsefleet.Predictor`.
 

@@ -1,4 +1,4 @@
-"""Predictions over HTTP. Needs the extra `serve`."""
+"""Predictions over HTTP. Requires the `serve` extra."""
 
 from sparsefleet.serving.http.app import make_app
 from sparsefleet.serving.http.config import ServeConfig

@@ -2,7 +2,8 @@
 
 The owner of a web page can point the page's own domain name at this service (DNS rebinding). The
 browser then treats the service as part of that site and lets the page's scripts read its answers.
-The Host header of such a request still has the attacker's domain name, so checking it stops them.
+The Host header of such a request still has the attacker's domain name, so checking that header
+stops such pages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparsefleet.serving.http.telemetry import Telemetry
 __all__ = ["AUTHORIZED", "AccessControl", "Hosts"]
 
 AUTHORIZED = "sparsefleet.authorized"
-"""The key in a request's scope for whether it carries the token, or none is needed."""
+"""The key in a request's scope that says whether the request is authorized."""
 
 _LINGER_S = 2.0
 _LIVENESS, _READINESS = "/healthz", "/readyz"
@@ -49,9 +50,9 @@ class AccessControl:
     """ASGI middleware that rejects requests before they reach the app.
 
     With a token, every path requires it except /healthz, which reveals nothing, and /readyz if the
-    settings open it. Pages also accept it as the password of HTTP Basic, so that a browser can ask
-    for it. The API does not, because browsers attach such passwords to other sites' requests as
-    well.
+    settings open it. Pages also accept the token as the password of HTTP Basic, so that a browser
+    can ask for it. The API does not, because browsers also attach such passwords to requests made
+    by other sites.
     """
 
     def __init__(self, app: ASGIApp, admission: Admission, telemetry: Telemetry) -> None:
@@ -75,7 +76,9 @@ class AccessControl:
             await app(scope, answer.receive, answer.send)
         finally:
             route = scope.get("route")
-            path = getattr(route, "path", "other")  # the route, since there must be few labels
+            path = getattr(
+                route, "path", "other"
+            )  # the route rather than the path, to keep the number of labels small
             self._telemetry.answered(path, answer.status, time.monotonic() - begin)
 
     def _why_not(self, scope: Scope) -> Refusal | None:
@@ -100,8 +103,10 @@ class AccessControl:
         return None if scope[AUTHORIZED] else _unauthorized(is_page)
 
     def _is_cross_site(self, headers: dict[bytes, bytes], host: str) -> bool:
-        """Return whether a browser sent this request for another site's page. Browsers send
-        Sec-Fetch-Site only to https and loopback hosts; for others, the Origin header is checked.
+        """Return whether a browser sent this request on behalf of another site's page.
+
+        Browsers send Sec-Fetch-Site only to https and loopback hosts; for other hosts, the Origin
+        header is checked.
         """
         site = headers.get(b"sec-fetch-site")
         if site is not None:
@@ -137,7 +142,7 @@ class _Answer:
     """Passes messages on and records the status.
 
     If the connection were closed while the client is still sending, the client would lose the
-    response. The rest of the body is therefore read and discarded for a while first.
+    response. Therefore the rest of the body is first read and discarded, for a limited time.
     """
 
     def __init__(self, receive: Receive, send: Send, admission: Admission) -> None:
@@ -176,9 +181,10 @@ _REMEMBERED = 256
 class Hosts:
     """Checks Host and Origin headers.
 
-    IP addresses and localhost are always allowed, since DNS cannot redirect them. So are the host
-    that the service is bound to, the name of this machine if it listens on more than loopback, and
-    `names`: a name, `.example.com` for a domain and everything below it, or `*` for any.
+    IP addresses and localhost are always allowed, since DNS cannot redirect them. Also allowed are
+    the host that the service is bound to, the name of this machine if the service listens on more
+    than loopback, and `names`: a name, `.example.com` for a domain and its subdomains, or `*` for
+    any host.
 
     >>> hosts = Hosts("127.0.0.1", [".example.com"])
     >>> [hosts.allow(name) for name in ("localhost:80", "[::1]", "a.example.com", "evil.test")]

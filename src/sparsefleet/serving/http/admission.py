@@ -27,8 +27,8 @@ __all__ = ["Admission", "Place", "RequestMemory", "parse_bytes"]
 class Admission:
     """Counts requests and the memory they need. May only be used by the event loop's thread.
 
-    A request counts once its body is complete, so one that is sent slowly or never finished does
-    not occupy a place. Until then, only the bytes received so far count.
+    A request counts once its body is complete, so a request that is sent slowly or never finished
+    does not use up the limit. Until then, only the bytes received so far count.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -40,7 +40,7 @@ class Admission:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Place]:
-        """Admit one request; reject it with 429 if too many are in progress."""
+        """Admit one request, or reject it with 429 if too many requests are in progress."""
         self.require_room()
         place = Place(self)
         try:
@@ -68,8 +68,9 @@ class Place:
         self.bytes = 0
 
     async def read(self, request: Request) -> bytes:
-        """Return the body and count the request. Enforces the limits on size and time; a body whose
-        Content-Length is too large is rejected before any of it is read.
+        """Return the body and count the request, enforcing the limits on size and time.
+
+        A body whose Content-Length is too large is rejected before any of it is read.
         """
         admission, config = self._admission, self._admission.config
         declared = request.headers.get("content-length", "")
@@ -99,15 +100,17 @@ class Place:
         return b"".join(parts)
 
     def take(self) -> None:
-        """Count the request once; reject it with 429 if there are too many."""
+        """Count the request, at most once; reject it with 429 if there are too many requests."""
         if not self._is_counted:
             self._admission.require_room()
             self._is_counted = True
             self._admission.requests += 1
 
     def hold(self, size: int) -> None:
-        """Count `size` bytes of memory for the request from now on. Rejects it with 413 if that can
-        never fit, and with 429 if it does not fit now."""
+        """Count `size` bytes of memory for the request from now on.
+
+        Rejects the request with 413 if it can never fit, and with 429 if it does not fit now.
+        """
         most = self._admission.config.max_bytes_under_way
         if size > most:
             raise Refusal(
@@ -122,7 +125,7 @@ class Place:
         self._set(size)
 
     def shrink(self, size: int) -> None:
-        """Count at most `size` bytes from now on."""
+        """Count at most `size` bytes for the request from now on."""
         self._set(min(size, self.bytes))
 
     def free(self) -> None:
@@ -165,8 +168,8 @@ class Place:
 _PARSED_JSON, _PARSED_CSV, _PARSED_ARROW = 36, 44, 20
 
 _FLOAT_BYTES = 4
-_COPIES_OF_ROWS = 3  # the rows, and two arrays of their size that the model derives from them
-_PER_ID_BYTES = 32  # to sort it and to look it up
+_COPIES_OF_ROWS = 3  # the rows, and two arrays of the same size that the model computes from them
+_PER_ID_BYTES = 32  # to sort an id and to look it up
 _PER_NUMBER_BYTES = 64  # in a JSON response, as a Python object and as text
 _UNKNOWN_SIZE = 8  # assumed for a dimension that varies
 
@@ -186,16 +189,15 @@ class RequestMemory:
         lookups = manifest.schema.lookups
         self._lookups = [(item.ids, self._dims[item.table]) for item in lookups if item.ids]
         self.has_computed_ids = any(item.ids is None for item in lookups)
-        """Whether the model computes some lookup's ids, which are then not known up front."""
+        """Whether the model computes the ids of some lookup, so that these are unknown in advance.
+        """
         self._target_numbers = sum(
             math.prod(size if isinstance(size, int) else _UNKNOWN_SIZE for size in target.shape[1:])
             for target in manifest.schema.targets
         )
 
     def check_rows(self, arrays: Arrays, most: int | None = None) -> None:
-        """Reject with 413 if all ids' rows exceed `most`, or the bytes that one request may look
-        up.
-        """
+        """Reject with 413 if the rows of all ids exceed `most` bytes or the configured limit."""
         limit = self._max_row_bytes if most is None else min(most, self._max_row_bytes)
         _check_row_bytes(self._row_bytes(arrays), limit)
 
@@ -206,7 +208,7 @@ class RequestMemory:
         return _COPIES_OF_ROWS * size + count * _PER_ID_BYTES
 
     def of_prediction(self, arrays: Arrays, examples: int) -> int:
-        """Return the memory needed from the checked inputs to the response."""
+        """Return the memory needed from the checked inputs up to and including the response."""
         inputs = sum(array.nbytes for array in arrays.values())
         ids = sum(arrays[name].size for name, _ in self._lookups)
         rows = self._row_bytes(arrays) * _COPIES_OF_ROWS
@@ -214,8 +216,10 @@ class RequestMemory:
         return inputs + ids * _PER_ID_BYTES + rows + answer
 
     def bound(self, tables: Tables) -> Tables:
-        """Return the tables for one prediction. If the model computes ids, the result rejects
-        lookups of more rows than allowed with 413."""
+        """Return the tables for one prediction.
+
+        If the model computes ids, the tables reject lookups of too many rows with 413.
+        """
         if not self.has_computed_ids:
             return tables
         room = _Room(self._max_row_bytes)
@@ -240,7 +244,7 @@ class _Room:
 
 
 class _BoundedSource:
-    """A row source that checks the size of a lookup before doing it."""
+    """A row source that checks the size of each lookup first."""
 
     def __init__(self, source: RowSource, row_bytes: int, room: _Room) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Read examples from an Arrow IPC stream and write predictions as one.
+"""Read examples from an Arrow IPC stream, and write predictions as an Arrow IPC stream.
 
 Anything that could expand when read is rejected up front: compressed buffers, dictionaries,
 run-length encoding, nulls without buffers, and buffers shared by columns.
@@ -42,7 +42,7 @@ def parse_arrow(body: bytes, hashed: Collection[str] = ()) -> pa.Table:
 
 
 def inputs_of_table(table: pa.Table, schema: Schema) -> dict[str, Any]:
-    """Return the inputs by name, in the form `Predictor.predict` takes. Raises FeedError."""
+    """Return the inputs by name, in the form that `Predictor.predict` takes. Raises FeedError."""
     wanted = {item.name for item in schema.inputs}
     given = table.column_names
     if set(given) != wanted or len(given) != len(wanted):

@@ -1,6 +1,6 @@
-"""Predict waiting requests together.
+"""Compute the predictions for waiting requests in batches.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparsefleet.serving.export.schema import Schema
 
 __all__ = ["BatchLayout", "Batcher", "Work"]
 
-_MOST_BYTES = 1 << 20  # bytes of merged inputs; their rows take many times as much
+_MOST_BYTES = 1 << 20  # bytes of merged inputs; their rows need many times as much
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Work:
-    """One request, with inputs to predict or a function to call on its own."""
+    """One request: either inputs that can be batched, or a function to call by itself."""
 
     answer: asyncio.Future[Any]
     arrays: Arrays | None = None
@@ -39,12 +39,14 @@ class Work:
 
 
 class Batcher:
-    """Threads that predict waiting requests as batches.
+    """Threads that compute the predictions for waiting requests in batches.
 
     predict: maps inputs to targets; called from several threads.
-    workers: number of threads. max_batch: maximum examples per batch if it combines requests.
+    workers: number of threads. max_batch: maximum number of examples in a batch that
+        combines requests.
     wait_s: how long a batch waits for more requests.
-    observe: called with the requests, examples and seconds of each batch.
+    observe: called for each batch with its number of requests, number of examples and duration in
+        seconds.
 
     The event loop's thread submits requests and limits how many wait.
     """
@@ -80,7 +82,7 @@ class Batcher:
         return all(thread.is_alive() for thread in self._threads)
 
     async def predict(self, arrays: Arrays) -> Arrays:
-        """Return the targets for checked inputs. Cancelling removes the request from the queue."""
+        """Return the targets for checked inputs. Cancelling the call removes it from the queue."""
         key, examples = self._layout.key(arrays), self._layout.count(arrays)
         answer: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         size = sum(array.nbytes for array in arrays.values())
@@ -118,7 +120,7 @@ class Batcher:
             self._carry_out(batch)
 
     def _next_batch(self) -> list[Work]:
-        """Wait for requests and return those that can be batched; return none once closed."""
+        """Wait for requests and return those that can be batched, or an empty list once closed."""
         with self._changed:
             while not self._queue:
                 if self._is_closed:
@@ -171,7 +173,7 @@ class Batcher:
             found = self._predict(self._layout.merge(parts))
         except StoreUnavailableError:  # affects all requests
             raise
-        except Exception:  # caused by one request; the others must not fail
+        except Exception:  # caused by one request; the other requests must not fail
             return [self._answer_alone(part) for part in parts]
         return list(self._layout.split(found, [work.examples for work in batch]))
 
@@ -215,7 +217,7 @@ class BatchLayout:
         for text, shape in shapes.items():
             if shape[:1] != ("batch",):
                 raise ConfigError(
-                    f"a service needs one value per example, but {text} does not have that; export "
+                    f"a service needs one value per example, but {text} does not have one; export "
                     "with different feeds= or targets="
                 )
         self._ragged = [item for item in schema.inputs if item.is_ragged]
@@ -233,7 +235,7 @@ class BatchLayout:
         return tuple(array.shape[1:] for array in arrays.values())
 
     def merge(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return all examples of the parts, in order."""
+        """Return one set of inputs with the examples of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
         merged = {name: np.concatenate([part[name] for part in parts]) for name in self._plain}
@@ -262,7 +264,7 @@ class BatchLayout:
         return first
 
     def split(self, targets: Arrays, counts: Sequence[int]) -> list[Arrays]:
-        """Split the targets into parts with these numbers of examples."""
+        """Split the targets into parts; `counts` has the number of examples in each part."""
         ends = np.cumsum(counts)[:-1]
         pieces = {name: np.split(array, ends) for name, array in targets.items()}
         return [{name: pieces[name][at] for name in targets} for at in range(len(counts))]

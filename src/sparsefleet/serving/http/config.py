@@ -35,11 +35,11 @@ class ServeConfig:
     """The directory of an export, or a folder with one such directory per version."""
 
     rows: str = field(default="", repr=False)
-    """Where the rows are; "" means the export's own files, otherwise see `open_rows`."""
+    """Where the rows are, in the notation of `open_rows`; "" means the export's own files."""
 
     updates: str = field(default="", repr=False)
-    """The directory or Redis that a trainer publishes to; "" means the Redis that holds the rows,
-    if any.
+    """The directory or Redis to which a trainer publishes updates. "" means the Redis that holds
+    the rows, if any.
     """
 
     cache_bytes: int = 256 << 20
@@ -55,73 +55,78 @@ class ServeConfig:
     """Address to listen on. The default is reachable only from this machine."""
 
     port: int = 8000
-    """Port to listen on; 0 picks a free one."""
+    """Port to listen on; 0 picks a free port."""
 
     allowed_hosts: tuple[str, ...] = ()
     """Names allowed in the Host header of requests, besides IP addresses, localhost and `host`: a
-    name, ".example.com" for a domain and everything below it, or "*" for any."""
+    name, ".example.com" for a domain and its subdomains, or "*" for any host."""
 
     token: str | None = field(default=None, repr=False)
-    """Bearer token required by every path except /healthz; None requires none."""
+    """Bearer token that every path except /healthz requires. If None, no token is required."""
 
     open_readyz: bool = False
-    """Let /readyz answer without the token, with its status but neither version nor reason. For
-    load balancers that cannot send a token."""
+    """Whether /readyz answers requests without the token, with the status but neither version nor
+    reason. For load balancers that cannot send a token.
+"""
 
     max_connections: int = 1024
-    """Open connections. A new one beyond the limit replaces the one that has been idle longest.
-    Lowered if the process may not open that many files."""
+    """Maximum number of open connections. Beyond the limit, a new connection replaces the
+    connection that has been idle longest. The limit is lowered if the process may not open that
+    many files.
+"""
 
     max_connections_per_address: int = 512
-    """Open connections per client address, or per /64 network for IPv6."""
+    """Maximum number of open connections per client address, or per /64 network for IPv6."""
 
     keep_alive_s: float = 75.0
-    """How long a connection may stay idle between two requests. Should exceed the idle timeout of
-    a proxy in front, which is often 60 s."""
+    """How long a connection may stay idle between two requests. Should exceed the idle timeout of a
+    proxy in front of the service, which is often 60 s.
+"""
 
     workers: int = 2
-    """Prediction threads; each computes one batch at a time."""
+    """Number of prediction threads; each computes one batch at a time."""
 
     threads: int = 1
-    """Threads that the engine uses for one prediction."""
+    """Number of threads that the engine uses for one prediction."""
 
     max_requests: int = 256
-    """Maximum number of requests in progress, including waiting ones. Beyond it, requests get a
-    429.
-    """
+    """Maximum number of requests in progress or waiting. Further requests get a 429."""
 
     max_request_bytes: int = 4 << 20
-    """Maximum size of a request body. Larger ones get a 413 without being read."""
+    """Maximum size of a request body. Larger bodies get a 413 without being read."""
 
     max_row_bytes: int = 64 << 20
-    """Size of the rows that one request may look up: ids x width x 4. More gets a 413."""
+    """Maximum size of the rows that a request looks up: ids x width x 4. Larger ones get a 413."""
 
     max_bytes_under_way: int = 512 << 20
-    """Estimated memory of all requests in progress: bodies, parsed inputs, rows and responses. A
-    request that would exceed it gets a 429."""
+    """Maximum estimated memory of all requests in progress: bodies, parsed inputs, rows and
+    responses. A request that would exceed this limit gets a 429.
+"""
 
     max_examples: int = 10_000
-    """Maximum number of examples per request. More get a 413."""
+    """Maximum number of examples per request. Larger requests get a 413."""
 
     max_batch: int = 1024
-    """Examples per batch if it combines several requests; 1 never combines requests."""
+    """Maximum number of examples in a batch that combines requests; 1 never combines requests."""
 
     batch_wait_s: float = 0.0
-    """How long a batch waits for more examples. 0 takes only those that arrived while the
-    previous batch was computed, which adds no delay."""
+    """How long a batch waits for more examples. If 0, a batch has only the examples that arrived
+    while the previous batch was computed, so there is no added delay.
+"""
 
     timeout_s: float = 5.0
-    """Time limit from receiving a request to its response, after which it gets a 504."""
+    """Time limit from receiving a request to its response. Afterwards the request gets a 504."""
 
     read_timeout_s: float = 10.0
-    """Time limit for receiving a request's headers, after which the connection is closed, and
-    then for its body, after which it gets a 408."""
+    """Time limit for receiving a request's headers, and again for its body. If the headers are
+    late, the connection is closed; if the body is late, the request gets a 408.
+"""
 
     drain_delay_s: float = 0.0
     """How long to keep accepting requests after SIGTERM, while /readyz reports not ready."""
 
     drain_timeout_s: float = 15.0
-    """How long requests in progress may then take to finish."""
+    """How long requests in progress may take to finish after `drain_s`."""
 
     follow: bool = True
     """Whether to check for a new version every second and switch to it."""
@@ -153,7 +158,7 @@ class ServeConfig:
         if self.token is not None:
             holds = len(self.token) >= _MIN_TOKEN and self.token.isascii()
             holds = holds and self.token.isprintable() and " " not in self.token
-            # The message must not show it.
+            # The message must not show the token.
             if not holds:
                 from sparsefleet.errors import ConfigError
 

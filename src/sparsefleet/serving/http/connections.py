@@ -1,4 +1,4 @@
-"""Limits on open connections, and which one to close when a limit is reached."""
+"""Limit open connections, and choose which connection to close when a limit is reached."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ __all__ = ["Connection", "Connections", "guarded_protocol", "within_descriptors"
 
 _log = logging.getLogger(__name__)
 _RESERVED_DESCRIPTORS = 128
-"""Descriptors for model files, row stores, and connections that are accepted but not counted
-yet.
-"""
+"""File descriptors reserved for model files, row stores and connections not counted yet."""
 _LEAST = 8
 _IPV6_PREFIX = 64  # one customer usually gets at least a /64
 
 
 class Connection(Protocol):
-    """A connection, as seen by `Connections`."""
+    """The interface of a connection that `Connections` uses."""
 
     @property
     def is_receiving(self) -> bool:
@@ -38,9 +36,9 @@ class Connection(Protocol):
 class Connections:
     """Counts open connections, in total and per address.
 
-    A new connection beyond a limit replaces the one that has been idle longest. If none is idle,
-    it replaces the oldest one that is still sending its request. If every connection is being
-    answered, the new one is rejected.
+    Beyond a limit, a new connection replaces the connection that has been idle longest. If none is
+    idle, it replaces the oldest connection that is still sending its request. If every connection
+    is being answered, the new connection is rejected.
 
     May only be used by the event loop's thread.
     """
@@ -57,7 +55,7 @@ class Connections:
         return len(self._origins)
 
     def open(self, connection: Connection, address: str | None) -> Refusal | None:
-        """Register a new connection as idle. Returns the response to send if it is rejected."""
+        """Register a new connection as idle. If it is rejected, return the response to send."""
         origin = origin_of(address)
         beside = self._by_origin.get(origin, {})
         if len(beside) >= self.max_per_address and not self._drop_one(beside):
@@ -101,7 +99,7 @@ class Connections:
             del self._by_origin[origin]
 
     def _drop_one(self, among: dict[Connection, None] | dict[Connection, str]) -> bool:
-        """Close one connection to make room; return False if none can be closed."""
+        """Close one connection to make room; return False if no connection can be closed."""
         candidates = self._idle if among is self._origins else (c for c in self._idle if c in among)
         found = next(iter(candidates), None)
         if found is None:
@@ -115,8 +113,7 @@ class Connections:
 
 
 def origin_of(address: str | None) -> str:
-    """Return the unit that counts as one address: an IPv4 address, or an IPv6 address's /64
-    network.
+    """Return what counts as one client address: an IPv4 address, or an IPv6 /64 network.
 
     >>> origin_of("::ffff:10.0.0.1"), origin_of("2001:db8::1:2:3:4")
     ('10.0.0.1', '2001:db8::/64')
@@ -135,7 +132,8 @@ def origin_of(address: str | None) -> str:
 def within_descriptors(wanted: int) -> int:
     """Return how many of `wanted` connections the process has descriptors for.
 
-    Raises the soft limit on open files as far as needed and allowed, and reserves some for files.
+    Raises the soft limit on open files as far as needed and allowed. Some descriptors are reserved
+    for files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _RESERVED_DESCRIPTORS
@@ -160,13 +158,15 @@ def within_descriptors(wanted: int) -> int:
 
 
 class _GuardedProtocol(H11Protocol):
-    """Uvicorn's protocol with deadlines for receiving request headers and for reading responses,
-    and with limits on the number of connections."""
+    """Uvicorn's protocol with deadlines and with limits on the number of connections.
+
+    The deadlines apply to receiving request headers and to sending responses.
+    """
 
     head_timeout_s: float
     open_connections: Connections
     unread_timeout_s = 60.0
-    """Time limit for a client to read a response, which occupies memory until then."""
+    """Time limit for a client to read a response, which occupies memory in the meantime."""
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
@@ -232,7 +232,7 @@ class _GuardedProtocol(H11Protocol):
 
 
 def _as_bytes(refusal: Refusal) -> bytes:
-    """Return the refusal as an HTTP response, for a connection that has sent no request."""
+    """Return the refusal as a complete HTTP response, for a connection that has sent no request."""
     response = refusal.response()
     head = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}", "connection: close"]
     head += [f"{name}: {value}" for name, value in response.headers.items()]
@@ -242,7 +242,7 @@ def _as_bytes(refusal: Refusal) -> bytes:
 def guarded_protocol(head_timeout_s: float, connections: Connections) -> Any:
     """Return the protocol class for uvicorn.
 
-    head_timeout_s: a connection that has not sent a whole request head by then is closed.
+    head_timeout_s: a connection that has not sent all request headers within this time is closed.
     connections: where open connections are counted.
     """
     settings = {"head_timeout_s": head_timeout_s, "open_connections": connections}

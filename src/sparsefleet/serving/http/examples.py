@@ -18,12 +18,12 @@ from sparsefleet.serving.http.refusal import Refusal
 __all__ = ["FORMS", "form_of", "read_examples"]
 
 _HEADER_BYTES = 1 << 20
-_MORE_COLUMNS = 64  # up to that, the error lists them by name
+_MORE_COLUMNS = 64  # up to this number, the error lists the names
 FORMS = ("application/json", ARROW_STREAM, "application/x-ndjson", "text/csv")
 
 
 def form_of(content_type: str | None) -> str:
-    """Return the format that a Content-Type names; reject others with 415.
+    """Return the format that a Content-Type names; reject unsupported formats with 415.
 
     >>> form_of("text/csv; charset=utf-8")
     'text/csv'
@@ -90,7 +90,7 @@ def _table(form: str, body: bytes, schema: Schema) -> pa.Table:
 
 
 def _check_lines(body: bytes, schema: Schema, max_examples: int) -> None:
-    """Reject CSV with too many columns or lines before parsing, which multiplies its size."""
+    """Reject CSV with too many columns or lines before parsing, which needs much more memory."""
     header = next((line for line in body[:_HEADER_BYTES].splitlines() if line), b"")
     columns, wanted = header.count(b",") + 1, len(schema.inputs)
     if columns > wanted + _MORE_COLUMNS:

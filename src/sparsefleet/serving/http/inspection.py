@@ -1,6 +1,6 @@
 """Details of a prediction: ids without a row, lookups and layers.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Inspected(NamedTuple):
 
     targets: Arrays
     unknown: list[dict[str, Any]]
-    """The keys without a row, each with its table, the key (as text, since JavaScript would round
-    it), its input (null if the model computed it) and the examples that contain it (null in the
-    same case).
+    """The keys without a row. Each entry has the table, the key (as text, since JavaScript would
+    round it), the input and the examples that contain the key. Input and examples are null if the
+    model computed the key.
     """
     lookups: list[RecordedLookup]
 
@@ -170,8 +170,8 @@ def trace(
 ) -> dict[str, Any]:
     """Return the input arrays, lookups and layer outputs of the first examples.
 
-    Torch runs the graph, whichever engine computes predictions. Rejects the request with 413 if
-    these examples' rows are too large to return.
+    Torch runs the graph, even if another engine computes predictions. Rejects the request with 413
+    if these examples' rows are too large to return.
     """
     count = min(layout.count(arrays), _MOST_EXAMPLES)
     first = layout.part(arrays, count)

@@ -1,6 +1,6 @@
-"""Parse examples in JSON, strictly; a number of the wrong kind is an error.
+"""Parse examples in JSON strictly: a number of the wrong kind is an error.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def parse_json(text: bytes) -> Any:
 
 
 def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
-    """Return the inputs by name, in the form `Predictor.predict` takes.
+    """Return the inputs by name, in the form that `Predictor.predict` takes.
 
     rows: one object per example with a field per input.
 
-    Raises FeedError naming the example and the input.
+    Raises FeedError, which names the example and the input.
 
     >>> ads = InputSchema(name="ad", dtype="int64", shape=("batch",))
     >>> schema = Schema(inputs=(ads,), targets=(), lookups=())
@@ -104,7 +104,7 @@ def _input(values: list[Any], item: InputSchema, schema: Schema) -> Any:
 
 
 def _filled(value: Any, item: InputSchema) -> Any:
-    """Return a missing example as missing values."""
+    """Return the missing values that a missing example stands for."""
     if value is not None or (not item.is_ragged and len(item.shape) == 1):
         return value
     sizes = [size for size in item.shape[1:] if isinstance(size, int)]
@@ -156,7 +156,7 @@ def _numbers(flat: list[Any], item: InputSchema, places: _Places) -> NDArray[Any
 
 
 def whole_numbers(values: list[Any]) -> list[Any]:
-    """Convert floats without a fraction to integers, which JSON does not distinguish.
+    """Convert floats without a fraction to integers, because JSON does not distinguish the two.
 
     >>> whole_numbers([3, 3.0, 3.5, True])
     [3, 3, 3.5, True]

@@ -76,9 +76,9 @@ def _description(service: Service, model: ServedModel) -> dict[str, Any]:
 
 
 def _golden(model: ServedModel) -> list[str]:
-    """Return the first golden examples as samples, each as a line of JSON.
+    """Return the first golden examples as samples, each in one line of JSON.
 
-    They are text because JavaScript would round large ids.
+    The samples are text because JavaScript would round large ids.
     """
     schema, inputs = model.predictor.schema, model.predictor.golden.inputs
     count = min(2, model.layout.count(inputs))
@@ -110,7 +110,7 @@ def _versions() -> dict[str, str]:
     "/v1/versions",
     summary="List versions",
     responses=answers(
-        401, 500, 503, ok="All versions, including which is active and which was before."
+        401, 500, 503, ok="All versions, with the active and the previously active version."
     ),
 )
 async def list_versions(request: Request) -> dict[str, Any]:
@@ -139,7 +139,7 @@ async def list_versions(request: Request) -> dict[str, Any]:
 @router.post(
     "/v1/versions/active",
     summary="Switch to a version",
-    description="Opens it next to the active version, tests it, and then makes it active. "
+    description="Opens the version next to the active one, tests it, and then makes it active. "
     "Requests in progress finish on the previous version.",
     responses=answers(
         *(400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 503),

@@ -1,4 +1,4 @@
-"""The active model, the previous one, and switching between versions."""
+"""The active model, the previous model, and switching between versions."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ class Models:
 
     @contextlib.contextmanager
     def lease(self, version: str | None = None) -> Iterator[ServedModel]:
-        """Return the active model, or the given version, and keep it open inside the `with`
-        block.
-        """
+        """Return the active model, or the given version. It stays open inside the `with` block."""
         model = self._find(version)
         model.in_use += 1
         try:
@@ -56,11 +54,11 @@ class Models:
             self._close_if_unused(model)
 
     def loaded(self) -> list[ServedModel]:
-        """Return the loaded models, with the active one first."""
+        """Return the loaded models, with the active model first."""
         return [model for model in (self.active, self.previous) if model is not None]
 
     async def start(self) -> None:
-        """Open the chosen version, or the newest if none is chosen.
+        """Open the chosen version, or the newest version if none is chosen.
 
         If its rows are unavailable, `follow` keeps trying; other errors are raised.
         """
@@ -90,7 +88,9 @@ class Models:
                 reported = self.failure
 
     async def _follow_once(self) -> None:
-        async with self._changing:  # a choice read before a switch is stale after it
+        async with (
+            self._changing
+        ):  # a choice that was read before a switch is outdated after the switch
             chosen = await asyncio.to_thread(self.catalogue.chosen)
             if chosen is None and self.active is None:
                 chosen = await asyncio.to_thread(self._newest)
@@ -102,9 +102,10 @@ class Models:
             self._seen = chosen
 
     async def switch(self, version: str, *, note: bool = True) -> ServedModel:
-        """Open that version and make it active.
+        """Open the given version and make it active.
 
-        If it cannot be opened or the choice cannot be recorded, raise an error and change nothing.
+        Raises an error, and changes nothing, if the version cannot be opened or the choice cannot
+        be recorded.
         """
         async with self._changing:
             return await self._change_to(version, note=note)
@@ -146,7 +147,7 @@ class Models:
         return await asyncio.to_thread(self._open_version, version)
 
     async def _loaded(self, digest: str) -> ServedModel | None:
-        """Return that version if it is open, even if its files were overwritten.
+        """Return the model of this version if it is open, even if its files were overwritten.
 
         Raises StoreUnavailableError if its rows are no longer available.
         """

@@ -48,7 +48,7 @@ _EXAMPLES = "#/components/schemas/Examples"
 def answers(
     *statuses: int, ok: str, content: dict[str, Any] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """Return a route's `responses`: what 200 means and contains, and the possible errors."""
+    """Return the `responses` of a route: what a 200 means and contains, and the possible errors."""
     json = {"application/json": {"schema": {"type": "object"}}}
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": ok, "content": json if content is None else content}
@@ -79,7 +79,7 @@ PREDICTIONS = {
 
 
 def body_of(schema: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that takes JSON, and other formats if given."""
+    """Return the `openapi_extra` of a route that takes JSON and, if given, other formats."""
     content = {"application/json": {"schema": schema}, **others}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -171,7 +171,7 @@ def _input(item: InputSchema, schema: Schema) -> dict[str, Any]:
         if hashed.missing is not None:
             number["anyOf"].append({"type": "null"})
     elif filling is not None:
-        said = f"null reads as {filling}."
+        said = f"null is replaced by {filling}."
         number = {"anyOf": [number, {"type": "null"}], "description": said}
     one = _lists(number, item.shape[1:])
     return {"type": "array", "items": one} if item.is_ragged else one
@@ -179,10 +179,10 @@ def _input(item: InputSchema, schema: Schema) -> dict[str, Any]:
 
 def _hashing(hashed: HashedInput) -> str:
     seed = f"{hashed.seed} + its position" if hashed.seed_per_column else f"{hashed.seed}"
-    missing = "" if hashed.missing is None else f" null reads as the id {hashed.missing}."
+    missing = "" if hashed.missing is None else f" null becomes the id {hashed.missing}."
     if hashed.vocabulary:
         known = len(hashed.vocabulary)
-        return f"One of {known} known strings, any other reads as 0; a number is an id.{missing}"
+        return f"One of {known} known strings; others have the id 0. A number is an id.{missing}"
     return f"A string becomes its XXH64 hash with seed {seed}; a number is an id.{missing}"
 
 

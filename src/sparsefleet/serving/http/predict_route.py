@@ -73,7 +73,7 @@ async def predict(request: Request) -> Response:
 
 
 def flag(request: Request, name: str) -> bool:
-    """Parse a boolean query parameter; the framework's parser takes longer than a prediction."""
+    """Parse a boolean query parameter by hand; FastAPI's parser takes longer than a prediction."""
     value = request.query_params.get(name, "false").lower()
     if value not in _TRUE + _FALSE:
         raise Refusal(422, "inputs_do_not_fit", f"query.{name} must be true or false")
@@ -94,7 +94,8 @@ def _closely(
 
 
 def _wants_arrow(accept: str, form: str) -> bool:
-    """Return whether to respond in Arrow, as the Accept header says or else like the request."""
+    """Return whether to respond in Arrow: if the Accept header says so or, without it, if the
+    request is in Arrow."""
     if "application/json" in accept:
         return False
     return form == ARROW_STREAM or ARROW_STREAM in accept
@@ -107,7 +108,7 @@ def _check_finite(targets: Arrays) -> None:
             raise Refusal(
                 422,
                 "prediction_not_finite",
-                f"'{name}' of example {at} is not a finite number, because its inputs are too "
+                f"'{name}' of example {at} is not a finite number, because the inputs are too "
                 "large for the model",
             )
 

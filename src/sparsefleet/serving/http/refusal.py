@@ -13,7 +13,7 @@ __all__ = ["Refusal", "refusal_for"]
 
 
 class Refusal(Exception):  # noqa: N818 - it is a response
-    """Ends a request with this error response."""
+    """An exception that ends a request with an error response."""
 
     def __init__(
         self, status: int, name: str, message: str, headers: Mapping[str, str] | None = None
@@ -32,7 +32,7 @@ class Refusal(Exception):  # noqa: N818 - it is a response
 
 
 def refusal_for(error: SparseFleetError) -> Refusal:
-    """Return the response for an exception of this package.
+    """Return the error response for an exception that this package raises.
 
     >>> refusal_for(FeedError("input 'ad' is missing")).status
     422

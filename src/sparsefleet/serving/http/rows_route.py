@@ -26,7 +26,7 @@ router = APIRouter()
     "/v1/rows",
     summary="Return rows",
     description="Returns an Arrow stream with the columns key, found and values; a key without a "
-    "row has zeros. Its schema metadata holds the version.",
+    "row has zeros as values. The schema metadata holds the version.",
     responses=answers(
         *(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         ok="Rows.",

@@ -27,10 +27,10 @@ _BATCH_TOLERANCE = 1e-4
 
 
 class ServedModel:
-    """A Predictor with its rows and its queue.
+    """A Predictor with its rows and its queue of requests.
 
-    A request uses one of these throughout, so that no response mixes two versions. Only the event
-    loop's thread may use `in_use` and `is_retired`.
+    A request uses the same served model throughout, so that no response mixes two versions. Only
+    the event loop's thread may use `in_use` and `is_retired`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ def open_model(
 ) -> ServedModel:
     """Open the export in `directory`, with the rows named in `config`, and test it.
 
-    If this fails, nothing is left open.
+    If an error is raised, nothing is left open.
     """
     rows = _rows_elsewhere(directory, config)
     try:
@@ -108,7 +108,7 @@ def open_model(
 
 
 def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
-    """Return the row store, or None for the export's own files."""
+    """Return the row store, or None if rows are read from the export's own files."""
     if not config.rows and not config.updates:
         return None
     manifest = open_export(directory, True, lambda _, found: found, with_rows=not config.rows)
@@ -123,9 +123,9 @@ def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
 
 
 def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
-    """Predict the golden examples, which also warms up the model.
+    """Make predictions for the golden examples, which also warms up the model.
 
-    Returns whether predictions are independent of the other examples in a batch. Raises
+    Returns whether a prediction is independent of the other examples in its batch. Raises
     CheckpointError if the predictions are wrong.
     """
     try:
@@ -134,7 +134,9 @@ def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
         if predictor.rows.freshness() is None:  # updates change the predictions
             raise
     inputs = predictor.golden.inputs
-    tables = predictor.tables_for(inputs)  # so that an update in between makes no difference
+    tables = predictor.tables_for(
+        inputs
+    )  # so that an update between the two runs makes no difference
     whole = predictor.predict_with(inputs, tables)
     for name, array in whole.items():
         if not np.isfinite(array).all():

@@ -22,12 +22,12 @@ from sparsefleet.serving.http.telemetry import Telemetry
 __all__ = ["Service"]
 
 _LONG_BODY = 64 << 10
-_PARSED_BYTES = 8  # at most, per byte of a body once it is parsed, since an id becomes an int64
+_PARSED_BYTES = 8  # maximum per byte of a parsed body, since an id becomes an int64
 Parsed = TypeVar("Parsed")
 
 
 class Service:
-    """A service. Construct it before the event loop runs and call `start` inside it."""
+    """A running service. Construct it before the event loop and call `start` inside the loop."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
@@ -41,7 +41,7 @@ class Service:
         self._parsing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Open the model, or raise the error; later calls do nothing."""
+        """Open the model. Raises an error if that fails; later calls do nothing."""
         if self._is_started:
             return
         await self.models.start()
@@ -57,7 +57,7 @@ class Service:
         await self.models.close()
 
     async def why_not_ready(self) -> str | None:
-        """Return why the service cannot predict, or None if it can."""
+        """Return the reason why the service cannot make predictions, or None if it can."""
         if self.admission.is_draining:
             return "the service is shutting down"
         active = self.models.active
@@ -72,7 +72,7 @@ class Service:
         return active is not None and await self._why_no_rows(active) is None
 
     async def _why_no_rows(self, model: ServedModel) -> str | None:
-        """Check the row store, one check at a time, so that a slow one occupies only one thread."""
+        """Check the row store; one check at a time, so that a slow store holds up one thread."""
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(self._ask_for_rows(model))
         try:
@@ -90,7 +90,7 @@ class Service:
         return None
 
     async def within_deadline(self, work: Any, timeout_s: float | None = None) -> Any:
-        """Await the result, turning errors into refusals. timeout_s: None for the default."""
+        """Await the result, turning errors into refusals. A `timeout_s` of None is the default."""
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
             with anyio.fail_after(timeout_s):
@@ -107,11 +107,11 @@ class Service:
     async def parsed(
         self, place: Place, form: str, size: int, parse: Callable[[], Parsed]
     ) -> Parsed:
-        """Return `parse()`, which parses a body of this form and size.
+        """Return the result of `parse()`, which parses a body of this form and size.
 
-        A long body is parsed in a thread so that it does not block other requests, and only one at
-        a time, because two would not be faster in Python and each needs many times its body's
-        memory.
+        A long body is parsed in a thread so that it does not block other requests, and only one
+        body at a time, because two would not be faster in Python and each needs many times its own
+        size.
         """
         if size < _LONG_BODY:
             return parse()

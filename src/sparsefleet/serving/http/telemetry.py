@@ -56,13 +56,13 @@ class Telemetry:
             name: Gauge(f"sparsefleet_{name}", what, registry=registry)
             for name, what in (
                 ("requests_under_way", "Requests being read, waiting or computed."),
-                ("bytes_under_way", "Estimated memory of these requests."),
+                ("bytes_under_way", "Estimated memory of requests in progress."),
                 ("connections", "Open connections."),
                 ("connections_dropped", "Connections closed to make room for others."),
                 ("ready", "1 if /readyz returns 200."),
                 ("rows_up", "1 if the rows are available."),
-                ("rows_age_seconds", "Age of the newest active update; NaN if there are none."),
-                ("update_number", "Number of the newest active update; 0 if there are none."),
+                ("rows_age_seconds", "Age of the newest active update; NaN if there is none."),
+                ("update_number", "Number of the newest active update; 0 if there is none."),
                 ("update_bytes", "Memory of updated rows."),
                 ("updates_failing", "1 if newer updates cannot be read or applied."),
                 ("model_switches", "Number of switches to a different version."),

@@ -1,4 +1,4 @@
-"""Row stores for served models, in addition to the model's own files."""
+"""Row stores for served models, used in place of the model's own files."""
 
 from sparsefleet.serving.row_stores.open_rows import open_rows
 from sparsefleet.serving.row_stores.redis_rows import RedisRows

@@ -30,11 +30,12 @@ def open_rows(
 ) -> RowStore:
     """Open the rows of the export in `directory`.
 
-    rows: None for its files, `redis://host:port/database?model=NAME` for Redis, or
+    rows: None for the export's own files, `redis://host:port/database?model=NAME` for Redis, or
         "host:port,host:port" for a training job's servers.
-    updates: the directory or Redis that a trainer publishes to. None means the Redis that holds the
-        rows, if any; otherwise there are no updates. For cache_bytes and timeout_s, see
-        `RedisRows`.
+    updates: the directory or Redis that a trainer publishes to. If None, updates
+        are read from the Redis that holds the rows; without Redis, there are no updates.
+
+    For cache_bytes and timeout_s, see `RedisRows`.
     """
     from sparsefleet.serving.row_stores.row_store import FileRows
 

@@ -1,6 +1,6 @@
 """Rows in Redis, loaded there by `push_rows`.
 
-Letters: U distinct keys, D row width.
+Letters: U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class RedisRows:
     """A `RowStore` in Redis that serves one version with one round trip per prediction.
 
     Fetched rows are cached in this process up to a limit; they belong to the version and never
-    change. Every round trip checks that the version still exists. A Redis that was restarted empty,
-    evicts keys or has lost the version is unavailable, and never reads as zeros.
+    change. Every round trip checks that the version still exists. If Redis was restarted empty,
+    evicts keys or has lost the version, the rows are unavailable; they are never replaced by zeros.
 
     url: as for `RedisServer`.
-    manifest: the manifest of the export to serve; None means the one that Redis has for `version`.
+    manifest: the manifest of the export to serve; None means the manifest that Redis has for
+        `version`.
     version: digest or label; None means the active version.
     cache_bytes: limit on the rows cached here.
-    timeout_s: limit on one round trip; a broken connection is replaced once within it.
+    timeout_s: limit on one round trip; within it, a broken connection is replaced once.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class RedisRows:
 
     @property
     def cache_hits(self) -> int:
-        """Return how many requested keys were found in this process."""
+        """Return how many requested keys were found in this process's cache."""
         return sum(table.cache.hits for table in self._tables.values())
 
     def find(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:
@@ -98,7 +99,7 @@ class RedisRows:
         return self._fetch({table: keys})[table]
 
     def _fetch(self, wanted: Mapping[str, Keys]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
-        """Return rows of distinct keys by table, fetching uncached ones in one round trip."""
+        """Return rows of distinct keys by table, fetching all uncached rows in one round trip."""
         found, asked = {}, {}
         for name, keys in wanted.items():
             rows, known, missing = self._tables[name].cache.get(keys)
@@ -160,7 +161,7 @@ class RedisRows:
         digest = self._versions.active()
         if digest is None:
             raise CheckpointMissingError(
-                f"no version is active in Redis at {self._server.where}; push one with "
+                f"no version is active in Redis at {self._server.where}; push a version with "
                 "`sparsefleet push-rows MODEL_DIR redis://... --activate`"
             )
         return self._versions.manifest(digest)
@@ -206,7 +207,7 @@ def rows_to_bytes(rows: EncodedRows) -> list[bytes]:
 def _rows_from_bytes(
     entry: ExportedTable, keys: Keys, found: Sequence[bytes | None]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Decode rows to float32[N, D], with zeros where missing; also return which rows exist."""
+    """Decode rows to float32[N, D], with zeros for missing rows; also return which rows exist."""
     size = row_size(entry)
     known = np.array([row is not None for row in found], np.bool_)
     there = [row for row in found if row is not None]

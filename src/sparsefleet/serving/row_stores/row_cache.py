@@ -1,8 +1,9 @@
 """A cache for one table's fetched rows, with a memory limit.
 
-Letters: U distinct keys, D row width, S sets of W ways.
+Letters: U is the number of distinct keys, D the row width, S the number of sets, W the number of
+rows per set.
 
-Keys are hashed to sets; a set holds W rows, and a new row replaces the least recently used one.
+Keys are hashed to sets; a set holds W rows, and a new row replaces the least recently used row.
 Keys without a row are cached too. Cached data belongs to one version of a model and never changes,
 so it never needs invalidation.
 """
@@ -21,7 +22,7 @@ __all__ = ["FetchedTable", "RowCache", "distinct_keys"]
 
 
 def distinct_keys(ids: NDArray[np.int64]) -> Keys:
-    """Return the distinct keys in ids of any shape, ascending: uint64[U].
+    """Return the distinct keys in ids of any shape, in ascending order: uint64[U].
 
     >>> distinct_keys(np.array([[5, 3], [3, 5]]))
     array([3, 5], dtype=uint64)
@@ -61,9 +62,9 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth's multipl
 
 
 class RowCache:
-    """A set-associative row cache; each call handles all its keys at once. Thread-safe.
+    """A set-associative row cache. Each call handles a batch of keys at once. Thread-safe.
 
-    max_bytes: limit on everything it holds. If one set needs more, nothing is cached.
+    max_bytes: limit on the memory of the cache. If a single set needs more, nothing is cached.
 
     >>> cache = RowCache(dim=1, max_bytes=1 << 16)
     >>> keys = np.array([4, 5], np.uint64)
@@ -91,13 +92,14 @@ class RowCache:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the maximum memory; it is allocated as the cache fills."""
+        """Return the maximum memory, which is allocated as the cache fills."""
         return self._keys.nbytes + self._state.nbytes + self._asked.nbytes + self._rows.nbytes
 
     def get(self, keys: Keys) -> tuple[Floats, NDArray[np.bool_], NDArray[np.int64]]:
         """Look up distinct keys.
 
-        Returns rows, float32[U, D], which keys have one, bool[U], and the indices of uncached keys.
+        Returns the rows, float32[U, D]; whether each key has a row, bool[U]; and the indices of
+        keys that are not cached.
         """
         rows = np.zeros((len(keys), self._dim), np.float32)
         known = np.zeros(len(keys), np.bool_)
@@ -116,7 +118,9 @@ class RowCache:
         return rows, known, np.flatnonzero(~hits)
 
     def put(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> None:
-        """Cache the rows fetched for distinct keys: float32[U, D] and bool[U]."""
+        """Cache the rows fetched for distinct keys, float32[U, D], and which keys have one,
+        bool[U].
+        """
         if not self._sets:
             return
         sets, rest = self._set_of(keys), np.arange(len(keys))

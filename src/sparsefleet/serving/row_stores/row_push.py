@@ -1,4 +1,4 @@
-"""Load an export's rows into Redis without affecting what is served from there."""
+"""Load an export's rows into Redis without affecting the versions that are served from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["push_rows"]
 
 _log = logging.getLogger("sparsefleet.serving")
 
-_BATCH_BYTES = 1 << 20  # larger commands keep predictions waiting
+_BATCH_BYTES = 1 << 20  # larger commands would delay predictions
 _SAMPLE_ROWS = 1000
 _LEASE_S = 60
 
@@ -42,16 +42,16 @@ def push_rows(
 ) -> PushedVersion:
     """Load the rows of an export as a separate version, which is complete on return.
 
-    This does not change what is served; see `RedisVersions.activate`. An existing version is not
-    loaded again. A half-loaded version is loaded again from the start. The number of rows and a
-    sample of them are read back before the version counts as complete.
+    Loading does not change which version is served; see `RedisVersions.activate`. An existing
+    version is not loaded again. A half-loaded version is loaded again from the start. The number of
+    rows and a sample of them are read back before the version counts as complete.
 
     label: human-readable name; must not be in use.
     progress: called with a table, the number of rows loaded so far, and the total.
     """
     return open_export(
         directory,
-        "deep",  # all pushed data is read anyway
+        "deep",  # all data to push is read anyway
         lambda path, manifest: _Push(path, manifest, server, label, progress).run(),
     )
 
@@ -117,7 +117,7 @@ class _Push:
         if count != entry.rows:
             raise CheckpointError(
                 f"table '{entry.name}': Redis at {self._server.where} has {count:,} rows after the "
-                f"push, expected {entry.rows:,}; is something else writing to {key}?"
+                f"push, expected {entry.rows:,}; is another program writing to {key}?"
             )
         if not entry.rows:
             return
@@ -133,7 +133,7 @@ class _Push:
                 )
 
     def _set(self, key: str, fields_and_rows: list[bytes]) -> None:
-        """Write fields and check who is pushing in one transaction."""
+        """In one transaction, write fields and check that this process still holds the version."""
         from redis.exceptions import WatchError
 
         try:
@@ -189,7 +189,7 @@ class _Push:
         if policy.startswith("allkeys"):
             _log.warning(
                 "Redis at %s evicts keys when its memory is full (maxmemory-policy %s), and an "
-                "evicted table makes the model unavailable; set it to noeviction",
+                "evicted table makes the model unavailable; set maxmemory-policy to noeviction",
                 self._server.where,
                 policy,
             )
@@ -199,12 +199,12 @@ class _Push:
         who = "somebody" if holder is None else holder.decode().rpartition(", ")[0]
         return CheckpointError(
             f"version {self._manifest.digest} is being pushed to {self._server.where} by {who}; "
-            f"wait for it (if it was killed, the claim expires {_LEASE_S} s after its last row)"
+            f"wait for it to end (if killed, its claim expires {_LEASE_S} s after its last row)"
         )
 
     def _release(self) -> None:
-        """Release the version; leftovers from a failure stay unlisted until the next push removes
-        them.
+        """Release the version. After a failure, its data stays unlisted until the next push removes
+        it.
         """
         with contextlib.suppress(Exception):
             if self._client.get(self._lock) == self._token.encode():

@@ -30,17 +30,17 @@ class RowStore(Protocol):
     def version(self) -> str:
         """Return the `ExportManifest.digest` of the export that the rows belong to.
 
-        It never changes; a different version's rows are in a different RowStore.
+        The digest never changes; each version's rows have their own RowStore.
         """
 
     def tables(self, ids: Mapping[str, NDArray[np.int64]] | None = None) -> Tables:
         """Return a snapshot of the tables.
 
-        A prediction calls this once and looks up only in the result, so it never mixes rows from
-        before and after an update.
+        A prediction calls this method once and looks up rows only in the result, so it never mixes
+        rows from before and after an update.
 
         ids: the ids about to be looked up, by table, as far as they are known; a remote store
-            fetches them all at once. Other ids can still be looked up.
+            fetches the rows of all these ids at once. Other ids can still be looked up.
         """
 
     def freshness(self) -> float | None:
@@ -53,7 +53,7 @@ class RowStore(Protocol):
         """Raise StoreUnavailableError if rows are currently unavailable."""
 
     def close(self) -> None:
-        """Free all resources. No other call may be running or follow."""
+        """Free all resources. No other call may be running or follow this call."""
 
 
 class FileRows:
@@ -80,11 +80,11 @@ class FileRows:
         """Do nothing, since mapped files are always available."""
 
     def close(self) -> None:
-        """Do nothing, since the mapping is freed with the last prediction that reads it."""
+        """Do nothing, since the mapping is freed after the last prediction that uses it."""
 
 
 class TablesSnapshot(Mapping[str, RowSource]):
-    """A `Tables` that also holds the dense parameters to use; None means the export's own."""
+    """A `Tables` that also holds the dense parameters to use, or None for those of the export."""
 
     def __init__(self, tables: Mapping[str, RowSource], dense: DenseValues | None) -> None:
         self._tables = tables
@@ -101,8 +101,8 @@ class TablesSnapshot(Mapping[str, RowSource]):
 
 
 def dense_of(tables: Tables) -> DenseValues | None:
-    """Return the dense parameters from the same snapshot, or None for the export's own.
+    """Return the dense parameters from the same snapshot, or None for those of the export.
 
-    Code that replaces these tables with others must pass the parameters on in a `TablesSnapshot`.
+    Code that wraps these tables must pass the dense parameters on in a new `TablesSnapshot`.
     """
     return tables.dense if isinstance(tables, TablesSnapshot) else None

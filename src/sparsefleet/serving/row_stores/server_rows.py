@@ -1,6 +1,6 @@
 """A running training job's rows, read from its servers.
 
-Letters: U distinct keys, D row width.
+Letters: U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Ids = Mapping[str, NDArray[np.int64]]
 
 
 class ServerRows:
-    """A `RowStore` over live servers. It only reads and creates no rows.
+    """A `RowStore` that reads from running servers. It never creates or changes rows.
 
-    Rows are current at each prediction, while the dense parameters are those of the export; they
+    Each prediction uses current rows, but the dense parameters of the export; rows and parameters
     match only while training is paused. For fresh scores from a consistent snapshot, let the
     trainer publish updates.
 
     endpoints: all servers of the job, in order, "host:port".
     manifest: the manifest of the export to serve; its tables must be on the servers.
-    job_key: None finds it as a worker does; see docs/env.md.
-    timeout_s: limit on one round trip. A broken connection is replaced on the next one.
+    job_key: if None, the key is found in the same way as in a worker; see docs/env.md.
+    timeout_s: limit on one round trip. A broken connection is replaced on the next call.
     """
 
     def __init__(
@@ -97,9 +97,7 @@ class ServerRows:
             store.close()
 
     def fetch(self, wanted: Mapping[str, Keys]) -> dict[str, Found]:
-        """Return the rows of distinct keys by table, with zeros where missing, and which rows
-        exist.
-        """
+        """Return rows of distinct keys by table, with zeros for missing rows, and which exist."""
         store = self._connected()
         try:
             zeros, _ = store.pull_many(wanted, train=False)
@@ -112,7 +110,7 @@ class ServerRows:
         }
 
     def _connected(self) -> RemoteStore:
-        """Return the connection, creating it if needed, to servers that have the tables."""
+        """Return the connection to servers that have the tables, creating it if needed."""
         with self._lock:
             if self._store is not None:
                 return self._store
@@ -145,13 +143,13 @@ class ServerRows:
             if info.size == 0 and entry.rows:
                 raise TableError(
                     f"table '{entry.name}' is empty on the servers, but the export has "
-                    f"{entry.rows:,} rows; the servers were restarted without it"
+                    f"{entry.rows:,} rows; the servers were restarted without this table"
                 )
 
     def _unavailable(self, store: RemoteStore, error: Exception) -> StoreUnavailableError:
         """Drop the connection and return the error; the next call reconnects.
 
-        The old connection closes when its last user is done.
+        The old connection closes when no call uses it any more.
         """
         with self._lock:
             if self._store is store:
@@ -174,9 +172,9 @@ class _ServerTable(KeyedRows):
 
 
 def _known(entry: ExportedTable, zeros: Floats, initial: Floats) -> NDArray[np.bool_]:
-    """Return which rows exist, inferred from how unknown rows read; servers offer no other way.
+    """Return which rows exist, inferred from their values, since servers offer no other way.
 
-    An all-zero row counts as missing if rows start as zeros, since both read the same.
+    If rows start as zeros, an all-zero row counts as missing, since the two look the same.
     """
     has_values: NDArray[np.bool_] = (zeros != 0).any(axis=1)
     if entry.initial.kind == "constant" and entry.initial.a == 0:

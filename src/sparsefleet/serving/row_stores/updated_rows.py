@@ -1,6 +1,6 @@
 """An export's rows combined with the updates that a trainer publishes.
 
-Letters: U distinct keys, D row width.
+Letters: U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["UpdatedRows"]
 _log = logging.getLogger("sparsefleet.serving")
 
 _POLL_S = 0.25
-_MAX_WAIT_S = 5.0  # between polls of an unreachable log
+_MAX_WAIT_S = 5.0  # time between polls if the log is unreachable
 _END_S = 30.0
 
 Ids = Mapping[str, NDArray[np.int64]]
@@ -41,12 +41,11 @@ Ids = Mapping[str, NDArray[np.int64]]
 class UpdatedRows:
     """A `RowStore` that layers updates over another store, the base.
 
-    A thread polls for updates; each becomes active for all tables and the dense parameters at once.
-    An update that cannot be applied, because one is missing, damaged or from a different model, is
-    reported in `problem` and the log; the last good snapshot is served until a whole update
-    arrives.
+    A thread polls for updates; each update becomes active for all tables and the dense parameters
+    at once. If an update is missing, damaged or from a different model, that is reported in
+    `problem` and logged, and the last good snapshot is served until a whole update arrives.
 
-    base: the export's rows, closed with this store.
+    base: the store with the export's rows, which is closed together with this store.
     updates: the directory, or the Redis URL, that a trainer publishes to.
 
     Needs memory for the rows that changed since the export.
@@ -108,13 +107,11 @@ class UpdatedRows:
         return None if snapshot is None else snapshot.made
 
     def check(self) -> None:
-        """Check only the base; old rows can be served, and freshness reports their age."""
+        """Check only the base; without updates, old rows are served and their age is reported."""
         self._base.check()
 
     def prepare_with(self, listener: Callable[[DenseValues], None]) -> None:
-        """Call this engine method before each update becomes active, for as long as the engine
-        is alive.
-        """
+        """Call this engine method before each update becomes active, while the engine exists."""
         with self._lock:
             self._listeners.append(weakref.WeakMethod(listener))
         snapshot = self._snapshot
@@ -132,7 +129,7 @@ class UpdatedRows:
         while not self._ending.wait(wait_s):
             try:
                 is_reached = self._look()
-            except Exception as error:  # the thread must survive while rows are served
+            except Exception as error:  # the thread must keep running while rows are served
                 self._report(f"{type(error).__name__}: {error}")
                 is_reached = False
             wait_s = _POLL_S if is_reached else min(2 * wait_s, _MAX_WAIT_S)

@@ -1,4 +1,4 @@
-"""Deliver changes to a model in training to the services that serve it."""
+"""Deliver changes to a model in training to the services that serve the model."""
 
 from sparsefleet.serving.updates.redis_server import RedisServer, is_redis
 from sparsefleet.serving.updates.update import TableChanges, Update, UpdateName

@@ -1,6 +1,6 @@
 """The changes from many updates, layered over an export's rows.
 
-Letters: U requested keys, N rows, D row width.
+Letters: U is the number of requested keys, N the number of rows, D the row width.
 
 Organized like a log-structured merge tree: sorted runs, newest last, each at least twice as large
 as the next. An update adds a run and merges runs of similar size, so that applying n rows costs
@@ -51,9 +51,7 @@ class TableOverlay:
         self._runs = runs
 
     def __len__(self) -> int:
-        """Return the number of rows and removed keys held, including ones replaced by newer
-        runs.
-        """
+        """Return the number of rows and removed keys in all runs, including replaced ones."""
         return sum(len(run.keys) for run in self._runs)
 
     @property
@@ -77,7 +75,9 @@ class TableOverlay:
         return TableOverlay(tuple(runs))
 
     def find(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Set `rows` (float32[U, D]) and `known` (bool[U]) of changed keys; return bool[U]."""
+        """Set `rows` (float32[U, D]) and `known` (bool[U]) of changed keys; return those keys'
+        mask.
+        """
         changed = np.zeros(len(keys), np.bool_)
         for run in reversed(self._runs):
             asked = np.flatnonzero(~changed)
@@ -104,7 +104,7 @@ class TableOverlay:
 
 
 class Overlay:
-    """Changes to all tables since the export, with the dense part from the same snapshot."""
+    """Changes to all tables since the export, with the dense parameters of the same snapshot."""
 
     def __init__(self, tables: Mapping[str, TableOverlay] | None = None) -> None:
         self.tables: Mapping[str, TableOverlay] = tables or {}
@@ -141,7 +141,7 @@ def _run_of(changes: TableChanges) -> _Run:
 
 
 def _merged(older: _Run, newer: _Run) -> _Run:
-    """Merge two runs; the newer one wins for keys in both."""
+    """Merge two runs. For a key in both, the newer run wins."""
     stays = ~np.isin(older.keys, newer.keys, assume_unique=True)
     keys = np.concatenate([older.keys[stays], newer.keys])
     order = np.argsort(keys, kind="stable")

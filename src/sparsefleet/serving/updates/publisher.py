@@ -1,6 +1,6 @@
 """Publish the changes to a model in training.
 
-Letters: N rows, D row width.
+Letters: N is the number of rows, D the row width.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PublishConfig:
     """
 
     model: str | os.PathLike[str]
-    """The export being served. Updates hold the changes since it was written and apply to no other
-    export. The first worker reads it.
+    """The export being served. Updates hold the changes since the export was written and apply to
+    no other export. The first worker reads its files.
     """
 
     target: str | os.PathLike[str]
@@ -54,14 +54,14 @@ class PublishConfig:
     """
 
     every_s: float | None = None
-    """Publish this many seconds after the last update, or sooner if `every_steps` says so. The end
-    of `fit` is always published.
+    """Publish this many seconds after the last update, or sooner if `every_steps` is reached first.
+    The state at the end of `fit` is always published.
     """
 
     deltas_between_wholes: int = 100
-    """After this many updates, write one that holds all changes since the export. Services that
-    start or have missed an update begin with it. A larger value means less to write and more files
-    to read.
+    """After this many updates, write a whole update, which holds all changes since the export.
+    Services that start or have missed an update begin with a whole update. A larger value means
+    less data to write but more files to read.
     """
 
     def __post_init__(self) -> None:
@@ -77,8 +77,8 @@ class PublishConfig:
 def differences(exported: RowFile, chunks: Iterable[tuple[Keys, Floats]]) -> TableChanges:
     """Return how a table's rows in training differ from its export.
 
-    chunks: uint64[N] and float32[N, D] with distinct keys. The result holds rows that are new or
-    different and keys of the export that are missing from `chunks`.
+    chunks: uint64[N] and float32[N, D] with distinct keys. The result holds the rows that are
+    new or different, and the keys of the export that are missing from `chunks`.
 
     Needs memory for 8 bytes per row, and for the rows that differ.
     """
@@ -112,14 +112,15 @@ class TrainedModel(Protocol):
     """The model to publish: the tables of a training job, by name."""
 
     def has_lost_track(self) -> bool:
-        """Return whether rows have changed or disappeared that `take_changes` will not report."""
+        """Return whether there are changed or removed rows that `take_changes` will not report."""
 
     def take_changes(self) -> dict[str, list[tuple[Keys, Floats]]]:
         """Return the rows changed since the last call, as chunks of uint64[N], float32[N, D]."""
 
     def open_all(self) -> dict[str, Chunks]:
-        """Return a snapshot of all rows, readable while training continues; restart change
-        tracking.
+        """Return a snapshot of all rows and restart change tracking.
+
+        The snapshot can be read while training continues.
         """
 
     def dense(self) -> dict[str, NDArray[Any]]:
@@ -136,16 +137,16 @@ class _Taken(NamedTuple):
     dense: dict[str, NDArray[Any]]
     tables: dict[str, TableChanges]
     everything: dict[str, Chunks] | None
-    """All rows, to compare with the export; used instead of changes."""
+    """All rows, to compare with the export, or None if the changes are known."""
 
 
 class Publisher:
     """Publishes one training job. `take` quickly captures a snapshot; `write` may take a while.
 
-    A process finds its first update by comparing all rows with the export, so it is correct
-    whatever happened before. The same happens after rows were removed or the log lost data. Changes
-    that could not be written go into the next update. Not thread-safe; `take` and `write` may be
-    called from two threads, one after the other.
+    A process computes its first update by comparing all rows with the export, so the update is
+    correct whatever happened before. It does the same after rows were removed or the log lost data.
+    Changes that could not be written go into the next update. Not thread-safe; `take` and `write`
+    may be called from two threads, one after the other.
     """
 
     def __init__(self, export: OpenedExport, trained: TrainedModel, config: PublishConfig) -> None:
@@ -170,9 +171,7 @@ class Publisher:
         return self._log.where
 
     def take(self) -> None:
-        """Capture the snapshot for an update. If it covers all workers, none may train in the
-        meantime.
-        """
+        """Capture the snapshot for an update. If it covers all workers, all must be paused."""
         made, trained, before = time.time(), self._trained, self._at
         self._at = None  # if the changes are lost after this, comparing all rows finds them
         if before is None or trained.has_lost_track():
@@ -184,19 +183,19 @@ class Publisher:
         self._at = before
 
     def write(self) -> Update:
-        """Write the captured snapshot to the log; on return, services can see it."""
+        """Write the captured snapshot to the log. Services can see the update on return."""
         taken, self._taken = self._taken, None
         if taken is None:
             raise InternalError("call take() before write()")
         names = self._log.names()
         if self._at is not None and self._tried in names:
-            self._at = self._tried  # it was written, but the reply was lost
+            self._at = self._tried  # the update was written, but the reply was lost
         before = self._at
         if before is not None and before not in names:
             self._at = None
             raise NotFoundError(
                 f"{self.where} has lost the updates that were published to it, or another "
-                "trainer publishes there; the next update will contain everything"
+                "trainer publishes to the same place; the next update will contain everything"
             )
         everything = taken.everything
         update = Update(
@@ -233,7 +232,7 @@ class Publisher:
             keys = np.concatenate([np.empty(0, np.uint64), *(piece[0] for piece in pieces)])
             none = np.empty((0, entry.dim), np.float32)
             values = np.concatenate([none, *(piece[1] for piece in pieces)])
-            # If a key was taken twice, the last one is the newest.
+            # If a key was taken twice, the last row is the newest.
             keys, last = np.unique(keys[::-1], return_index=True)
             values = values[::-1][last]
             rows = encode_rows(table, keys, values, entry.format)
@@ -247,13 +246,13 @@ class Publisher:
         }
 
     def _tidy(self, update: Update) -> None:
-        """Write a whole update periodically and remove older ones. Failures here are harmless."""
+        """Write a whole update periodically and remove older updates. Failures are harmless."""
         try:
             if self._deltas >= self._deltas_between_wholes:
                 self._fold()
             names = self._log.names()
             wholes = sorted(name.sequence for name in names if name.kind == "whole")
-            if len(wholes) > 1:  # services may still be reading from the second-to-last one
+            if len(wholes) > 1:  # services may still be reading the second-to-last
                 self._log.remove([name for name in names if name.sequence < wholes[-2]])
         except (SparseFleetError, OSError) as error:
             _log.warning("updates after %d in %s: %s", update.sequence, self.where, error)
@@ -266,7 +265,7 @@ class Publisher:
         snapshot, at = reader.snapshot, self._at
         if snapshot is None or at is None or snapshot.snapshot_id != at.snapshot_id:
             self._at = None
-            raise NotFoundError(f"they do not lead to the last published update: {reader.problem}")
+            raise NotFoundError(f"it does not lead to the last published update: {reader.problem}")
         self._append(snapshot.as_whole())
         self._deltas = 0
 
@@ -280,7 +279,7 @@ class OpenedExport(NamedTuple):
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> OpenedExport:
-        """Open an export and map its rows; raise CheckpointError if there is none."""
+        """Open an export and map its rows. Raises CheckpointError if there is no export."""
         return open_export(
             directory, True, lambda path, m: cls(path, m, open_tables(path, m.tables))
         )

@@ -55,7 +55,7 @@ class TimedSocket:
 
 
 def with_timed_socket(connection: Any) -> Any:
-    """Return a Redis connection class like `connection`, but with timed sockets."""
+    """Return a subclass of the Redis connection class `connection` that uses timed sockets."""
 
     def connect(self: Any) -> Any:
         return TimedSocket(connection._connect(self), self.socket_timeout)
@@ -103,10 +103,10 @@ class RedisServer:
                 f"{self.model!r}"
             )
         self.timeout_s = timeout_s
-        host = parts.netloc.rpartition("@")[2]  # the part before it is a secret
+        host = parts.netloc.rpartition("@")[2]  # the part before "@" is a secret
         self.where = f"{parts.scheme}://{host}{parts.path} (model {self.model})"
         self.prefix = f"sparsefleet:{{{self.model}}}:"
-        """Prefix of all keys; in a cluster, the braces keep them on one node."""
+        """Prefix of all keys; in a cluster, the braces keep all keys on one node."""
         address = urlunsplit(parts._replace(query=urlencode(options)))
         self.client: Any = _connect(address, timeout_s, max_connections)
 
@@ -116,9 +116,7 @@ class RedisServer:
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Turn failures in the block into StoreUnavailableError that says that `what` failed,
-        and why.
-        """
+        """Turn failures in the block into StoreUnavailableError, which says what failed and why."""
         import redis
 
         try:
@@ -135,11 +133,11 @@ class RedisServer:
         except redis.exceptions.TimeoutError as error:
             raise StoreUnavailableError(
                 f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s; is "
-                "it overloaded or stopped?"
+                "Redis overloaded or stopped?"
             ) from error
         except redis.exceptions.ConnectionError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} cannot be reached ({error}); is it running?"
+                f"{what}: Redis at {self.where} cannot be reached ({error}); is Redis running?"
             ) from error
         except redis.exceptions.OutOfMemoryError as error:
             raise StoreUnavailableError(
@@ -164,7 +162,7 @@ def _connect(url: str, timeout_s: float, max_connections: int) -> Any:
         from redis.retry import Retry
     except ImportError as error:
         raise ConfigError(
-            f"Redis needs its Python client ({error}); run pip install sparsefleet[redis]"
+            f"Redis requires the redis package ({error}); run `pip install sparsefleet[redis]`"
         ) from error
     try:
         pool = redis.BlockingConnectionPool.from_url(

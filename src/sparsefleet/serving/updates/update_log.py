@@ -21,8 +21,8 @@ _UNFINISHED = ".tmp"
 class FolderLog:
     """An `UpdateLog` in `<directory>/<version>`, shared by publisher and services.
 
-    A file is renamed once it is complete. A killed publisher's leftovers are removed when the next
-    one starts.
+    A file gets its final name once it is complete. Files left by a killed publisher are removed
+    when the next publisher starts.
 
     >>> import tempfile
     >>> log = FolderLog(tempfile.mkdtemp(), "0123456789abcdef")
@@ -55,7 +55,7 @@ class FolderLog:
         try:
             return (self._folder / str(name)).read_bytes()
         except FileNotFoundError as error:
-            raise NotFoundError(f"{self._folder / str(name)} is gone") from error
+            raise NotFoundError(f"{self._folder / str(name)} has been removed") from error
         except OSError as error:
             raise StoreUnavailableError(f"an update cannot be read: {error}") from error
 
@@ -76,7 +76,7 @@ class FolderLog:
                 "directory"
             ) from error
         except OSError:
-            pass  # no locks on this file system, but a second publisher shows up in the names
+            pass  # no locks on this file system, but the file names reveal a second publisher
         self._lock = lock
         for left in self._folder.glob(f".*{_UNFINISHED}"):
             left.unlink(missing_ok=True)
@@ -120,19 +120,19 @@ class UpdateLog(Protocol):
         """Return the location, for messages."""
 
     def names(self) -> list[UpdateName]:
-        """Return the available updates, unordered. Raises StoreUnavailableError if unreachable."""
+        """Return the available updates, unsorted. Raises StoreUnavailableError if unreachable."""
 
     def read(self, name: UpdateName) -> bytes:
-        """Read an update. Raises NotFoundError if it is gone."""
+        """Return the bytes of an update. Raises NotFoundError if the update was removed."""
 
     def hold(self) -> None:
-        """Become the only publisher. Raises PublishError if there is one already."""
+        """Become the only publisher. Raises PublishError if there is another publisher."""
 
     def append(self, name: UpdateName, raw: bytes) -> None:
         """Add an update. Raises PublishError if another publisher has taken over."""
 
     def remove(self, names: list[UpdateName]) -> None:
-        """Remove old updates that are no longer needed. Raises PublishError like `append`."""
+        """Remove old updates. Raises PublishError if another publisher has taken over."""
 
     def close(self) -> None:
         """Release the log to other publishers and free all resources."""
@@ -147,12 +147,12 @@ def open_log(target: str | os.PathLike[str], version: str) -> UpdateLog:
     return FolderLog(target, version)
 
 
-_PIECE_BYTES = 16 << 20  # a value may have 512 MiB, but large ones block other clients
+_PIECE_BYTES = 16 << 20  # a value may have 512 MiB, but large values block other clients
 _LEASE_S = 30
 
 
 class RedisLog:
-    """An `UpdateLog` in Redis. An update is listed in one transaction, after all its pieces."""
+    """An `UpdateLog` in Redis. An update is listed only after all its chunks are stored."""
 
     def __init__(self, server: RedisServer, version: str) -> None:
         self._server = server
@@ -177,7 +177,7 @@ class RedisLog:
             count = client.hget(self._list, str(name))
             pieces = [client.get(self._piece(name, at)) for at in range(int(count or 0))]
         if count is None or any(piece is None for piece in pieces):
-            raise NotFoundError(f"update {name.sequence} is gone from {self.where}")
+            raise NotFoundError(f"update {name.sequence} has been removed from {self.where}")
         return b"".join(pieces)
 
     def hold(self) -> None:
@@ -210,7 +210,7 @@ class RedisLog:
             self._renew()
             for name in names:
                 count = int(client.hget(self._list, str(name)) or 0)
-                client.hdel(self._list, str(name))  # first, so that nobody starts to read it
+                client.hdel(self._list, str(name))  # first, so that no reader starts to read it
                 if count:
                     client.unlink(*(self._piece(name, at) for at in range(count)))
 
@@ -246,11 +246,11 @@ class RedisLog:
     def _taken_over(self) -> PublishError:
         self._token = None
         return PublishError(
-            f"another trainer has begun to publish to {self.where}, so this one stops"
+            f"another trainer has begun to publish to {self.where}, so this trainer stops"
         )
 
     def _renew(self) -> None:
-        """Renew the lease; acquire an expired one again if nobody else holds it."""
+        """Renew the lease. If it has expired and no other publisher holds it, acquire it again."""
         token = self._token
         if token is None:
             raise PublishError(f"call hold() before publishing to {self.where}")
@@ -263,7 +263,7 @@ class RedisLog:
         client.expire(self._publisher, _LEASE_S)
 
     def _remove_unlisted(self) -> None:
-        """Remove pieces left by a killed publisher."""
+        """Remove chunks of updates left by a killed publisher."""
         client = self._server.client
         listed = set(client.hkeys(self._list))
         start = self._server.key(self._version, "update", "").encode()

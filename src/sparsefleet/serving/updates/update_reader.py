@@ -38,7 +38,7 @@ class ModelSnapshot(NamedTuple):
 
     @classmethod
     def of_whole(cls, update: Update) -> ModelSnapshot:
-        """Return the snapshot that a whole update leads to."""
+        """Return the snapshot that results from a whole update."""
         rows = Overlay().after(update.tables)
         dense = DenseValues(update.dense)
         return cls(update.base, update.sequence, update.snapshot_id, update.made, rows, dense)
@@ -59,7 +59,7 @@ class ModelSnapshot(NamedTuple):
         )
 
     def as_whole(self) -> Update:
-        """Return a whole update that leads to this snapshot."""
+        """Return a whole update that results in this snapshot."""
         return Update(
             base=self.base,
             sequence=self.sequence,
@@ -76,15 +76,15 @@ class UpdatePath(NamedTuple):
 
     names: list[UpdateName]
     missing: int | None = None
-    """The first sequence number after the path that is missing although newer ones exist."""
+    """The first missing number after the path, if newer updates exist; otherwise None."""
 
 
 def find_path(
     names: Iterable[UpdateName], at: tuple[int, str] | None, *, start_over: bool = False
 ) -> UpdatePath:
-    """Find the path from `at` (number and snapshot, or None for the export) to the newest update
-    reachable.
+    """Find the updates that lead from `at` to the newest reachable update.
 
+    at: number and id of the current snapshot, or None for the export.
     start_over: start at the newest whole update, even if there are deltas after `at`.
 
     >>> whole, one, two = (
@@ -109,7 +109,9 @@ def find_path(
         if at[0] + len(forward) == newest:
             return UpdatePath(forward)
         newest_whole = max(wholes, default=0)
-        if newest_whole <= at[0] + len(forward):  # starting over would not help
+        if newest_whole <= at[0] + len(
+            forward
+        ):  # starting again from a whole update would not help
             return UpdatePath(forward, at[0] + len(forward) + 1)
     if not wholes:
         return UpdatePath([], 1 if newest else None)
@@ -128,7 +130,7 @@ def _run(deltas: dict[int, UpdateName], after: int) -> list[UpdateName]:
 
 
 def _is_of_this_log(at: tuple[int, str], ids: dict[int, set[str]], newest: int) -> bool:
-    """Return whether the log contained this snapshot; its older updates may have been removed."""
+    """Return whether the log contained this snapshot. Its older updates may have been removed."""
     number, snapshot_id = at
     return number <= newest and (number not in ids or snapshot_id in ids[number])
 
@@ -147,15 +149,15 @@ class UpdateReader:
         self._version = version
         self._entries = {entry.name: entry for entry in tables}
         self.snapshot: ModelSnapshot | None = None
-        """The current snapshot; None for the export as written."""
+        """The current snapshot, or None for the export without updates."""
         self.problem: str | None = None
         """Why newer updates cannot be read and how to fix it; None if there is no problem."""
 
     def catch_up(self, prepare: Callable[[ModelSnapshot], None] | None = None) -> bool:
         """Read new updates and return whether there were any.
 
-        prepare: called with the new snapshot before it becomes active; its exceptions propagate,
-            and the current snapshot is then kept.
+        prepare: called with the new snapshot before it becomes active. If `prepare` raises, the
+            exception propagates and the current snapshot is kept.
         Raises StoreUnavailableError if the log cannot be reached.
         """
         names = self._log.names()
@@ -171,7 +173,7 @@ class UpdateReader:
         return is_new
 
     def _start_over(self, cause: Exception) -> tuple[ModelSnapshot | None, str | None]:
-        """Start over from the newest whole update, which may be newer than the outdated list."""
+        """Start over from the newest whole update, which may be newer than the list read before."""
         try:
             found, problem = self._follow(self._log.names(), start_over=True)
         except (CheckpointMismatchError, CorruptFileError, NotFoundError) as error:
@@ -197,7 +199,7 @@ class UpdateReader:
             return at, None
         return at, (
             f"update {path.missing} is missing in {self._log.where}, although there are newer "
-            "ones; "
+            "updates; "
             "waiting for a whole update"
         )
 
@@ -206,7 +208,7 @@ class UpdateReader:
         if update.base != self._version or (update.sequence, update.snapshot_id) != name[1:3]:
             raise CheckpointMismatchError(
                 f"{self._log.where}: '{name}' holds update {update.sequence} of the export "
-                f"{update.base}, expected one of {self._version}"
+                f"{update.base}, expected an update of {self._version}"
             )
         for table, changes in update.tables.items():
             entry = self._entries.get(table)

@@ -1,4 +1,4 @@
-"""A verification's input: its settings, the export and its examples."""
+"""The input of a verification: settings, the export and the examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Case", "Check", "VerifyConfig"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyConfig:
-    """Settings that say what a verification compares, and how strictly.
+    """The settings of a verification: what it compares, and how strictly.
 
     >>> VerifyConfig(tolerance=-1)
     Traceback (most recent call last):
@@ -32,32 +32,34 @@ class VerifyConfig:
     """A file with one column per input; None means the export's golden examples."""
 
     online_examples: str | os.PathLike[str] | None = None
-    """The examples as the online side prepared them, such as its feature log, in the same order.
-    With None, only the inputs that a service reports are compared."""
+    """The examples as the online side prepared them, for example its feature log, in the same
+    order. If None, only the inputs that a service reports are compared.
+"""
 
     label: str | None = None
-    """The column of `examples` with labels 0 or 1. If given, the AUC of both sides is reported."""
+    """The column of `examples` with labels 0 or 1. If given, both sides' AUC is reported."""
 
     max_examples: int = 10_000
     """The maximum number of examples to read from the file."""
 
     tolerance: float = 1e-5
     """The largest allowed difference between scores, relative for scores above 1. Rows and dense
-    parameters must always be equal bit for bit."""
+    parameters must always be equal bit for bit.
+"""
 
     sample: int | None = None
     """The number of rows per table to compare with an online store; None means all."""
 
     seed: int = 0
-    """Seed of the sample."""
+    """Seed for sampling rows."""
 
     previous: str | os.PathLike[str] | None = None
-    """The export that was online before. With it, stale rows are distinguished from other
-    differences."""
+    """The export that was online before. If given, stale rows are reported as such."""
 
     updates: str | os.PathLike[str] | None = None
-    """The directory or Redis where a trainer publishes updates to the export. They are applied
-    before anything is compared, and the online side must have applied the same ones."""
+    """The directory or Redis where a trainer publishes updates to the export. The updates are
+    applied before anything is compared, and the online side must have applied the same updates.
+"""
 
     pruned: tuple[str, ...] = ()
     """Patterns of trained parameters and tables that the export omits on purpose."""
@@ -69,7 +71,7 @@ class VerifyConfig:
     """The bearer token of the service."""
 
     timeout_s: float = 90.0
-    """Timeout for one request to an online side. The first trace may take a service a minute."""
+    """Timeout for one request to an online side. A service's first trace may take a minute."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_examples", 1), ("sample", 1), ("tolerance", 0)):
@@ -110,7 +112,7 @@ class Case:
         return self.model.predict(self.examples)
 
     def catch_up(self) -> None:
-        """Apply updates to the export published since the last call."""
+        """Apply the updates published since the last call to the export."""
         self.model.catch_up()
         self.__dict__.pop("scores", None)
 
@@ -122,4 +124,4 @@ class Check(Protocol):
         """Check the export alone; return None if the check does not apply."""
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
-        """Check the export against a side; return None if the check does not apply to it."""
+        """Check the export against a side; return None if the check does not apply to that side."""

@@ -1,6 +1,6 @@
-"""The examples that the sides are compared on.
+"""The examples on which the export and a side are compared.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Examples:
         self.arrays = arrays
         """Arrays by graph name."""
         self.labels = labels
-        """float32[B], or None"""
+        """float32[B], or None if unknown"""
         self.source = source
         self.count = _count(schema, arrays)
 
@@ -71,7 +71,7 @@ class Examples:
             yield self.part(begin, min(begin + size, self.count))
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return one example in the form that JSON would hold: numbers and lists of numbers."""
+        """Return one example in the form used in JSON: numbers and lists of numbers."""
         return rows_of(self.schema, self.part(index, index + 1))[0]
 
 

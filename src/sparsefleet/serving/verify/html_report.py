@@ -1,6 +1,6 @@
 """The report as one self-contained HTML file.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _SIZE, _MARGIN = 364, 58
 _POINTS = 2000
 _LAYERS = 80
 _LEAST = 1e-9
-"""Smaller differences are drawn at the left edge."""
+"""Differences smaller than this are drawn at the left edge."""
 
 
 def score_scatter(offline: Numbers, online: Numbers, gaps: Numbers, tolerance: float) -> str:
-    """Plot both sides' scores, float64[B], against each other, highlighting differences."""
+    """Plot offline against online scores, float64[B] each, highlighting differences."""
     offline, online = np.asarray(offline), np.asarray(online)
     if offline.shape != online.shape:
         return ""
@@ -132,9 +132,9 @@ def row_bars(tallies: Mapping[str, RowTally]) -> str:
 
 
 def layer_chart(steps: Sequence[tuple[str, float]], parted: str) -> str:
-    """Plot the difference in each layer, from the inputs down, marking the first that differs.
+    """Plot the difference in each layer, starting at the inputs; mark the first layer that differs.
 
-    For a deep model, plot only the layers around that one.
+    For a deep model, plot only the layers around the marked layer.
     """
     width, line = 560, 20
     first = next((at for at, (name, _) in enumerate(steps) if name == parted), 0)
@@ -217,12 +217,12 @@ svg .lost { fill: var(--lost); } svg .more { fill: var(--more); }
 
 
 def write_html(report: Report, path: Path, tolerance: float) -> None:
-    """Write the report; a chart shows the `tolerance`."""
+    """Write the report. The `tolerance` is drawn in a chart."""
     path.write_text(report_as_html(report, tolerance), encoding="utf-8")
 
 
 def report_as_html(report: Report, tolerance: float) -> str:
-    """Return the page, with verdict, checks, findings and charts."""
+    """Return the page with the verdict, checks, findings and charts."""
     findings = "".join(_finding(result, finding) for result, finding in report.findings)
     pictures = "".join(_pictures(result, tolerance) for result in report.results)
     return (

@@ -1,6 +1,6 @@
 """Check 3: the same example produces the same ids and floats on both sides.
 
-Letters: B examples, F slots.
+Letters: B is the number of examples, F the number of slots.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["InputsCheck", "compare_inputs"]
 Column = NDArray[Any]
 _EXAMPLES = 5
 _ROUNDED = 2e-3
-"""Relative error that half precision explains: 2^-11 with some slack."""
+"""The relative error that half precision explains: 2^-11 plus some margin."""
 
 
 def compare_inputs(offline: Arrays, online: Arrays) -> list[Finding]:
@@ -108,7 +108,7 @@ def _explained(name: str, slots: dict[str, Column], theirs: dict[str, Column]) -
 
 
 def _twin(name: str, other: Column, slots: dict[str, Column]) -> str | None:
-    """Return the offline slot whose values are in this online slot."""
+    """Return the offline slot whose values appear in this online slot."""
     for candidate, column in slots.items():
         if candidate == name or column.shape != other.shape or column.dtype != other.dtype:
             continue
@@ -150,14 +150,14 @@ def _one(values: Column) -> str:
 
 def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str] | None:
     keys, others = (column.astype(np.int64).view(np.uint64) for column in (own, other))
-    shift = np.unique(others - keys)  # modulo 2^64, as ids are
+    shift = np.unique(others - keys)  # modulo 2^64, like ids
     if len(shift) == 1:
         return "ids shifted", f"every id {int(shift.view(np.int64)[0]):+d}"
     if wrong.mean() < 0.5:
         return None
     pairs = np.unique(np.stack([own, other]), axis=1)
     if len(np.unique(own)) < pairs.shape[1]:
-        return None  # one id became several, so this is not a function of the id
+        return None  # one id became several ids, so the difference is not a function of the id
     targets = len(np.unique(other))
     text = f"{pairs.shape[1]:,} ids mapped to {targets:,} others"
     return "ids hashed differently", f"{text}, consistently for each id"
@@ -182,14 +182,14 @@ def _numbers(own: Column, other: Column) -> tuple[str, str] | None:
 
 
 _TRACED = 8
-"""The maximum number of examples that a service is asked to report inputs for."""
+"""The maximum number of examples whose inputs a service is asked to report."""
 
 
 class InputsCheck:
     """Compares schema, types, slot order, hashing, scaling and missing values."""
 
     def of_export(self, case: Case) -> CheckResult | None:
-        """Compare the examples in the file with those prepared online."""
+        """Compare the examples in the file with the examples prepared online."""
         path = case.config.online_examples
         if path is None:
             return None
@@ -246,7 +246,7 @@ def _schema(own: Schema, other: Schema) -> Iterator[Finding]:
 
 
 def _without_values(case: Case, side: Side) -> Iterator[Finding]:
-    """Check that the side rejects examples with missing values, unless training replaced them."""
+    """Check that the side rejects missing values, unless training replaced them."""
     if case.examples.count == 0:
         return
     whole = case.examples.row(0)
@@ -304,7 +304,7 @@ def _columns(schema: Schema, table: pa.Table) -> Iterator[Finding]:
                 what=f"input '{item.name}'",
                 found=f"{kind}",
                 wanted=f"{item.dtype}",
-                advice="ids above 2^53 cannot be held by floats",
+                advice="floats cannot represent all ids above 2^53",
             )
 
 

@@ -1,6 +1,6 @@
 """The export under test, with its updates.
 
-Letters: U distinct keys, N rows, D row width.
+Letters: U is the number of distinct keys, N the number of rows, D the row width.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ ModelTable = RowFile | UpdatedTable
 
 
 def snapshot_of(updates: str | os.PathLike[str], manifest: ExportManifest) -> ModelSnapshot | None:
-    """Return the newest snapshot that an export's updates lead to, or None if there are no updates.
+    """Return the newest snapshot that results from an export's updates, or None if there are none.
 
     Raises StoreUnavailableError if an update is missing, damaged or cannot be read.
     """
@@ -87,7 +87,7 @@ def snapshot_of(updates: str | os.PathLike[str], manifest: ExportManifest) -> Mo
 def with_updates(
     tables: Mapping[str, RowFile], snapshot: ModelSnapshot | None
 ) -> dict[str, ModelTable]:
-    """Return an export's tables in that snapshot."""
+    """Return the tables of an export with the changes in a snapshot."""
     found: dict[str, ModelTable] = {}
     for name, file in tables.items():
         overlay = TableOverlay() if snapshot is None else snapshot.rows.table(name)
@@ -99,7 +99,7 @@ _BATCH = 1024
 
 
 class LookupLayer(NamedTuple):
-    """A lookup as a layer of the graph; `dim` is its row width."""
+    """A lookup as a layer of the graph; `dim` is the row width."""
 
     name: str
     what: str
@@ -107,7 +107,8 @@ class LookupLayer(NamedTuple):
 
 
 class OfflineModel:
-    """An export whose files are read on first use, so that checks can run if one is damaged.
+    """An export whose files are read on first use, so that some checks can run if a file is
+    damaged.
 
     updates: where a trainer publishes updates, which are applied to rows and dense parameters.
     """
@@ -139,7 +140,7 @@ class OfflineModel:
 
     @cached_property
     def files(self) -> dict[str, RowFile]:
-        """The exported rows."""
+        """The rows as exported, without updates."""
         return open_tables(self.directory, self.manifest.tables)
 
     @cached_property
@@ -149,7 +150,7 @@ class OfflineModel:
 
     @cached_property
     def exported_graph(self) -> fx.GraphModule:
-        """The exported graph."""
+        """The graph as exported, without updates."""
         graph = read_graph(self.directory / self.manifest.graph)
         assert isinstance(graph, fx.GraphModule)
         return graph
@@ -186,7 +187,7 @@ class OfflineModel:
         return [LookupLayer(n.name, f"look_up(table '{n.args[1]}')", int(n.args[2])) for n in nodes]
 
     def predict(self, examples: Examples, tables: Tables | None = None) -> Arrays:
-        """Return the targets of all examples, computed by torch; `tables` replaces its rows."""
+        """Return the targets of all examples, computed by torch; `tables` replaces the rows."""
         self._require_feeds()
         engine = TorchEngine(self.graph, self.schema)
         rows = self.tables if tables is None else tables
@@ -218,7 +219,7 @@ class OfflineModel:
         return self if self.snapshot is None else OfflineModel(self.directory)
 
     def _require_feeds(self) -> None:
-        """Raise a clear error if the graph and the manifest disagree; torch would not."""
+        """Raise a clear error if the graph and the manifest disagree; torch's would be unclear."""
         takes = sum(node.op == "placeholder" for node in self.graph.graph.nodes)
         declared = sum(len(item.arrays) for item in self.schema.inputs)
         if takes != declared:

@@ -69,7 +69,7 @@ class ParametersCheck:
 
 
 def _checksums(case: Case, side: Side) -> list[Finding]:
-    """Compare the checksum of dense parameters if the side does not report their values."""
+    """Compare the checksum of dense parameters; used if the side does not report the values."""
     theirs = side.checksums()
     if theirs is None or side.dense() is not None:
         return []
@@ -113,7 +113,7 @@ def _dense(one: Arrays, two: Arrays, here: str, there: str) -> list[Finding]:
 
 
 def _direction(side: Side) -> tuple[str, str]:
-    """Return the names of the copy and of the original."""
+    """Return the names of the copy and of the original, depending on the side's role."""
     export = "the export"
     return (export, side.name) if side.role == "training" else (side.name, export)
 

@@ -1,6 +1,6 @@
 """Check 4: offline and online make the same predictions for the same examples.
 
-Letters: B examples.
+Letters: B is the number of examples.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = [
 
 
 class FirstDifference(NamedTuple):
-    """The layers in order and the first that differs."""
+    """The layers in order, and the first layer that differs."""
 
     layer: str
     """Description of the first layer that differs."""
     steps: list[tuple[str, float]]
-    """The layers that both sides report, with their largest difference."""
+    """The layers that both sides report, each with its largest difference."""
 
 
 def find_first_difference(
@@ -52,7 +52,8 @@ def find_first_difference(
 ) -> FirstDifference | None:
     """Return the first layer that differs by more than a tenth of the tolerance.
 
-    Lookups must be equal. Returns None if no layer that both sides report differs.
+    Lookups must be exactly equal. Returns None if none of the layers that both sides report
+    differs.
     """
     for name, array in offline.inputs.items():
         other = online.inputs.get(name)
@@ -80,7 +81,7 @@ def find_first_difference(
 
 
 def _gap(one: NDArray[Any], two: NDArray[Any]) -> float:
-    """Return the largest difference. Infinities and NaN, which JSON lacks, count as equal."""
+    """Return the largest difference. Infinity and NaN count as equal, since JSON has neither."""
     if one.shape == two.shape and one.dtype.kind == two.dtype.kind == "f":
         neither = ~np.isfinite(one) & ~np.isfinite(two)
         one, two = np.where(neither, 0, one), np.where(neither, 0, two)
@@ -91,7 +92,7 @@ _BATCH = 512
 
 
 class SidePrediction:
-    """Predicts a case's examples with a side's rows and parameters."""
+    """Makes predictions for a case's examples with a side's rows and parameters."""
 
     def __init__(self, case: Case, side: Side) -> None:
         self._case = case
@@ -100,7 +101,7 @@ class SidePrediction:
         self._tables: Tables = {}
 
     def predict(self) -> Arrays | None:
-        """Return all examples' targets, or None if the side has neither predictions nor rows."""
+        """Return all targets, or None if the side has neither predictions nor rows."""
         examples = self._case.examples
         parts = []
         for batch in examples.batches(_BATCH):
@@ -148,7 +149,7 @@ class SidePrediction:
         return PickedRows(file, needed, (self._as_compared(file, part) for part in parts))
 
     def _as_compared(self, file: ModelTable, part: FoundRows) -> tuple[Keys, Floats]:
-        """Return training rows in the export's format, whose precision loss is expected."""
+        """Return training rows in the export's format, since its loss of precision is expected."""
         if self._side.role == "training":
             return part.keys, as_exported(file, part.keys, part.values)
         return part.keys, part.values
@@ -158,7 +159,7 @@ _EXAMPLES = 5
 
 
 class PredictionsCheck:
-    """Compares scores: golden examples', both engines' and the side's."""
+    """Compares the scores of both engines and of the side, and those of the golden examples."""
 
     def of_export(self, case: Case) -> CheckResult:
         """Compare both engines of the export with the trained model."""
@@ -180,7 +181,7 @@ class PredictionsCheck:
                         what=f"engine {name}",
                         found=f"scores off by up to {gap:.3g} from the trained model",
                         wanted=f"at most {allowed:.3g}",
-                        advice="the export does not predict like the trained model; export again",
+                        advice="predictions differ from the trained model's; export again",
                     )
                 )
         text = f"{golden.examples} golden examples, largest difference: {', '.join(summary)}"
@@ -218,9 +219,9 @@ class PredictionsCheck:
 
 
 def differences(offline: Arrays, online: Arrays) -> NDArray[np.float64]:
-    """Return the largest difference per example: float64[B], relative for scores above 1.
+    """Return the largest difference for each example, float64[B], relative for scores above 1.
 
-    It is inf where a target is missing, has a different shape, or is NaN on only one side.
+    The difference is inf if a target is missing, has a different shape, or is NaN on only one side.
 
     >>> differences({"p": np.array([0.5, 20.0])}, {"p": np.array([0.25, 20.0])})
     array([0.25, 0.  ])
@@ -254,7 +255,9 @@ def _aucs(case: Case, side: Side, both: tuple[Arrays, Arrays], figures: Figures)
     for scores in both:
         first = _first(scores)
         if not (np.isfinite(first).all() and first.min() >= 0 and first.max() <= 1):
-            first = 1.0 / (1.0 + np.exp(-np.nan_to_num(first)))  # logits; keeps their order
+            first = 1.0 / (
+                1.0 + np.exp(-np.nan_to_num(first))
+            )  # logits; the conversion keeps their order
         auc = AUC(2**20)
         auc.update(first, labels)
         found.append(auc.compute())

@@ -87,13 +87,13 @@ def _feeds(model: OfflineModel) -> list[Finding]:
 
 
 def _plain(name: str) -> str:
-    """Return the placeholder name of an array: its input's name as an identifier."""
+    """Return the placeholder name of an array: the name of its input, as an identifier."""
     base = name.removesuffix(".values").removesuffix(".offsets")
     return "".join(c if c.isalnum() or c == "_" else "_" for c in base)
 
 
 def _name_in_graph(target: str) -> str:
-    """Return the input's name from a placeholder's: 'tags' for `input_3_tags`."""
+    """Return the name of the input from that of a placeholder: 'tags' for `input_3_tags`."""
     prefix, _, rest = target.partition("_")
     return rest.partition("_")[2] if prefix == "input" else target
 
@@ -189,7 +189,7 @@ def _dense_against(case: Case, dense: dict[str, Any]) -> list[Finding]:
             what=f"parameter '{name}'",
             found="nothing in the export",
             wanted=describe(tensor.dtype.name, tensor.shape),
-            advice="if it is omitted on purpose, pass --pruned PATTERN",
+            advice="if the omission is intended, pass --pruned PATTERN",
         )
         for name, tensor in dense.items()
         if name not in exported and tensor.dtype.kind == "f" and not _is_pruned(case, name)
@@ -216,7 +216,7 @@ def _tables_against(case: Case, side: Side) -> list[Finding]:
             what=f"table '{name}'",
             found="nothing in the export",
             wanted=f"rows of {facts.dim} values",
-            advice="if it is omitted on purpose, pass --pruned PATTERN",
+            advice="if the omission is intended, pass --pruned PATTERN",
         )
         for name, facts in trained.items()
         if name not in exported and not _is_pruned(case, name)

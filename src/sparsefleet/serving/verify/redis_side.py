@@ -1,4 +1,4 @@
-"""The rows in Redis, read the way services read them."""
+"""Rows in Redis, read in the same way as services read them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class HalfLoadedError(StoreUnavailableError):
 
 
 class RedisSide(Side):
-    """The version under test if Redis has it, active or not; otherwise the active version.
+    """The version under test if it is in Redis, even if inactive; otherwise the active version.
 
-    Raises HalfLoadedError if Redis has only some of its rows, or CheckpointMissingError if none.
+    Raises HalfLoadedError if Redis has only some of the rows of the version under test, and
+    CheckpointMissingError if it has none and no version is active.
     """
 
     def __init__(self, url: str, model: OfflineModel, *, timeout_s: float) -> None:
@@ -90,13 +91,13 @@ class RedisSide(Side):
         if self._is_loading(wanted.digest):
             raise HalfLoadedError(
                 f"{self._server.where} has only part of version {wanted.digest}, because a push is "
-                "running or was interrupted; push it again with `sparsefleet push-rows`"
+                "running or was interrupted; push the version again with `sparsefleet push-rows`"
             )
         active = self._versions.active()
         if active is None:
             raise CheckpointMissingError(
                 f"{self._server.where} has no version {wanted.digest} and no active version; push "
-                "it with `sparsefleet push-rows`"
+                "the version with `sparsefleet push-rows`"
             )
         return self._versions.manifest(active)
 

@@ -24,8 +24,9 @@ __all__ = [
 
 CheckName = Literal["settings", "pruning", "parameters", "inputs", "predictions"]
 CHECKS: tuple[CheckName, ...] = ("settings", "pruning", "parameters", "inputs", "predictions")
-"""Ordered by cause: a wrong version explains wrong rows, and wrong rows explain wrong predictions.
-The first finding is therefore the likely cause of the later ones."""
+"""The checks in order of cause: a wrong version explains wrong rows, and wrong rows explain wrong
+predictions. The first finding is therefore the likely cause of the later findings.
+"""
 
 Status = Literal["passed", "failed", "skipped"]
 Figures = dict[str, Any]
@@ -68,11 +69,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result of one check, on the export alone or against one side."""
+    """The result of one check of the export, either alone or against one side."""
 
     check: CheckName
     side: str
-    """What the export was compared with, or its own directory if it was checked alone."""
+    """What the export was compared with, or the export's directory if it was checked alone."""
     status: Status
     summary: str
     """One line that says what was compared, or why the check was skipped."""
@@ -88,7 +89,7 @@ class CheckResult:
         findings: list[Finding],
         figures: Figures | None = None,
     ) -> CheckResult:
-        """Return a result that failed if any finding is an error."""
+        """Return a result whose status is "failed" if any finding is an error."""
         failed = any(finding.severity == "error" for finding in findings)
         return cls(
             check=check,
@@ -123,7 +124,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Return whether no check failed; skipped checks do not count."""
+        """Return whether no check failed. Skipped checks are ignored."""
         return all(result.status != "failed" for result in self.results)
 
     @property
@@ -136,9 +137,7 @@ class Report:
 
     @property
     def cause(self) -> tuple[CheckResult, Finding] | None:
-        """Return the first error, which is the place to start looking, or None if there are no
-        errors.
-        """
+        """Return the first error, which is the place to start looking, or None."""
         errors = [item for item in self.findings if item[1].severity == "error"]
         return errors[0] if errors else None
 
@@ -159,7 +158,7 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim"}
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print a table of checks, all findings with likely causes first, and the verdict."""
+    """Print a table of checks, all findings (likely causes first), and the verdict."""
     console.print(Text(f"{report.directory}, version {report.version}"))
     console.print(Text(f"{report.created}; examples: {report.examples}"))
     console.print(_checks(report))

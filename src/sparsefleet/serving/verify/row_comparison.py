@@ -1,6 +1,6 @@
-"""Compare the rows of a table in the export and on a side, one by one.
+"""Compare a table's rows in the export with those of a side, row by row.
 
-Letters: N keys, D row width.
+Letters: N is the number of keys, D the row width.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeyRecorder(KeyedRows):
 
 
 class FetchedRows(KeyedRows):
-    """Rows that a side fetches on lookup."""
+    """A table whose rows are fetched from a side on lookup."""
 
     def __init__(self, table: KeyedRows, fetch: Callable[[Keys], FoundRows]) -> None:
         super().__init__(table.entry, table.initial)
@@ -51,7 +51,7 @@ class FetchedRows(KeyedRows):
 
 
 class PickedRows(KeyedRows):
-    """The rows needed from a stream, held in memory.
+    """A table that holds the required rows of a stream in memory.
 
     parts: keys, uint64[N], and rows, float32[N, D]; each key occurs once.
     """
@@ -77,7 +77,7 @@ class PickedRows(KeyedRows):
 
 
 def as_exported(table: KeyedRows, keys: Keys, values: Floats) -> Floats:
-    """Return training rows, float32[N, D], as they read after export in the table's format."""
+    """Return training rows, float32[N, D], rounded as by an export in the table's format."""
     entry = table.entry
     if entry.format == "float32":
         return values
@@ -97,10 +97,10 @@ class RowTally:
     missing: int = 0
     """Rows that should have been copied but were not."""
     extra: int = 0
-    """Rows in the copy that the original lacks."""
+    """Rows that are in the copy but not in the original."""
     different: int = 0
     stale: int = 0
-    """Different rows that equal the previous export's."""
+    """Different rows that equal the rows of the previous export."""
     largest: float = 0.0
     """The largest difference between values."""
     sampled: bool = False
@@ -164,9 +164,9 @@ def _compare_stream(
     previous: ModelTable | None,
     tally: RowTally,
 ) -> None:
-    """Compare all of the side's rows with the export's.
+    """Compare all rows of the side with the rows of the export.
 
-    A row on one side only is missing or extra, depending on which side is the original.
+    A row that only one of them has is missing or extra, depending on which is the original.
     """
     seen = np.zeros(len(file.keys), np.bool_)
     is_training = side.role == "training"
@@ -188,7 +188,7 @@ def _compare_stream(
 def _compare(
     file: ModelTable, rows: FoundRows, values: Floats, previous: ModelTable | None, tally: RowTally
 ) -> None:
-    """Compare the values of rows that both sides have."""
+    """Compare the values of the rows that both the export and the side have."""
     keys, values = rows.keys[rows.found], values[rows.found]
     own = file.rows_of(keys, "zeros")
     wrong = ~_equal_rows(own, values)
@@ -210,7 +210,7 @@ def _compare(
 
 
 def _equal_rows(one: Floats, other: Floats) -> NDArray[np.bool_]:
-    """Return which rows are equal, bool[N]; NaN equals NaN, and 0 equals -0."""
+    """Return which rows are equal, bool[N]. NaN counts as equal to NaN, and 0 to -0."""
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     equal: NDArray[np.bool_] = same.all(axis=1)
     return equal

@@ -74,12 +74,16 @@ def _version(case: Case, version: str | None) -> list[Finding]:
 
 
 def _snapshot(case: Case, side: Side) -> list[Finding]:
-    """Check that both sides have applied the same updates."""
+    """Check that the export and the side have applied the same updates."""
     snapshot, found = case.model.snapshot, side.updated()
     wanted = None if snapshot is None else snapshot.made
     if found == wanted:
         return []
-    advice = "pass --updates with the place that training publishes to" if wanted is None else ""
+    advice = (
+        "pass --updates with the directory or Redis that training publishes to"
+        if wanted is None
+        else ""
+    )
     return [
         Finding(
             name="updates differ",

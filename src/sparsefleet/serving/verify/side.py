@@ -1,6 +1,6 @@
 """The interface to whatever an export is compared with.
 
-Letters: N keys, D row width.
+Letters: N is the number of keys, D the row width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Role = Literal["training", "online"]
 
 
 class TableFacts(NamedTuple):
-    """What a side reports about a table; None means not reported."""
+    """What a side reports about a table. None means that a value is not reported."""
 
     dim: int
     rows: int | None = None
@@ -51,10 +51,11 @@ class Trace(NamedTuple):
 
 
 class Side:
-    """A place where the model exists. Methods return None for anything it cannot report.
+    """A copy of the model to compare with the export. Methods return None for what it cannot
+    report.
 
-    role: with "training", the export should equal this side; with "online", this side should equal
-        the export.
+    role: "training" means that the export should equal this side; "online" means that this side
+        should equal the export.
     """
 
     role: Role = "online"
@@ -64,7 +65,7 @@ class Side:
         """The name or URL that the user gave."""
 
     def version(self) -> str | None:
-        """Return the `ExportManifest.digest` of the export it has loaded."""
+        """Return the `ExportManifest.digest` of the export that the side has loaded."""
         return None
 
     def updated(self) -> float | None:
@@ -72,7 +73,7 @@ class Side:
         return None
 
     def schema(self) -> Schema | None:
-        """Return the schema of its inputs and targets."""
+        """Return the schema of the side's inputs and targets."""
         return None
 
     def settings(self) -> Mapping[str, str] | None:
@@ -88,7 +89,7 @@ class Side:
         return None
 
     def tables(self) -> Mapping[str, TableFacts] | None:
-        """Return its tables by name."""
+        """Return the side's tables by name."""
         return None
 
     def stream(self, table: str) -> Iterator[FoundRows] | None:
@@ -97,7 +98,7 @@ class Side:
         return None
 
     def fetch(self, table: str, keys: Keys) -> FoundRows:
-        """Return the rows for keys, uint64[N]. A side with tables has this or `stream`."""
+        """Return the rows for keys, uint64[N]. A side with tables implements this or `stream`."""
         raise ConfigError(
             f"side '{self.name}' has tables but cannot return {len(keys)} rows of '{table}'; "
             "implement `fetch` or `stream`"
@@ -114,7 +115,7 @@ class Side:
         return None
 
     def takes(self, example: Mapping[str, Any]) -> bool | None:
-        """Return whether it accepts an example, which may lack values."""
+        """Return whether the side accepts an example, which may lack values."""
         del example
         return None
 

@@ -21,7 +21,7 @@ __all__ = ["CheckpointSide", "ExportSide", "ServersSide", "checksums_of", "forma
 
 
 class ExportSide(Side):
-    """A different export, which should equal the one under test."""
+    """Another export, which should equal the export under test."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -42,7 +42,7 @@ class ExportSide(Side):
         return checksums_of(self._model.manifest)
 
     def dense(self) -> Arrays:
-        """Return the parameters in the graph, since these are used for predictions."""
+        """Return the parameters stored in the graph, because predictions use those."""
         return self._model.dense
 
     def tables(self) -> Mapping[str, TableFacts]:
@@ -107,7 +107,8 @@ class CheckpointSide(Side):
 
 
 class ServersSide(Side):
-    """Tables on servers. Servers hold dense parameters as one flat array without names.
+    """The tables on running servers. Dense parameters are not reported, since servers keep no
+    names.
 
     tables: the names of the exported tables.
     """

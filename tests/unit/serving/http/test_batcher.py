@@ -184,7 +184,7 @@ def test_what_waits_is_answered_before_the_threads_end(made: Any) -> None:
 
 def test_model_without_a_value_for_each_example_is_refused() -> None:
     whole = TargetSchema(name="loss", dtype="float32", shape=())
-    with pytest.raises(ConfigError, match=r"loss: float32\[\] does not have that"):
+    with pytest.raises(ConfigError, match=r"loss: float32\[\] does not have one"):
         BatchLayout(Schema(inputs=(), targets=(whole,), lookups=()))
 
 

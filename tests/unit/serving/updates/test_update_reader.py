@@ -166,7 +166,7 @@ def test_a_damaged_update_is_not_applied_and_the_next_whole_one_helps(log: Folde
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"base": "f" * 16}, "expected one of 0123456789abcdef"),
+        ({"base": "f" * 16}, "expected an update of 0123456789abcdef"),
         (
             {
                 "tables": {
