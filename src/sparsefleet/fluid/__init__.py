@@ -1,4 +1,4 @@
-"""Fluid's names, each loaded on first use, so that a data generator loads nothing else."""
+"""Fluid's names, each loaded on first use, so that a script loads only the parts it needs."""
 
 from sparsefleet.fluid.paths import provide_paths
 from sparsefleet.fluid.unknown_names import known_names

@@ -85,7 +85,7 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """Computes the mean edit distance of texts and the fraction that are wrong."""
+    """Computes the mean edit distance of texts and the fraction of wrong texts."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class EditDistance(Evaluator):
 class DetectionMAP(Evaluator):
     """Computes the mean average precision of detections; see `layers.detection_map`.
 
-    input: detections, as rows (label, score, box). gt_label, gt_box, gt_difficult: the true boxes.
+    input: detections, as rows (label, score, box). gt_label, gt_box, gt_difficult: the ground-truth
+        boxes.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class DetectionMAP(Evaluator):
         states["out_states"] = totals
         self.accum_map = layers.detection_map(input, truth, **settings, **states)
         layers.fill_constant([1], "int32", 1, out=self.has_state)
-        self.states = [self.has_state]  # the totals are only used while it is set
+        self.states = [self.has_state]  # the totals are used only while this flag is set
         self.metrics = [self.cur_map, self.accum_map]
 
     def get_map_var(self) -> tuple[Variable, Variable]:

@@ -1,7 +1,7 @@
-"""Run work at process exit whose failure is reflected in the exit code.
+"""Make the exit code report failures of work that runs at process exit.
 
-Python prints an error from an `atexit` function and exits with 0, so a launcher would see success
-even though gradients never arrived.
+When an `atexit` function fails, Python prints the error and exits with 0, so a launcher would see
+success even though gradients never arrived.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def counted_at_exit(what: str) -> Iterator[None]:
         yield
     except Exception:
         _failed.append(what)
-        with suppress(OSError):  # nowhere to report it, such as a log on a full disk
+        with suppress(OSError):  # the error cannot be reported, for example to a log on a full disk
             traceback.print_exc()
 
 

@@ -1,4 +1,4 @@
-"""Convert minimized programs, in place, into a rank's programs."""
+"""Convert minimized programs, in place, into the programs that a rank runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Scale = BuildStrategy.GradientScaleStrategy
 
 
 class RankProgram:
-    """Converts copies of a program into a rank's programs, which share one role."""
+    """Converts copies of a program into the programs that a rank runs, which share one role."""
 
     def __init__(self, build: BuildStrategy) -> None:
         ranks = present_ranks()
@@ -78,7 +78,7 @@ class RankProgram:
         self._build = build
         self._ranks = ranks
         self.role: GradientRole | None = None
-        """The role, set by the first copy that trains."""
+        """The role, which the first copy that trains sets."""
 
     def adapt(self, program: Program, replicas: int) -> None:
         """Convert a copy of the program, in place."""

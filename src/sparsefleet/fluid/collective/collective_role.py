@@ -28,7 +28,7 @@ __all__ = ["CollectiveRole", "collective_role", "part_unless_training"]
 class CollectiveRole(ProgramRole):
     """The role of a program whose operators communicate with the other ranks.
 
-    It starts with the first run, which copies the first rank's values to all ranks.
+    The role starts with the first run, which copies the first rank's values to all ranks.
     """
 
     holds_values = False
@@ -50,7 +50,7 @@ class CollectiveRole(ProgramRole):
     @property
     @abstractmethod
     def traffic(self) -> Traffic:
-        """Return what this rank has sent so far while training this program."""
+        """Return the amount of data that this rank has sent so far while training this program."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         return self if is_exchanged(program) else None
@@ -105,14 +105,14 @@ class CollectiveRole(ProgramRole):
 
     @abstractmethod
     def _give_up(self) -> None:
-        """Handle a failed run, so that other ranks do not wait for its step."""
+        """Handle a failed run, so that other ranks do not wait for this rank's step."""
 
     @abstractmethod
     def shadow(self) -> None:
         """Take part, without data, in the other ranks' remaining steps."""
 
     def make_equal(self) -> None:
-        """Copy the values of the rank with the most steps to the others."""
+        """Copy the values of the rank with the most steps to the other ranks."""
         counts = [
             struct.unpack("<q", part)[0]
             for part in self.world.all_gather_bytes(struct.pack("<q", self._steps))
@@ -129,9 +129,11 @@ class CollectiveRole(ProgramRole):
         return None if held is None else held.value()
 
     def _kept_names(self, *, of_forward: bool) -> list[str]:
-        """Return the variables that ranks start with, except those that the forward pass changes.
+        """Return the variables that all ranks start with, except those that the forward pass
+        changes.
 
-        Each rank keeps its own copy of the latter, such as running means and metric counts.
+        Each rank keeps its own copy of variables that the forward pass changes, such as running
+        means and metric counts.
         """
         block = self.program.global_block()
         named: set[str] = set()
@@ -158,7 +160,7 @@ class CollectiveRole(ProgramRole):
 
 
 def collective_role(what: str) -> Any:
-    """Return the role of the program that this thread is running, which `what` needs."""
+    """Return the role of the program that this thread runs, for the operator `what`."""
     role = active_role(what)
     if not isinstance(role, CollectiveRole):
         raise ConfigError(

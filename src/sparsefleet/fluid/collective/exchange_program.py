@@ -40,7 +40,7 @@ def is_exchanged(program: Program) -> bool:
 def add_exchange(program: Program, *, overlap: bool) -> None:
     """Average gradients over all ranks after each backward pass.
 
-    overlap: send finished gradients while the backward pass computes others.
+    overlap: send finished gradients while the backward pass computes the remaining gradients.
     """
     block = program.global_block()
     changed: list[Operator] = []
@@ -57,7 +57,7 @@ def add_exchange(program: Program, *, overlap: bool) -> None:
 
 
 def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -> list[Operator]:
-    """Add operators after a backward pass for the gradients that are used."""
+    """Add operators after a backward pass that exchange the gradients in use."""
     used = {name for other in later for name in other.input_arg_names}
     dense: dict[str, str] = {}
     rows: dict[str, str] = {}
@@ -73,7 +73,7 @@ def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -
 
 
 def add_averaging(program: Program, loss: str | None = None) -> None:
-    """Average parameters over all ranks after an update, when due.
+    """After an update, average parameters over all ranks if the schedule says so.
 
     loss: name of the variable that controls an adaptive schedule.
     """

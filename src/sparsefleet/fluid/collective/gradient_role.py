@@ -31,7 +31,7 @@ Key = tuple[tuple[str, ...], tuple[str, ...]]
 class GradientRole(CollectiveRole):
     """Exchanges the gradients passed to `mean_over_ranks`.
 
-    sums: sum gradients over the ranks instead of averaging them.
+    sums: whether gradients are summed over the ranks instead of averaged.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GradientRole(CollectiveRole):
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
     ) -> list[Any]:
-        """Return the gradients over all ranks in the given order, dense ones first, then rows."""
+        """Return the gradients over all ranks in the given order: dense first, then rows."""
         exchange = self._exchange_of(parameters, tables)
         dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
         for name, gradient in zip(parameters, dense, strict=True):
@@ -116,9 +116,7 @@ class GradientRole(CollectiveRole):
     def _rows_of_all(
         self, tables: Sequence[str], own: Sequence[RowGradient | None], count: int
     ) -> list[RowGradient | None]:
-        """Return the means over the `count` participating ranks; None for a table that no rank
-        used.
-        """
+        """Return the means over `count` participating ranks, with None for tables no rank used."""
         found = []
         for name, mine in zip(tables, own, strict=True):
             dim = self.value(name).dim

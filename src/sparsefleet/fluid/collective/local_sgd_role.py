@@ -23,7 +23,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class LocalSgdRole(GradientRole):
-    """Exchanges gradients while warming up, and then parameters when due."""
+    """Exchanges gradients during the warm-up, and afterwards parameters, as scheduled."""
 
     def __init__(self, ranks: Ranks, program: Program, strategy: CollectiveStrategy) -> None:
         super().__init__(ranks, program, strategy)
@@ -72,7 +72,7 @@ class LocalSgdRole(GradientRole):
         values: Sequence[torch.Tensor],
         loss: torch.Tensor | None,
     ) -> None:
-        """After a step, write the mean over the ranks to `values` if an averaging is due."""
+        """After a step, write the mean over the ranks to `values` if averaging is due."""
         for name, value in zip(parameters, values, strict=True):
             self._known[name].data = value.data
         was_warming = self._averaging.is_warming
@@ -102,7 +102,7 @@ class LocalSgdRole(GradientRole):
         while self._averaging.is_warming:
             if not self._shadow_step():
                 return
-            self._averaging.step()  # counted as a step, so that all ranks warm up for equally long
+            self._averaging.step()  # counted, so that all ranks warm up for equally many steps
         self._repoint()
         while self._averaging.shadow():
             pass

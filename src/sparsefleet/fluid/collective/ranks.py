@@ -1,4 +1,4 @@
-"""The ranks of this process's collective job; as in Fluid, a process belongs to one job."""
+"""The ranks of this process's collective job. As in Fluid, a process belongs to one job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Training(Protocol):
-    """A program that ranks train together, as seen when they finish."""
+    """The interface of a program that ranks train together, used when they finish."""
 
     def shadow(self) -> None:
         """Take part, without data, in the other ranks' remaining steps."""
@@ -39,7 +39,7 @@ class Training(Protocol):
 
 
 class Ranks:
-    """The ranks in a job. They connect on first use.
+    """The ranks in a job, which connect on first use.
 
     >>> alone = Ranks(RoleInfo(kind="local"))
     >>> alone.rank, alone.size, alone.node_num
@@ -75,7 +75,7 @@ class Ranks:
 
     @property
     def world(self) -> World:
-        """Return the connected ranks; the first call waits for all of them."""
+        """Return the connected ranks. The first call waits until all ranks have connected."""
         with self._lock:
             if self._world is None:
                 self._world = join_world(self.role, timeout_s=self._timeout_s)
@@ -86,7 +86,7 @@ class Ranks:
 
     @property
     def timeout_s(self) -> float:
-        """Set the timeout for every wait for other ranks; must be called before they connect."""
+        """Set the timeout for every wait for other ranks. Must be called before ranks connect."""
         return self._timeout_s
 
     @timeout_s.setter
@@ -101,9 +101,7 @@ class Ranks:
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Return itself; raise ConfigError if a program was built for a different number of
-        ranks.
-        """
+        """Return this object. Raises ConfigError if the program needs another number of ranks."""
         if wanted != self.size:
             raise ConfigError(
                 f"{what} has nranks={wanted}, but this job has {self.size} ranks; pass "
@@ -119,13 +117,13 @@ class Ranks:
         self.expect_end()
 
     def expect_end(self) -> None:
-        """Require another `end` call from this rank."""
+        """Require one more `end` call from this rank."""
         self._has_ended = False
 
     def part(self) -> None:
         """Pause training on this rank; return when all ranks have paused and are equal again.
 
-        Until then, ranks with less data take part in the others' steps.
+        Until then, ranks with less data take part in the steps of the others.
         """
         if len(self._trainings) > 1:
             # Other ranks may run their steps in any order.
@@ -138,8 +136,10 @@ class Ranks:
             training.make_equal()
 
     def end(self) -> None:
-        """Call `part` once when no more steps follow. Closing an Executor calls this, and so does
-        the end of the script, because other ranks may not close theirs.
+        """Call `part` once, when no more steps follow.
+
+        Closing an Executor calls this method, and so does the end of the script, because other
+        ranks may not close their Executors.
         """
         if not self._has_ended:
             self._has_ended = True
@@ -157,12 +157,12 @@ _present = _alone
 
 
 def present_ranks() -> Ranks:
-    """Return this process's ranks; by default, only itself."""
+    """Return the ranks of this process's job; by default, this process is the only rank."""
     return _present
 
 
 def set_ranks(ranks: Ranks) -> Ranks:
-    """Set this process's ranks; return the current ones if they are the same job."""
+    """Set the ranks of this process's job; return the current ranks if they are the same job."""
     global _present
     if _present.role == ranks.role and ranks._world in (None, _present._world):
         return _present
@@ -194,7 +194,7 @@ def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
 
 
 def check_nodes(inner: int, ranks: Ranks) -> None:
-    """Return the ranks per node; raise AssertionError unless they form several nodes of `inner`."""
+    """Return the ranks per node. Raises AssertionError unless nodes of `inner` ranks fit."""
     inner = inner if inner > 1 else ranks.ranks_per_node
     if not ranks.size > inner:
         raise AssertionError(

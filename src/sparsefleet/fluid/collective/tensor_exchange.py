@@ -1,6 +1,6 @@
 """Collective operations on tensors, with gradients, and on tables that every rank holds.
 
-Letters: R ranks, N rows per rank or keys, D row width.
+Letters: R is the number of ranks, N the number of rows per rank or of keys, D the row width.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def all_reduced(ranks: Ranks, x: Tensor, kind: str) -> Tensor:
 
 
 def all_gathered(ranks: Ranks, x: Tensor) -> Tensor:
-    """Gather the rows of all ranks, each of which has the same number of rows: [R * N, ...]."""
+    """Gather the rows of all ranks: [N, ...] on each rank -> [R * N, ...]."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -72,7 +72,7 @@ def reduce_scattered(ranks: Ranks, x: Tensor) -> Tensor:
 def broadcast_values(
     ranks: Ranks, values: Sequence[Tensor | SparseParameter], root: int
 ) -> list[Tensor | SparseParameter]:
-    """Return the values of rank `root` as new objects."""
+    """Return the values of rank `root`, as new tensors."""
     if ranks.size == 1:
         return list(values)
     part_unless_training(ranks)
@@ -154,9 +154,10 @@ RowGradient = tuple[Keys, Floats]
 def mean_rows(
     world: World, own: RowGradient | None, dim: int, count: int, traffic: Traffic
 ) -> RowGradient | None:
-    """Return every rank's keys, each once, with the sum of its gradients divided by `count`.
+    """Return the distinct keys of all ranks, each with the sum of its gradients divided by `count`.
 
-    Must be called by all ranks; a rank without data passes None. Returns None if no rank has any.
+    Must be called by all ranks; a rank without data passes None. Returns None if no rank has
+    data.
     """
     keys, values = own or (np.empty(0, np.uint64), np.empty((0, dim), np.float32))
     all_keys, all_values = gather_rows(
@@ -174,7 +175,7 @@ def mean_rows(
 
 
 def broadcast_table(world: World, table: SparseParameter, root: int) -> SparseParameter:
-    """Return a copy of rank `root`'s table; new rows get the same initial values as there."""
+    """Return a copy of rank `root`'s table; new rows get the same initial values as in it."""
     mine = table.rows()
     spec = table.store.specs[table.name]
     assert isinstance(spec, TableSpec)

@@ -25,10 +25,12 @@ def model_source(
     name: str,
     min_block_size: int = 8192,
 ) -> ModelSource:
-    """Return the program that a job trains; raise ConfigError for an update that servers do not
-    support.
+    """Return the program that a job trains.
 
-    name: the same in all processes of the job, and different for each program.
+    Raises ConfigError for an update that servers do not support.
+
+    name: the name of the training run, the same in all processes of the job and different for each
+        program.
     """
     if program._distributed is not None:
         raise ConfigError("this program already belongs to a parameter-server job")
@@ -58,10 +60,10 @@ def model_source(
 
 
 def require_apart(first: ModelSource, second: ModelSource) -> None:
-    """Raise ConfigError if one program uses a dense parameter that the other updates.
+    """Raise ConfigError if one program uses a dense parameter that another program updates.
 
-    Each training run has its own dense values, so neither would see the other's updates. Tables are
-    shared.
+    Each training run has its own dense values, so neither program would see the other's updates.
+    Tables are shared.
     """
     for one, other in ((first, second), (second, first)):
         updated = {u.parameter.name for table in one.tables.dense for u in table.updates}
@@ -82,7 +84,7 @@ def train_on_servers(
     mode: str | ModeConfig,
     role: RoleInfo,
 ) -> ProgramTraining:
-    """Convert both programs, in place, into a worker's programs."""
+    """Convert both programs, in place, into the programs that a worker runs."""
     training = ProgramTraining(source, mode, role)
     rewrite_for_worker(program, startup, source.tables.updates, training)
     return training
@@ -121,7 +123,7 @@ def rewrite_for_worker(
 
 
 def _without_unused(ops: Sequence[Operator], sent: set[str]) -> list[Operator]:
-    """Return the operators without the updates' weight decay, which servers apply."""
+    """Return the operators without the weight decay of updates, which servers apply instead."""
     wanted = set(sent)
     kept: list[Operator] = []
     for op in reversed(ops):

@@ -27,9 +27,10 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class FolderLoad:
-    """Loads on a thread in the first server, once the workers have defined the tables.
+    """Loads the folder on a thread of the first server, once the workers have defined the tables.
 
-    The workers wait until it reports the result. Only this server needs access to the folder.
+    The workers wait until the server reports the result. Only the first server needs access to the
+    folder.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class FolderLoad:
                     store, self._source.tables, self._source.program, self._folder, self._filename
                 )
                 store.put_note(note, f"loaded {json.dumps(counters)}".encode())
-            except Exception as error:  # thread boundary: report it to the workers
+            except Exception as error:  # thread boundary: report the error to the workers
                 _log.exception("%s could not be loaded", self._folder)
                 store.put_note(note, f"failed {error}".encode())
 
     def _wait_for_tables(self, store: Store) -> bool:
-        """Return whether the workers connected before this server was stopped."""
+        """Wait for the workers; return whether they connected before this server was stopped."""
         tables = self._source.tables
         for name in (*(table.name for table in tables.dense), *tables.sparse):
             while not _is_defined(store, name):
@@ -83,9 +84,7 @@ class FolderLoad:
 
 
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
-    """Return the step counters once a server has loaded a folder, or None if no server loads
-    one.
-    """
+    """Return the step counters once a server has loaded a folder, or None if none loads one."""
     end = time.monotonic() + wait_s
     while True:
         try:
@@ -96,7 +95,7 @@ def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float
         if state == "loaded":
             return dict(json.loads(rest))
         if state == "failed":
-            raise CheckpointError(f"in server 0: {rest}")
+            raise CheckpointError(f"on server 0: {rest}")
         if time.monotonic() > end:
             raise DeadlineError(f"server 0 did not load {rest} within {wait_s:g} s")
         time.sleep(_LOOK_S)

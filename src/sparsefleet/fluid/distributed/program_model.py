@@ -48,7 +48,7 @@ __all__ = ["ProgramModel", "ProgramModule", "ProgramPlacement"]
 
 
 class ProgramModule(nn.Module):
-    """Holds tables as SparseEmbedding, and dense and frozen parameters, by name.
+    """Holds tables (as SparseEmbedding), dense parameters and frozen parameters, by name.
 
     first_values: a scope in which the start-up program has run.
     table_optimizers: optimizers of the updated parameters in tables.
@@ -70,7 +70,7 @@ class ProgramModule(nn.Module):
         self.parameter_of: dict[str, nn.Parameter] = {}
         """Dense parameters by their name in the program."""
         self.whole_values: dict[str, torch.Tensor] = {}
-        """Tables that start with given rows, [ids, D]."""
+        """The given initial rows of tables, [ids, D], for tables that have them."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Shapes of tables."""
         for parameter in program.global_block().learned_parameters():
@@ -133,9 +133,9 @@ _CONNECT_S = 600.0  # Fluid's workers wait for servers indefinitely
 
 
 class ProgramPlacement(StorePlacement):
-    """Binds a program's model to servers, and also checkpoints the values in a worker's scope.
+    """Binds a program's model to servers. Checkpoints also include the values in a worker's scope.
 
-    Tables with given initial rows get them, unless servers load a folder.
+    Given initial rows are written to their tables, unless servers load a folder.
     """
 
     def __init__(self, source: ModelSource, module: ProgramModule, rates: RateProgram) -> None:
@@ -143,9 +143,7 @@ class ProgramPlacement(StorePlacement):
         self._module = module
         self._rates = rates
         self.scope: Scope | None = None
-        """The scope where this worker keeps values that servers do not hold, such as batch norm
-        statistics.
-        """
+        """The scope with the values that servers do not hold, such as batch norm statistics."""
 
     def tensors(
         self,
@@ -158,7 +156,7 @@ class ProgramPlacement(StorePlacement):
         return ScopeTensors(model, in_tables, self._kept)
 
     def write_first_values(self, bound: DistributedModel) -> None:
-        # All workers check the note, so that all of them raise if loading fails.
+        # All workers check the result, so that all of them raise if loading fails.
         counters = wait_until_loaded(bound.store, bound.name, bound.wait_s)
         if counters is not None:
             bound.continue_schedule(self._rates.steps_at(counters))
@@ -168,7 +166,7 @@ class ProgramPlacement(StorePlacement):
                 import_chunks(bound.store, name, [whole_rows(values.numpy())])
 
     def load(self, bound: DistributedModel, request: LoadRequest) -> None:
-        """Load a checkpoint; all workers get the values that the first one kept in its scope."""
+        """Load a checkpoint. All workers get the values that the first worker kept in its scope."""
         super().load(bound, request)
         if bound.meeting.is_alone:
             return
@@ -206,7 +204,7 @@ class ProgramPlacement(StorePlacement):
 
 
 class ProgramModel(DistributedModel):
-    """A `DistributedModel` of a program, initialized by the first worker."""
+    """A `DistributedModel` for a program, initialized by the first worker."""
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
         first_values = Scope()
@@ -247,14 +245,12 @@ class ProgramModel(DistributedModel):
         )
         self._source = source
         self._threads_lock = threading.Lock()
-        self._present = self.threads  # threads that have not left the pass yet
+        self._present = self.threads  # threads that are still in the pass
         self.workload: ProgramWorkload | None = None
         """The workload that the current pass runs."""
 
     def use_scope(self, scope: Scope, workload: ProgramWorkload) -> None:
-        """Prepare for a pass; checkpoints include the values that this worker keeps in the
-        scope.
-        """
+        """Prepare for a pass. Checkpoints include this worker's values in the scope."""
         assert isinstance(self.placement, ProgramPlacement)
         self.placement.scope = scope
         self.workload = workload
@@ -262,7 +258,7 @@ class ProgramModel(DistributedModel):
     # -- threads --------------------------------------------------------------------------------
 
     def begin_pass(self, threads: int) -> None:
-        """Prepare the mode for a pass with this many threads, unless it is already in one."""
+        """Prepare the mode for a pass with this many threads, unless a pass has already begun."""
         if threads == self.threads == self._present:
             return
         self.mode.set_threads(threads)
@@ -302,21 +298,21 @@ class ProgramModel(DistributedModel):
             for table, values in self.flat.arrays.items():
                 if np.may_share_memory(
                     values, held.numpy()
-                ):  # keep other workers' updates to the rest
+                ):  # keep other workers' updates to the other parameters
                     self.store.write_dense(table, values)
 
     def load_folder(
         self, folder: str | os.PathLike[str], filename: str | None
     ) -> dict[str, NDArray[Any]]:
-        """Load files written by `fluid.io.save_persistables`, which the first worker reads.
+        """Load files written by `fluid.io.save_persistables`. The first worker reads them.
 
-        Must be called by all workers; on an error nothing changes, and all of them raise. Returns
-        the values of variables that no server holds, by name.
+        Must be called by all workers. On an error, nothing changes and all workers raise it.
+        Returns the values of variables that no server holds, by name.
         """
         self.finish()
 
         def load(_: list[bytes]) -> bytes:
-            """Load in the first worker, once no push is pending."""
+            """Load the files on the first worker, once no push is pending."""
             source = self._source
             own = read_unserved(source.tables, source.program, folder, filename)
             counters = load_tables(self.store, source.tables, source.program, folder, filename)

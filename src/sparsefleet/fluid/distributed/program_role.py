@@ -1,4 +1,4 @@
-"""The role of a program in a job, and how its operators find that role."""
+"""The role of a program in a job, and how the program's operators find that role."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["ActiveRun", "ProgramRole", "active_role", "active_roles", "active_ru
 
 
 class ProgramRole(ABC):
-    """A program's role, stored as `_distributed`; an Executor calls its methods around each run."""
+    """A program's role, stored as `_distributed`. An Executor calls its methods around each run."""
 
     holds_values = True
-    """Whether parameters are kept outside the scope; the role then also loads them."""
+    """Whether parameters are kept outside the scope. If so, the role also loads them."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         """Return the role of a copy or part of the program."""
@@ -38,7 +38,7 @@ class ProgramRole(ABC):
 
     @contextmanager
     def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
-        """Mark a run in this thread, so that its operators find this object and the step."""
+        """Mark a run in this thread, so that operators find this object and the step."""
         self.get_ready(scope)
         _active.runs.append(ActiveRun(self, step))
         try:
@@ -56,14 +56,15 @@ class ProgramRole(ABC):
         """Prepare a run by bringing the values it needs into the scope."""
 
     def begin_pass(self, program: Program, threads: int) -> bool:
-        """Announce the threads of a pass; return whether each must call `leave` at the end."""
+        """Announce the threads of a pass; return whether each must call `leave` when it is done."""
         del program, threads
         return False
 
     def begin_training(self, workload: ProgramWorkload, threads: int) -> BoundModel | None:
         """Return the model that the engine trains on this many threads.
 
-        Return None if the program keeps its values in the scope; see `begin_pass` for that case.
+        Returns None if the program keeps its values in the scope; `begin_pass` is called in that
+        case.
         """
         del workload, threads
         return None
@@ -75,7 +76,7 @@ class ProgramRole(ABC):
         """Report that a loader of the program has no more data for now."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027
-        """Report that a thread failed, so that others do not wait for it."""
+        """Report that a thread failed, so that other threads do not wait for it."""
 
     def close(self) -> None:  # noqa: B027
         """Handle a closed Executor by notifying the job's other processes."""
@@ -101,9 +102,7 @@ class ProgramRole(ABC):
 
     @property
     def writes_model(self) -> bool:
-        """Return whether this process writes model files; one process does so for all that share
-        values.
-        """
+        """Return whether this process writes model files; of those that share values, one does."""
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
@@ -112,9 +111,9 @@ class ProgramRole(ABC):
     def open_tables(
         self, folders: Mapping[str, os.PathLike[str]]
     ) -> Iterator[tuple[TableFolders, Mapping[str, NDArray[Any]]]]:
-        """Start saving tables that live elsewhere, each in its own folder.
+        """Start saving the tables that are not in the scope, each in its own folder.
 
-        Also returns the values, as of that moment, of all other variables kept there.
+        Also returns the values, as of the same moment, of all other variables outside the scope.
         """
         del folders
         yield from ()
@@ -144,7 +143,7 @@ _active = _ActiveRuns()
 
 
 def active_run(what: str) -> ActiveRun:
-    """Return this thread's innermost run, which the operator `what` needs."""
+    """Return this thread's innermost run. `what` is the operator that needs it."""
     if not _active.runs:
         raise ConfigError(
             f"operator '{what}' needs a distributed program, but this one is not; run "
@@ -154,7 +153,7 @@ def active_run(what: str) -> ActiveRun:
 
 
 def active_role(what: str) -> ProgramRole:
-    """Return the role of the program that this thread is running, which `what` needs."""
+    """Return the role of the program that this thread runs, for the operator `what`."""
     return active_run(what).role
 
 

@@ -17,7 +17,7 @@ __all__ = ["ProgramServer"]
 
 
 class ProgramServer(ProgramRole):
-    """One server in a job. The workers define its tables and update rules."""
+    """One server in a job. The workers define the server's tables and update rules."""
 
     def __init__(self, role: RoleInfo, source: ModelSource) -> None:
         self.role = role
@@ -35,7 +35,7 @@ class ProgramServer(ProgramRole):
         return made
 
     def startup_program(self) -> Program:
-        """Return the start-up program, to be run first; initial values may be loaded after it."""
+        """Return the start-up program, to be run first. Initial values may be loaded afterwards."""
         made = Program()
         made.global_block().append_op("prepare_server")
         made._distributed = self
@@ -62,6 +62,6 @@ class ProgramServer(ProgramRole):
                 run_server(config)
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Load on the first server, for all servers, while it is serving."""
+        """Load the folder on the first server, for all servers, while the server is running."""
         if self.role.index == 0:
             self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

@@ -1,4 +1,4 @@
-"""Train a program in one worker."""
+"""Train a program as one worker of a job."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __all__ = ["ProgramTraining", "ServedRows", "ServedTensor"]
 
 
 class ServedTensor(LoDTensor):
-    """A view of the worker's copy of a parameter; setting it here also sets it on the servers in
-    training.
+    """A view of the worker's copy of a parameter. During training, setting it also sets it on
+    the servers.
     """
 
     def __init__(self, tensor: torch.Tensor, model: ProgramModel) -> None:
@@ -65,7 +65,7 @@ class ServedTensor(LoDTensor):
 
 
 class ServedRows(SparseParameter):
-    """A parameter with rows on servers, read through the mode and updated only by its steps."""
+    """A parameter with rows on servers; they are read through the mode and updated by its steps."""
 
     def __init__(
         self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
@@ -79,9 +79,7 @@ class ServedRows(SparseParameter):
 
     @property
     def source(self) -> Pull:
-        """Return the store shared by all tables in a training run, so that one request fetches
-        all.
-        """
+        """Return the store that all tables share, so that one request fetches all rows."""
         return self._model.mode.pull
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
@@ -112,11 +110,11 @@ if TYPE_CHECKING:
 
 
 class ProgramTraining(ProgramRole):
-    """A program that trains on servers, as used by its runs, its Executor and `fleet`.
+    """A program that trains on servers. Used by the program's runs, its Executor and `fleet`.
 
-    `fleet.init_worker` or the first run of one of the programs starts it; it then waits for
-    servers, defines tables, and gives all workers the same values. A process that ends without
-    `close` closes it at exit.
+    Training starts with `fleet.init_worker` or the first run of one of the programs: it waits for
+    servers, defines tables, and gives all workers the same values. If a process ends without
+    `close`, training is closed at exit.
     """
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
@@ -142,13 +140,13 @@ class ProgramTraining(ProgramRole):
                 "or run the start-up program"
                 if not self._is_closed
                 else "training on the servers has ended (fleet.stop_worker or Executor.close); do "
-                "this before it ends"
+                "this before training ends"
             )
         return self._model
 
     @property
     def has_begun(self) -> bool:
-        """Return whether it was ever started."""
+        """Return whether training was ever started."""
         return self._model is not None
 
     @property
@@ -181,7 +179,7 @@ class ProgramTraining(ProgramRole):
             self._model.fail(error)
 
     def _close_at_exit(self) -> None:
-        """Close at exit; a worker whose script ended with an error counts as lost.
+        """Close training at exit. A worker whose script ended with an error counts as lost.
 
         If not all updates could be applied, the process ends with code 1.
         """
@@ -257,7 +255,7 @@ class ProgramTraining(ProgramRole):
         self.model.flush()
 
     def _link(self, scope: Scope) -> None:
-        """Make the scope's parameters the ones that servers and modes write to."""
+        """Make the scope use the parameters that servers and modes write to."""
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
@@ -293,7 +291,7 @@ class ProgramTraining(ProgramRole):
         yield opened, arrays
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Load on all workers; the first one sends the values to the servers."""
+        """Load values on all workers; the first worker sends them to the servers."""
         with self._lock:
             self.start()
             if global_scope() not in self._linked:
@@ -305,7 +303,7 @@ class ProgramTraining(ProgramRole):
 
 
 def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
-    """Copy gradients that share memory with others, such as the gradients of a sum's terms.
+    """Copy gradients that share memory with other gradients, such as those of the terms of a sum.
 
     The mode may overwrite the gradients that it receives.
     """
@@ -319,7 +317,7 @@ def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
 
 
 def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:
-    if gradient is None:  # an empty step, since others may wait for this one
+    if gradient is None:  # an empty step, since other workers may be waiting for this step
         return np.zeros(math.prod(shape), np.float32)
     found: Floats = gradient.detach().reshape(-1).contiguous().cpu().numpy()
     return found

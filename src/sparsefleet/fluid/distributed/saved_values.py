@@ -1,6 +1,6 @@
 """Convert a job's values to the variables of a single process, and back.
 
-Letters: N elements of a dense table, S arrays of optimizer state.
+Letters: N is the number of elements of a dense table, S the number of arrays of optimizer state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def served_arrays(cuts: TableFolders, tables: ServedTables) -> Arrays:
-    """Return variable -> value for dense parameters and optimizer state, as of the snapshots."""
+    """Return variable -> value for the dense parameters and optimizer state in the snapshots."""
     found: Arrays = {}
     for table in tables.dense:
         values, arrays = cuts.dense_table(table.name)
@@ -59,8 +59,8 @@ def load_tables(
     """Load parameters and their state from a `save_persistables` folder into the servers.
 
     Returns the step counters. Nothing changes if a file is missing or does not match. The tables
-    must be defined. Servers read tables saved as folders; tables saved as files are read here and
-    sent in chunks.
+    must be defined. Servers read tables saved as folders; this process reads tables saved as files
+    and sends them in chunks.
     """
     counters = counter_names(program, list(tables.rate_of().values()))
     saved = {s.variable.name: s for s in read_saved(folder, _served(program, tables), filename)}
@@ -110,7 +110,7 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
         for update, value in zip(table.updates, values, strict=True):
             if array in update.state:
                 parts.append(_array(saved, update.state[array]).reshape(-1))
-            else:  # number of steps done, of which Fluid only keeps the power
+            else:  # number of steps done; Fluid only keeps base ** (steps + 1)
                 parts.append(np.full(len(value), _steps(update.powers, saved), np.float32))
         state.append(np.concatenate(parts))
     flat = np.concatenate(values)
@@ -118,8 +118,8 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
 
 
 def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> int:
-    """Return the steps computed from base ** (steps + 1), using the largest base, which
-    underflows last.
+    """Return the number of steps, computed from base ** (steps + 1) for the largest base, because
+    that power underflows last.
     """
     name, base = max(powers.items(), key=lambda item: item[1])
     power = float(_array(saved, name).reshape(-1)[0])

@@ -14,18 +14,19 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Parameters with the same update rule, concatenated; just one if the rule needs its norm."""
+    """Parameters with the same update rule, concatenated; only one if the rule needs its norm."""
 
     name: str
     optimizer: optim.Optimizer
-    """The optimizer; its rate is ignored."""
+    """The optimizer. Its learning rate is ignored."""
     rate: str
     """The variable that holds the learning rate."""
     updates: tuple[Update, ...]
 
 
 class ServedTables:
-    """The tables of a program: dense ones grouped by update rule, and one per sparse parameter.
+    """The tables of a program: dense tables, one per update rule, and one table per sparse
+    parameter.
 
     name: the name of the training run; programs on the same servers need different names.
     """
@@ -50,19 +51,19 @@ class ServedTables:
         ]
 
     def rate_of(self) -> dict[str, str]:
-        """Return table -> the variable that holds its rate."""
+        """Return table -> the variable that holds the table's learning rate."""
         rates = {table.name: table.rate for table in self.dense}
         return rates | {name: update.rate for name, update in self.sparse.items()}
 
 
 def at_rate(optimizer: optim.Optimizer, rate: float) -> optim.Optimizer:
-    """Return the optimizer with this initial rate."""
+    """Return the optimizer with this initial learning rate."""
     return replace(optimizer, lr=rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSource:
-    """A program after `minimize`, before it is changed for its role."""
+    """A program after `minimize`, before it is converted for its role."""
 
     program: Program
     startup: Program
@@ -70,4 +71,4 @@ class ModelSource:
     name: str
     """Name of the training run on the servers."""
     min_block_size: int = 8192
-    """Elements of a dense table per server; smaller parts are not worth an additional server."""
+    """Minimum number of elements of a dense table on each server that holds a part of it."""

@@ -1,4 +1,4 @@
-"""Translate a program's update operators and learning rates into the servers'."""
+"""Translate a program's update operators and learning rates into those of the servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Update:
     gradient: str
     """The variable whose value is sent."""
     optimizer: optim.Optimizer
-    """The optimizer; its rate is ignored."""
+    """The optimizer. Its learning rate is ignored."""
     rate: str
     """The variable that holds the learning rate."""
     state: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ _RULES: dict[str, _Rule] = {
         _rmsprop,
         {"square": "MeanSquare", "mean": "MeanGrad", "buffer": "Moment"},
     ),
-    # Their own decay is l2; a regularizer's decay stays in the gradient.
+    # These optimizers' own decay is l2; a regularizer's decay stays in the gradient.
     "lars_momentum": _Rule(
         lambda attrs: optim.Lars(
             momentum=attrs["mu"],
@@ -129,8 +129,8 @@ _RULES: dict[str, _Rule] = {
 def updates_of(program: Program, startup: Program, *, decay_here: bool = False) -> list[Update]:
     """Return the updates of a minimized program, in order.
 
-    decay_here: keep weight decay in the gradient, for workers that update themselves.
-    Raises ConfigError naming an update that servers do not support.
+    decay_here: keep weight decay in the gradient, for workers that update parameters themselves.
+    Raises ConfigError, which names the update, if servers do not support an update.
     """
     makers = {name: op for op in program.global_block().ops for name in op.output_arg_names}
     found = []
@@ -250,8 +250,8 @@ class RateProgram:
         }
 
     def steps_at(self, counters: Mapping[str, float]) -> int:
-        """Return the step that these counters are at, the inverse of `counter_values`; 0 if there
-        are none.
+        """Return the number of steps for which `counter_values` gives these values, or 0 without
+        counters.
         """
         steps = [
             round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
@@ -262,9 +262,9 @@ class RateProgram:
 
 
 class TableRates:
-    """A `modes.Schedule` of the tables' rates.
+    """A `modes.Schedule` for the learning rates of tables.
 
-    rate_of: table -> the variable that holds its rate.
+    rate_of: table -> the variable that holds the table's learning rate.
     """
 
     def __init__(self, rates: RateProgram, rate_of: Mapping[str, str]) -> None:

@@ -67,17 +67,17 @@ class _Eager(Variable):
                 self.tensor.requires_grad_(not stops)
 
     def value(self) -> Any:
-        """Return itself, since programs write `x.value().get_tensor()`."""
+        """Return this variable, since programs write `x.value().get_tensor()`."""
         return self
 
     def get_tensor(self) -> Any:
-        """Return its value as a LoDTensor over the same memory."""
+        """Return the value as a LoDTensor that shares its memory."""
         from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 
         return LoDTensor(self.held().detach())
 
     def held(self) -> torch.Tensor:
-        """Return its value; raise ValueError if it has none."""
+        """Return the value. Raises ValueError if the variable has none."""
         if self.tensor is None:
             raise ValueError(f"{self!r} has no value, because nothing has computed it")
         return self.tensor
@@ -122,11 +122,11 @@ class _Eager(Variable):
         self.held().grad = None
 
     def detach(self) -> VarBase:
-        """Return the same value without its history."""
+        """Return a variable with the same value but without autograd history."""
         return _hold_new(self.held().detach(), stop_gradient=True)
 
     def clone(self) -> VarBase:
-        """Return a copy with its history."""
+        """Return a copy that keeps the autograd history."""
         return _hold_new(self.held().clone())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -172,9 +172,7 @@ class _EagerBlock(Block):
         self.vars: Any = WeakValueDictionary()
 
     def has_var(self, name: str) -> bool:
-        """Return False, because no earlier variable has the same name; each guard restarts
-        numbering.
-        """
+        """Return False: each guard restarts numbering, so no earlier variable has the same name."""
         del name
         return False
 
@@ -210,7 +208,7 @@ class _EagerBlock(Block):
         settings["is_table"] = False
         made = ParamBase(name, shape, dtype, **settings)
         made.block = self
-        self.vars[name] = made  # its creator keeps a reference
+        self.vars[name] = made  # the code that created it keeps a reference
         if initializer is not None:
             initializer(made, self)
         return made
@@ -369,7 +367,7 @@ enable_imperative, disable_imperative = enable_dygraph, disable_dygraph
 
 
 class BackwardStrategy:
-    """How gradients of a variable used several times are summed; has no effect here.
+    """How to sum the gradients of a variable that is used several times; has no effect here.
 
     >>> BackwardStrategy().sort_sum_gradient
     False
@@ -379,7 +377,7 @@ class BackwardStrategy:
 
 
 class _NoGrad:
-    """A decorator, or a context (`with no_grad():`), that turns off gradient tracking."""
+    """Turns off gradient tracking, as a decorator or as a context (`with no_grad():`)."""
 
     def __call__(self, function: Callable[..., Any] | None = None) -> Any:
         if function is None:
@@ -415,7 +413,7 @@ def _hold_new(
 
 
 def to_variable(value: Any, name: str | None = None, zero_copy: bool | None = None) -> Any:
-    """Create a variable with the values of an array; it gets no gradient by default."""
+    """Create a variable with the values of an array. By default, it gets no gradient."""
     if isinstance(value, _Eager):
         return value
     if not enabled():
@@ -444,8 +442,9 @@ def grad(
     no_grad_vars: Any = None,
     backward_strategy: Any = None,
 ) -> list[Any]:
-    """Return gradients of outputs with respect to inputs; with create_graph, these also have
-    gradients.
+    """Return the gradients of outputs with respect to inputs.
+
+    With create_graph, the gradients can be differentiated again.
     """
     del only_inputs, no_grad_vars, backward_strategy
     targets = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

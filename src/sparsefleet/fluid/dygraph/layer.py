@@ -21,7 +21,7 @@ Hook = Callable[..., Any]
 class Layer:
     """A part of a network, with parameters, other layers, and `forward`.
 
-    name_scope: prefix of its parameter names; by default, the class name.
+    name_scope: prefix of the layer's parameter names; by default, the class name.
     """
 
     def __init__(self, name_scope: str | None = None, dtype: Any = "float32") -> None:
@@ -131,7 +131,7 @@ class Layer:
     def named_parameters(
         self, prefix: str = "", include_sublayers: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """Yield all parameters with their paths, each once."""
+        """Yield each parameter once, with its path."""
         seen: set[int] = set()
         for path, value in self._named("_parameters", prefix, include_sublayers):
             if value is not None and id(value) not in seen:
@@ -168,7 +168,7 @@ class Layer:
         return outputs
 
     def register_forward_pre_hook(self, hook: Hook) -> HookHandle:
-        """Call hook(layer, inputs) before `forward`; its result replaces the inputs."""
+        """Call hook(layer, inputs) before `forward`. The hook's result replaces the inputs."""
         return HookHandle(self._before, hook)
 
     def register_forward_post_hook(self, hook: Hook) -> HookHandle:
@@ -191,7 +191,7 @@ class Layer:
             parameter.clear_gradient()
 
     def apply(self, fn: Callable[[Layer], Any]) -> Layer:
-        """Call fn for this layer and all inner ones."""
+        """Call fn for this layer and all inner layers."""
         for _, layer in self.named_sublayers(include_self=True):
             fn(layer)
         return self
@@ -237,7 +237,7 @@ class HookHandle:
 
 
 class Sequential(Layer):
-    """Runs layers one after another; each is given alone or as (name, layer)."""
+    """Runs layers one after another. Each is given as a layer or as a pair (name, layer)."""
 
     def __init__(self, *layers: Any) -> None:
         super().__init__()

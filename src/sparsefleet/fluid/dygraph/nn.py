@@ -46,7 +46,7 @@ __all__ = [
 
 
 def _named(parameter: Any) -> Any:
-    """Return the attr that makes a layer use this parameter, or False if there is none."""
+    """Return the attr that makes a layer use this parameter, or False if the parameter is None."""
     return False if parameter is None else ExistingParamAttr(parameter)
 
 
@@ -224,7 +224,7 @@ class Pool2D(Layer):
 
 
 class BatchNorm(Layer):
-    """Normalizes each channel over the batch; in test mode, uses the running statistics."""
+    """Normalizes each channel over the batch or, in test mode, with the running statistics."""
 
     def __init__(
         self,
@@ -507,7 +507,7 @@ class BilinearTensorProduct(Layer):
 
 
 class GRUUnit(Layer):
-    """Computes one step of a GRU: (hidden, reset hidden, gates)."""
+    """Computes one step of a GRU; returns (hidden, reset hidden, gates)."""
 
     def __init__(
         self,
@@ -536,7 +536,7 @@ class GRUUnit(Layer):
 
 
 class NCE(Layer):
-    """Computes the loss of true classes against sampled ones."""
+    """Computes the loss of true classes against sampled classes (noise-contrastive estimation)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Imperative training in several processes, as seen by one of them."""
+"""The API for imperative training in several processes; only one process is supported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ParallelStrategy:
 
 
 def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrategy:
-    """Return the processes in this job; more than one is rejected, see `DataParallel`."""
+    """Return the group of processes in this job. Raises an error if there is more than one."""
     made = strategy or ParallelStrategy()
     if made.nranks > 1:
         raise ProgramError.at(
@@ -53,7 +53,7 @@ def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrateg
 
 
 class DataParallel(Layer):
-    """A layer whose gradients are averaged over processes; here there is only one."""
+    """A layer whose gradients are averaged over processes, of which there is only one here."""
 
     def __init__(self, layers: Layer, strategy: ParallelStrategy) -> None:
         super().__init__("data_parallel")

@@ -44,9 +44,7 @@ def save_dygraph(state_dict: Mapping[str, Any], model_path: str) -> None:
 def load_dygraph(
     model_path: str, keep_name_table: bool = False
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Load the (parameters, optimizer state) that `save_dygraph` wrote, with None for a missing
-    part.
-    """
+    """Load (parameters, optimizer state) as written by `save_dygraph`. A missing part is None."""
     prefix = model_path
     for ending in (".pdparams", ".pdopt"):
         prefix = prefix.removesuffix(ending)
@@ -67,7 +65,7 @@ def load_dygraph(
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays, numbers, strings and containers of them, and runs no other code."""
+    """Unpickles only arrays, numbers, strings and containers of these, and runs no other code."""
 
     def find_class(self, module: str, name: str) -> Any:
         is_numpy = module.split(".")[0] == "numpy" and name in (
@@ -85,7 +83,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def declarative(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function unchanged, since it computes the same in imperative mode."""
+    """Return the function unchanged, since imperative mode computes the same result."""
     return function
 
 

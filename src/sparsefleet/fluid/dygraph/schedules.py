@@ -24,9 +24,7 @@ __all__ = [
 
 
 class LearningRateDecay:
-    """Base class. `step()` returns the rate at `step_num`; calling the object also advances the
-    step.
-    """
+    """Base class. `step()` returns the rate at `step_num`; a call also advances the step."""
 
     def __init__(self, begin: float = 0, step: float = 1, dtype: Any = "float32") -> None:
         self.step_num, self.step_size, self.dtype = begin, step, dtype
@@ -45,14 +43,14 @@ class LearningRateDecay:
         return {"step_num": self.step_num}
 
     def set_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from the point where `state_dict` was called."""
+        """Resume from a state returned by `state_dict`."""
         self.step_num = state_dict["step_num"]
 
     set_state_dict = set_dict
 
 
 class PiecewiseDecay(LearningRateDecay):
-    """Uses values[i] until step boundaries[i], then the last one.
+    """Uses values[i] until step boundaries[i], and the last value after all boundaries.
 
     >>> rate = PiecewiseDecay([2], [0.1, 0.01], begin=0)
     >>> [rate() for _ in range(3)]
@@ -118,7 +116,7 @@ class InverseTimeDecay(_StepsDecay):
 
 
 class PolynomialDecay(LearningRateDecay):
-    """Decays from the rate to end_learning_rate by a power of the remaining steps."""
+    """Decays from the rate to end_learning_rate as a power of the fraction of remaining steps."""
 
     def __init__(
         self,
@@ -167,7 +165,7 @@ class CosineDecay(LearningRateDecay):
 
 
 class NoamDecay(LearningRateDecay):
-    """Increases for warmup_steps, then decays with the root of the step."""
+    """Increases for warmup_steps, then decays with the inverse square root of the step."""
 
     def __init__(
         self,
@@ -188,7 +186,7 @@ class NoamDecay(LearningRateDecay):
 
 
 class LinearLrWarmup(LearningRateDecay):
-    """Increases from start_lr to end_lr over warmup_steps, then uses a different rate or
+    """Increases from start_lr to end_lr over warmup_steps, then uses the given rate or
     schedule.
     """
 
@@ -334,7 +332,7 @@ class ReduceLROnPlateau(LearningRateDecay):
         return self.learning_rate
 
     def step(self, loss: Any = None) -> Any:
-        """Record the loss of an epoch, or return the current rate if there is none."""
+        """Record the loss of an epoch; without a loss, return the current rate."""
         if loss is None:
             return self.learning_rate
         value = float(loss.numpy().reshape(-1)[0]) if hasattr(loss, "numpy") else float(loss)

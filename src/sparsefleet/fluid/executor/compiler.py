@@ -76,13 +76,13 @@ class CompiledProgram:
         share_vars_from: CompiledProgram | None = None,
         places: Place | Sequence[Place] | None = None,
     ) -> CompiledProgram:
-        """Split runs among places from now on; return itself.
+        """Split later runs among places; return this object.
 
         loss_name: needed if the program trains.
-        build_strategy: replaces the one given before.
+        build_strategy: replaces the strategy given before.
         share_vars_from: a data-parallel program that has run, whose variables are shared.
-        places: one replica on each; by default CPU_NUM of CPUPlace. With num_trainers > 1 in the
-        strategy, the replicas of all ranks train together.
+        places: where replicas run, one per place; by default, CPU_NUM replicas on CPUPlace. If the
+            strategy has num_trainers > 1, the replicas of all ranks train together.
         """
         if self._is_data_parallel:
             raise AssertionError("this CompiledProgram is already data-parallel; create a new one")
@@ -105,9 +105,7 @@ class CompiledProgram:
         return self
 
     def _with_inference_optimize(self, config: AnalysisConfig) -> CompiledProgram:
-        """Let `Executor.run` feed a list of PaddleTensors to a predictor; this is a private call
-        in Fluid.
-        """
+        """Let `Executor.run` feed a list of PaddleTensors to a predictor (private in Fluid)."""
         from sparsefleet.fluid.executor.predictor import create_paddle_predictor
 
         if self._is_data_parallel or self._is_inference:
@@ -117,7 +115,7 @@ class CompiledProgram:
         return self
 
     def of_program(self, program: Program) -> CompiledProgram:
-        """Return a copy, compiled in the same way, that runs a different program."""
+        """Return a copy that runs a different program, compiled with the same settings."""
         made = copy.copy(self)
         made._program = program
         made._compiled = made._compiled_for = None
@@ -136,8 +134,9 @@ class CompiledProgram:
             self._program.changed()
 
     def compiled(self, scope: Scope, place: Place) -> DataParallel:
-        """Return the runner, created by the first call; raise ValueError if the scope or place
-        changes.
+        """Return the runner, which the first call creates.
+
+        Raises ValueError if the scope or place has changed since the first call.
         """
         if self._compiled is None or self._compiled_for != (scope, place):
             return self._compile(scope, place)
@@ -190,7 +189,7 @@ def plain_program(program: Any) -> Any:
 
 
 def _own_copy(strategy: AnyStrategy | None, kind: type[AnyStrategy]) -> AnyStrategy:
-    """Copy the settings because, as in Fluid, changes after compiling have no effect."""
+    """Copy the settings, so that, as in Fluid, later changes to them have no effect."""
     if strategy is None:
         return kind()
     if not isinstance(strategy, kind):

@@ -37,7 +37,7 @@ Scale = BuildStrategy.GradientScaleStrategy
 
 
 class Runner(Protocol):
-    """The part of an Executor that is needed here."""
+    """The part of an Executor's interface that replicas need."""
 
     def run_fed(
         self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
@@ -49,7 +49,7 @@ class Runner(Protocol):
 class DataParallel:
     """A program with `count` replicas.
 
-    locals: replica scopes of another program to share.
+    locals: the replica scopes of another program, to be shared.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class DataParallel:
             draw_program(program, build.debug_graphviz_path)
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Run once; return one result per replica, or only the first one's in async_mode.
+        """Run once; return one result per replica or, in async_mode, only that of the first
+        replica.
 
         With ExecutionStrategy's `dry_run`, nothing is run, and nothing can be fetched.
         """
@@ -118,7 +119,7 @@ class DataParallel:
             raise
 
     def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Let each replica run the whole program; on servers, replicas are the mode's threads."""
+        """Let each replica run the whole program. On servers, a replica is a thread of the mode."""
         role = self._program._distributed
         rounds = self._iterations if self._program.loaders and not feed else 1
         for _ in range(rounds):
@@ -173,7 +174,7 @@ class DataParallel:
     def _loaded(self, runner: Runner, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Return the batches that loaders add to the feed, one per replica.
 
-        There are fewer at the end of the data, unless loaders drop them.
+        The last group at the end of the data may be short, unless loaders drop it.
         """
         for index in range(self.replicas.count):
             try:
@@ -220,7 +221,7 @@ class DataParallel:
 
 
 def merged_values(values: Sequence[Any]) -> Any:
-    """Concatenate replicas' results along the first dimension; return None if one has none."""
+    """Concatenate replicas' results along the first dimension; return None if any is None."""
     if any(value is None for value in values):
         return None
     if all(isinstance(value, list) for value in values):  # for arrays, element by element
@@ -261,8 +262,9 @@ def split_fed(
 ) -> list[Fed]:
     """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
 
-    persistable: variables for which every replica gets the same row if only one is fed.
-    may_be_few: if there are fewer samples than replicas, return one part per sample, not an error.
+    persistable: variables of which every replica gets the same row if only one row is fed.
+    may_be_few: if there are fewer samples than replicas, return one part per sample instead of
+        raising an error.
 
     >>> feeds = split_fed(({"x": torch.arange(5)}, {}), 2)
     >>> [values["x"].tolist() for values, _ in feeds]
@@ -309,7 +311,7 @@ def _part(tensor: torch.Tensor, lod: Lod, begin: int, end: int) -> tuple[torch.T
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system and other GPU users; the next run allocates it again."""
+    """Return freed memory to the system and to other GPU users. The next run allocates it again."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -319,7 +321,7 @@ def give_back_freed_memory() -> None:
 
 @cache
 def _trim() -> Any:
-    """Return glibc's malloc_trim, or None with a different C library."""
+    """Return glibc's malloc_trim, or None if the C library is not glibc."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 

@@ -52,7 +52,7 @@ _CHECKPOINTS = "SPARSEFLEET_FLUID_CHECKPOINTS"
 _SECONDS = "SPARSEFLEET_FLUID_CHECKPOINT_SECONDS"
 _PROGRESS = "SPARSEFLEET_FLUID_PROGRESS"
 _DEFAULT_SECONDS = 600.0
-_SHOWN = TrainerConfig()  # the same progress interval and window as a Trainer's
+_SHOWN = TrainerConfig()  # the same progress interval and window as in a Trainer
 
 
 class FetchHandler:
@@ -71,7 +71,7 @@ class FetchHandler:
         self.period_secs = period_secs
 
     def help(self) -> None:
-        """Print an example of how to derive a handler."""
+        """Print an example of a class derived from FetchHandler."""
         print(
             "class Handler(FetchHandler):\n"
             "    def handler(self, res_dict):\n"
@@ -80,9 +80,7 @@ class FetchHandler:
         )
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Handle the fetched arrays by key, with None for those without a value; by default, print
-        them.
-        """
+        """Handle the fetched arrays by key, None for a missing value. By default, print them."""
         for key, value in res_dict.items():
             if value is not None:
                 print(f"{key}: {value}", flush=True)
@@ -97,11 +95,11 @@ class FetchHandlerMonitor:
         self._thread = threading.Thread(target=self._run, name="fetch-handler", daemon=True)
 
     def start(self) -> None:
-        """Start calling."""
+        """Start calling the handler."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop calling; wait for a call in progress."""
+        """Stop calling the handler; wait for a call in progress."""
         self._ended.set()
         self._thread.join()
 
@@ -141,7 +139,7 @@ class Fetching:
 
     @property
     def fetches(self) -> list[str]:
-        """Return all names that a run fetches: those to print, then the handler's."""
+        """Return all names that a run fetches: first those to print, then those of the handler."""
         wanted: Iterable[Any] = () if self.handler is None else self.handler.var_dict.values()
         return [*self.names, *filter(None, map(_name_of, wanted))]
 
@@ -160,13 +158,13 @@ class Saving:
     checkpoints: CheckpointConfig | None = None
     resume: str | os.PathLike[str] | None = None
     progress: bool | None = None
-    """None uses the environment's setting."""
+    """If None, the environment decides."""
 
     def __post_init__(self) -> None:
         check_resume(self.resume, self.checkpoints)
 
     def completed(self, number: int) -> Saving:
-        """Return the settings, using the environment's where the script gives none.
+        """Return the settings; those that the script does not give come from the environment.
 
         number: index of the program among those that this process trains, from 1.
         """
@@ -205,7 +203,7 @@ def _trained_so_far(program: Program) -> _Trained:
 class DatasetRun:
     """One pass of a program over a Dataset.
 
-    Threads take batches in turn and share the scope's variables without locks, as in Fluid;
+    As in Fluid, threads take batches in turn and share the scope's variables without locks;
     only updates to the same parameter wait for each other. The first error stops all threads and is
     raised.
 
@@ -259,7 +257,7 @@ class DatasetRun:
             else:
                 training.fit(source, 1)
         finally:
-            trained.progress.feed = None  # which keeps the program and the data
+            trained.progress.feed = None  # the feed keeps the program and the data alive
         trained.has_resumed = trained.has_resumed or saving.resume is not None
 
     def _begin(self, threads: int) -> BoundModel:
@@ -299,9 +297,7 @@ class DatasetRun:
             )
 
     def _prefetches(self, model: BoundModel) -> bool | None:
-        """Return True for server rows that no thread here changes, or None to let the engine
-        decide.
-        """
+        """Return True for server rows that no local thread changes; None lets the engine decide."""
         return True if isinstance(model, ScopeModel) and model.reads_servers else None
 
 

@@ -54,7 +54,7 @@ __all__ = ["Executor", "PeriodicFetch", "as_numpy", "fetch_names", "global_scope
 
 
 def as_numpy(tensor: Any) -> Any:
-    """Return a LoDTensor's values as an array; for a list, convert each element.
+    """Return the values of a LoDTensor as an array; for a list, convert each element.
 
     Raises RuntimeError for a tensor with sequences, which an array cannot hold.
     """
@@ -92,7 +92,7 @@ class Executor:
         self._closed = False
         # Without a GPU, runs need not check where their tensors are.
         self.device = device_of(self.place) if is_compiled_with_cuda() else None
-        """Where programs run; None if only the CPU is available."""
+        """The device on which programs run, or None if only the CPU is available."""
 
     def close(self) -> None:
         """Close this executor and leave the jobs that its programs take part in."""
@@ -118,8 +118,9 @@ class Executor:
         return_numpy: return arrays instead of LoDTensors; values with LoD require LoDTensors.
         return_merged: for a data-parallel program, concatenate the values of all places; otherwise
             return a list per variable.
-        use_prune: run only the updates and what the fetches need. Update operators in fetch_list,
-            as returned by `minimize`, have the same effect, and no other updates then run.
+        use_prune: run only the updates and the operators that the fetches need. Update operators in
+            fetch_list, as returned by `minimize`, have the same effect, and then only those updates
+            run.
         use_program_cache: has no effect, since lowered programs are always cached.
         """
         del feed_var_name, fetch_var_name, use_program_cache
@@ -177,8 +178,8 @@ class Executor:
 
         These options go beyond Fluid:
         checkpoints: save the program and its position in the data while it trains, and at the end.
-        resume: "auto" resumes from the newest of `checkpoints`, and a path from that checkpoint.
-            Calls that had finished before the checkpoint return immediately.
+        resume: "auto" resumes from the newest of `checkpoints`; a path resumes from the checkpoint
+            at that path. Calls that had finished before the checkpoint return immediately.
         progress: show speed and loss and, at the end, where the time went.
         """
         _check_dataset(dataset)
@@ -205,7 +206,7 @@ class Executor:
         self._run_over(dataset, program, scope, thread, fetching, None)
 
     def checked(self, program: Any) -> Program:
-        """Return the program to run; None means the default one."""
+        """Return the program to run; None means the default program."""
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one")
         program = default_main_program() if program is None else plain_program(program)
@@ -232,7 +233,7 @@ class Executor:
         lods: Mapping[str, Lod],
         fetches: Sequence[str],
     ) -> Lowered:
-        """Return the program lowered for a feed like this one; cached until the program changes."""
+        """Return the program lowered for this kind of feed. Cached until the program changes."""
         known = self._lowered.setdefault(program, {})
         key = (
             program.version,
@@ -263,7 +264,7 @@ class Executor:
             for variable in program.list_vars():
                 if variable.persistable and scope.find_var(variable.name) is None:
                     scope.var(variable.name)
-        if self.device is not None:  # it may have been loaded or set by the user
+        if self.device is not None:  # the value may have been loaded or set by the user
             kept = (found.name for found in program.list_vars() if found.persistable)
             bring_to_device(scope, kept, self.device)
 
@@ -278,9 +279,7 @@ class Executor:
     def _pruned(
         self, program: Any, feed: Any, fetches: Sequence[str], updates: Sequence[Operator]
     ) -> Any:
-        """Return the part of a program that a run needs, cached for the next run of the same
-        kind.
-        """
+        """Return the part of a program that a run needs. Cached for later runs of the same kind."""
         plain = plain_program(program)
         first = feed[0] if isinstance(feed, (list, tuple)) and feed else feed
         feeds = tuple(sorted(first or ()))
@@ -336,9 +335,7 @@ class Executor:
         DatasetRun(self.lowered, plain, scope, fetching, saving).over(dataset, threads)
 
     def _of_rank(self, program: Any, scope: Scope) -> Program | None:
-        """Return the program that this rank runs for a compiled program, or None outside
-        collective jobs.
-        """
+        """Return this rank's program for a compiled program, or None outside a collective job."""
         if not (isinstance(program, CompiledProgram) and program._is_data_parallel):
             return None
         if program._build_strategy.num_trainers == 1:
@@ -354,7 +351,7 @@ class Executor:
             raise
 
     def loaded_feed(self, program: Program, feed: Any) -> Any:
-        """Return the feed, extended by a batch from each of the program's started loaders."""
+        """Return the feed together with a batch from each of the program's started loaders."""
         for loader in program.loaders:
             names = [variable.name for variable in loader.feed_list]
             is_here = any(program.global_block().has_var(name) for name in names)
@@ -364,7 +361,7 @@ class Executor:
 
 
 def _run_alone(workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
-    """Run a program that keeps its own values; if it trains, this is one step of this process."""
+    """Run a program that keeps its own values. If it trains, the run is one step."""
     begun = perf_counter()
     result = workload.run(inputs)
     if inputs.lowered.has_backward:
@@ -399,7 +396,7 @@ def _fed_within(program: Program, feed: Any) -> Any:
 def _collected(
     fetches: Sequence[str], results: Sequence[RunResult], return_numpy: bool, merge: bool
 ) -> list[Any]:
-    """Return a data-parallel program's results from all replicas, per variable."""
+    """Return the results of a data-parallel program for each variable, from all replicas."""
     found = []
     for index, name in enumerate(fetches):
         values = [result.fetched[index] for result in results]
@@ -436,7 +433,7 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
 
 
 class PeriodicFetch:
-    """Fetches on every `fetch_frequency`-th run; other runs return the last fetched values.
+    """Fetches values on every `fetch_frequency`-th run; other runs return the last fetched values.
 
     A fetch waits for the run to end and copies values, which is wasteful for a metric that is only
     printed occasionally. The first run fetches.

@@ -18,7 +18,7 @@ from sparsefleet.fluid.lowering.lowered import Lod
 __all__ = ["Fed", "feed_of"]
 
 Fed = tuple[dict[str, torch.Tensor], dict[str, Lod]]
-"""Values by name, and the LoD of those that have one."""
+"""Values by name, and the LoDs of the values that have sequences."""
 
 
 def feed_of(
@@ -75,7 +75,7 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
             array = array.reshape(1).astype(variable.dtype)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     shape = tuple(tensor.shape)
-    if lod and variable.shape[:1] not in ((-1,), shape[:1]):  # it may declare sequences, not rows
+    if lod and variable.shape[:1] not in ((-1,), shape[:1]):  # may declare sequences
         shape = (len(lod[0]) - 1, *shape[1:])
     check_feed(variable, shape, tensor.dtype, num_places)
     return tensor, lod

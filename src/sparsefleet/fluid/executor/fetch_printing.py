@@ -13,7 +13,7 @@ _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "i
 
 
 class FetchPrinter:
-    """Decides when the first thread prints; counts its batches across passes.
+    """Decides when the first thread prints, by counting that thread's batches across passes.
 
     >>> printer = FetchPrinter()
     >>> [printer.is_due(2) for _ in range(5)]
@@ -24,13 +24,13 @@ class FetchPrinter:
         self._batches = 0
 
     def is_due(self, period: int) -> bool:
-        """Count a batch of the first thread; return whether it prints now."""
+        """Count a batch of the first thread; return whether to print now."""
         self._batches += 1
         return self._batches % period == 0
 
 
 def print_as_fluid() -> None:
-    """Print values over several lines from now on, as Fluid 1.8.5 does."""
+    """From now on, print values over several lines, in the format of Fluid 1.8.5."""
     _form.text = _in_lines
 
 

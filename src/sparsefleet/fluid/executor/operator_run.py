@@ -49,7 +49,7 @@ class Operator:
         return self._outputs
 
     def run(self, scope: Scope, place: Place | None = None) -> None:
-        """Compute the outputs from the scope and store them in it."""
+        """Compute the outputs from variables in the scope and store them in the scope."""
         del place
         definition = self._definition
         op = ProgramOperator(definition.type, self._inputs, self._outputs, self._attrs)

@@ -23,7 +23,7 @@ class ParallelExecutor:
 
     use_cuda: run replicas on the GPUs that torch sees; otherwise, CPU_NUM replicas on the CPU.
     loss_name: needed if the program trains.
-    main_program: None uses the default one.
+    main_program: None uses the default main program.
     share_vars_from: a ParallelExecutor that has run, whose variables are shared.
     num_trainers, trainer_id: must be 1 and 0; use fleet to train in several processes.
 

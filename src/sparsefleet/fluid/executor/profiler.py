@@ -93,7 +93,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profile") -> None:
     """Print the table and write a trace for chrome://tracing and Perfetto.
 
-    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; sorts the largest first.
+    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; the largest come first.
     profile_path: where to write the trace.
     """
     if sorted_key not in _SORTED_BY:
@@ -120,7 +120,7 @@ def profiler(
     profile_path: str = "/tmp/profile",
     tracer_option: str = "Default",
 ) -> Iterator[None]:
-    """Record the block: call `start_profiler`, then `stop_profiler` at the end."""
+    """Record the block: call `start_profiler` before it and `stop_profiler` after it."""
     start_profiler(state, tracer_option)
     try:
         yield
@@ -132,7 +132,7 @@ def profiler(
 def cuda_profiler(
     output_file: str, output_mode: str | None = None, config: list[str] | None = None
 ) -> Iterator[None]:
-    """Run NVIDIA's profiler over the block; raise RuntimeError without a GPU."""
+    """Run NVIDIA's profiler over the block. Raises RuntimeError if there is no GPU."""
     del (
         output_file,
         output_mode,

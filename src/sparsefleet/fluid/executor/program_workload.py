@@ -48,7 +48,7 @@ class ProgramInputs:
 
     @property
     def ids(self) -> Ids:
-        """Return the ids that the program computes from this feed alone, computed once."""
+        """Return the ids that the program computes from this feed alone; the result is cached."""
         if self._ids is None:
             self._ids = self.lowered.ids(self.values, self.lods)
         return self._ids
@@ -80,7 +80,7 @@ class ProgramWorkload:
         self._times = times
         self._lower = lower
         self._lowered: Lowered | None = None  # for the last feed
-        self._drawn: Sequence[str] = ()  # the states for generators that do not exist yet
+        self._drawn: Sequence[str] = ()  # the restored states of generators that do not exist yet
 
     # -- engine.Workload ------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class ProgramWorkload:
         """Do nothing, since the program declares its lookups."""
 
     def runners(self, threads: int) -> list[ProgramRunner]:
-        """Return one runner per thread; the first one keeps the values it fetches."""
+        """Return one runner per thread. The first runner keeps the values it fetches."""
         times = [self._times, *[None] * (threads - 1)]
         return [
             ProgramRunner(self, has_loss=self._has_loss, keeps=index == 0, times=times[index])
@@ -118,7 +118,7 @@ class ProgramWorkload:
         return ProgramInputs(lowered, values, lods)
 
     def run(self, inputs: ProgramInputs, rows: StepRows | None = None) -> RunResult:
-        """Run the program once; persistent values go into the scope.
+        """Run the program once. New values of persistent variables are stored in the scope.
 
         rows: where lookups get their rows; None means from the tables in the scope.
         """

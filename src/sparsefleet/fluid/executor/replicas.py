@@ -33,9 +33,10 @@ class Replicas:
 
     All replicas share one copy of the parameters, in the scope. Values that the forward pass itself
     changes, such as batch_norm's running means or auc's counts, are private to each replica: the
-    first one uses the scope, the others a child scope that starts as a copy.
+    first replica uses the scope, and each other replica a child scope that starts as a copy.
 
-    num_threads: total number for all replicas, at least one each; 0 uses this machine's cores.
+    num_threads: total number of threads for all replicas, at least one each; 0 means the number of
+        cores of this machine.
     locals: child scopes created by another program's replicas, to be shared.
     device: shared by all replicas, like their parameters; see `Lowered`.
     """
@@ -55,7 +56,8 @@ class Replicas:
         self.locals = list(locals) or [scope.new_scope() for _ in range(1, count)]
         """The scopes of replicas after the first."""
         torch_threads = max(1, (num_threads or os.cpu_count() or 1) // count)
-        # No fewer than the replicas, because those that train on servers wait for each other.
+        # No fewer threads than replicas, because replicas that train on servers wait for each
+        # other.
         self._team = StandingTeam(count, torch_threads=torch_threads)
         self._lowered: WeakKeyDictionary[Program, dict[Any, list[ReplicaGraph]]] = (
             WeakKeyDictionary()

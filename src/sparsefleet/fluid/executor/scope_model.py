@@ -45,7 +45,7 @@ __all__ = [
 
 
 class ScopeTensors(ModelTensors):
-    """Tensors of a model and of a scope's persistent variables, for checkpoints.
+    """The tensors that checkpoints save: those of a model and of a scope's persistent variables.
 
     kept: returns the live tensors by name.
     """
@@ -66,8 +66,8 @@ class ScopeTensors(ModelTensors):
 class ScopeModel:
     """A program that keeps and updates its own values, with the engine's model interface.
 
-    A step ends without a hand-over. Rows come from tables in the scope, either local ones or, for a
-    program that only reads them, ones on servers.
+    A step ends without handing over gradients. Rows come from tables in the scope: local tables or,
+    for a program that only reads rows, tables on servers.
     """
 
     device: torch.device | None = None
@@ -95,7 +95,7 @@ class ScopeModel:
         self.tables: dict[str, TableSpec] = {}
         """Tables that checkpoints hold, by name."""
         self.model = nn.Module()
-        """A module without parameters, since they are in the scope."""
+        """A module without parameters, since the parameters are in the scope."""
         self.tensors: ModelTensors = ScopeTensors(self.model, {}, self._kept)
         """The part of the scope that checkpoints save."""
 
@@ -114,20 +114,20 @@ class ScopeModel:
         self._pull = self._source()
 
     def start(self) -> None:
-        """Do nothing, since the values are present."""
+        """Do nothing, since the scope already has the values."""
 
     def finish(self) -> None:
-        """Replace the mode after a failure."""
+        """Replace the mode with a new object after a failure."""
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
 
     def close(self) -> None:
-        """Do nothing, since the values stay where they are."""
+        """Do nothing, since the values stay in the scope."""
 
     def flush(self) -> None:
         """Do nothing, since updates are applied at once."""
 
     def settle(self) -> None:
-        """Do nothing, like `flush`."""
+        """Do nothing, since updates are applied at once."""
 
     def rejoin(self) -> None:
         """Do nothing, since no thread waits for another."""
@@ -169,7 +169,7 @@ class ScopeModel:
         return _UnsentStep(self.mode, rows, {}, place=place)
 
     def prefetch(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Pull the rows of a later batch; return None for a program that changes them."""
+        """Pull the rows of a later batch, or return None if the program changes rows."""
         if _trains(batch):
             return None
         return pull_rows(lookups.lookups(batch), self._pull, train=False)
@@ -251,7 +251,7 @@ class ScopeModel:
         set_program_random_state(self.workload, state)
 
     def collect(self) -> None:
-        """Do nothing, since all values are here."""
+        """Do nothing, since all values are in this process."""
 
     def notes_to_save(self) -> dict[str, Any]:
         return {}
@@ -268,7 +268,7 @@ class ScopeModel:
 
 
 class _UnsentStep(Step):
-    """A step without a hand-over."""
+    """A step that ends without handing over gradients."""
 
     def __exit__(
         self,
@@ -292,7 +292,7 @@ def set_program_random_state(workload: ProgramWorkload | None, state: Mapping[st
 
 
 def kept_tensors(scope: Scope, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors that a scope holds for these variables, excluding tables."""
+    """Return the tensors in a scope for these variables, excluding tables."""
     found = {}
     for name in names:
         held = scope.find_var(name)
@@ -310,7 +310,7 @@ def make_missing(
 ) -> None:
     """Create a checkpoint's variables that only get a value during a run.
 
-    A process that has only run the start-up program does not have them.
+    A process that has only run the start-up program does not have these variables.
     """
     checkpoint = Checkpoint.open(absolute_path(directory), dict(storage_options or {}) or None)
     kept = {found.name: found for found in program.list_vars() if found.persistable}
@@ -322,7 +322,7 @@ def make_missing(
 
 
 def _tracks(store: Store, track_dirty: bool) -> bool:
-    """Return whether a store's tables track changed rows, if they should."""
+    """Return whether a store's tables track changed rows if `track_dirty` requires it."""
     specs = [spec for spec in store.specs.values() if isinstance(spec, TableSpec)]
     return not track_dirty or all(spec.track_dirty for spec in specs)
 

@@ -53,7 +53,7 @@ class DataFeeder:
     def feed_parallel(
         self, iterable: Iterable[Iterable[Sequence[Any]]], num_places: int | None = None
     ) -> Iterator[Feed]:
-        """Return one dict per device, each from one batch; see `decorate_reader` for places."""
+        """Return one dict per device, each from one batch; see `decorate_reader` for num_places."""
         batches = list(iterable)
         places = self._places(num_places)
         if len(batches) != len(places):
@@ -71,10 +71,12 @@ class DataFeeder:
         num_places: int | None = None,
         drop_last: bool = True,
     ) -> ResumableReader:
-        """Return a reader of dicts; with `multi_devices`, of lists with one dict per place.
+        """Return a reader that yields dicts or, with `multi_devices`, lists with one dict per
+        place.
 
         num_places: None means the number of GPUs, or CPU_NUM if there are none.
-        drop_last: drop a last group with fewer batches than places; otherwise that is an error.
+        drop_last: drop the last group if it has fewer batches than places; otherwise a short group
+            is an error.
         """
         if not multi_devices:
             return map_readers(self.feed, reader)
@@ -104,7 +106,7 @@ class DataFeeder:
 
 
 def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
-    """Return the variables, given as objects or by name in `program`; raise TypeError otherwise."""
+    """Return the variables, given as objects or by name in `program`, or raise TypeError."""
     found = []
     for item in feed_list:
         if isinstance(item, str) and program is not None:

@@ -1,6 +1,6 @@
-"""Turn raw lines into MultiSlot text, as the program behind a pipe command.
+"""Convert raw lines to MultiSlot text, in the program that a pipe command runs.
 
-Loaded without torch, since each file gets its own child process.
+This module does not import torch, since each file gets its own child process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Sample = Iterable[tuple[str, list[Any]]]
 
 
 class DataGenerator:
-    """Reads lines, converts them to samples and writes one per line. Subclasses define how.
+    """Reads lines, converts them to samples and writes one sample per line, as subclasses define.
 
     A sample is a sequence of (slot name, values) with all slots, always in the same order.
     """
@@ -33,7 +33,9 @@ class DataGenerator:
         self.batch_size_ = batch_size
 
     def generate_sample(self, line: str | None) -> Callable[[], Iterable[Sample | None]]:
-        """Return a function that yields the samples of a line, or None to skip; override it.
+        """Return a function that yields the samples of a line. Subclasses must override this.
+
+        The function yields None to skip a sample.
 
         line: the line with its newline; None when called by `run_from_memory`.
         """
@@ -79,7 +81,7 @@ class DataGenerator:
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """Writes string values unchanged, which is fastest; only the reader checks them.
+    """Writes string values unchanged, without checking them, which is fastest.
 
     >>> MultiSlotStringDataGenerator()._gen_str([("ads", ["17", "18"]), ("click", ["1"])])
     '2 17 18 1 1\\n'
@@ -90,7 +92,7 @@ class MultiSlotStringDataGenerator(DataGenerator):
 
 
 class MultiSlotDataGenerator(DataGenerator):
-    """Writes ints and floats. A slot becomes "float" with its first float, else "uint64".
+    """Writes ints and floats. A slot has the type "uint64" until its first float, then "float".
 
     >>> class Clicks(MultiSlotDataGenerator):
     ...     def generate_sample(self, line):
@@ -111,7 +113,7 @@ class MultiSlotDataGenerator(DataGenerator):
         known = self._proto_info
         if known is not None and len(known) != len(pairs):
             raise ValueError(
-                f"a sample has {len(pairs)} slots, but the first one had {len(known)}; every "
+                f"a sample has {len(pairs)} slots, but the first sample had {len(known)}; every "
                 "sample needs all slots"
             )
         info = []
@@ -122,7 +124,7 @@ class MultiSlotDataGenerator(DataGenerator):
                 if known[place][0] != name:
                     raise ValueError(
                         f"slot {place + 1} of a sample is '{name}', but it was '{known[place][0]}' "
-                        "in the first one; keep the same order"
+                        "in the first sample; keep the same order"
                     )
                 kind = "float" if known[place][1] == "float" else kind
             info.append((name, kind))

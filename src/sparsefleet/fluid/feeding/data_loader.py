@@ -1,4 +1,4 @@
-"""DataLoader, the entry point to all loaders, and the loader of map-style datasets."""
+"""DataLoader, the entry point to all loaders, and the loader for map-style datasets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class FileDataset(Protocol):
-    """The part of a Dataset that its loader uses. Each iteration is one pass.
+    """The part of a Dataset's interface that its loader uses. Each iteration is one pass.
 
     A feed maps a name to an array [B, *shape], or to (values [N, 1], offsets int64[B + 1]).
     """
@@ -62,11 +62,11 @@ class FileDataset(Protocol):
 
 
 class DatasetLoader:
-    """A Dataset's feeds, each a dict of name -> LoDTensor or, with several places, a list of dicts.
+    """Loads a Dataset's feeds: dicts of name -> LoDTensor or, with several places, lists of dicts.
 
     The dataset reads ahead with one thread per place.
 
-    drop_last: drop short batches, and a last group of fewer batches than places.
+    drop_last: drop short batches, and the last group if it has fewer batches than places.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DatasetLoader:
         self._drop_last = drop_last
 
     def __call__(self) -> DatasetLoader:
-        """Return itself, since Fluid programs write `for batch in loader()`."""
+        """Return this loader, since Fluid programs write `for batch in loader()`."""
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -106,11 +106,11 @@ class DatasetLoader:
         return self._dataset.state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, except that at the end of a pass resuming yields no more batches."""
+        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
         return self._dataset.finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass where `state` was taken."""
+        """Make the next pass resume from the position where `state` was taken."""
         self._dataset.load_state_dict(state)
 
     def _batches(self) -> Iterator[Mapping[str, Any]]:
@@ -134,14 +134,13 @@ def _tensors_of(batch: Mapping[str, Any], place: Place) -> dict[str, LoDTensor]:
     return tensors
 
 
-_READ_AHEAD = 2  # batches, in addition to the worker processes' own
+_READ_AHEAD = 2  # batches, in addition to those that worker processes prefetch
 
 
 class DataLoader(Loader):
-    """Loads batches from a dataset with `__getitem__` and `__len__`; also creates the other
-    loaders.
+    """Loads batches from a dataset with `__getitem__` and `__len__`; also creates other loaders.
 
-    feed_list: the variables that a sample's fields are for; needed unless `return_list`.
+    feed_list: the variables that a sample's fields are for; required unless return_list is True.
     batch_sampler: yields lists of sample numbers; replaces batch_size, shuffle and drop_last.
     collate_fn: converts a list of samples to a list of arrays, one per variable.
     num_workers: processes that fetch samples, run by torch's loader.
@@ -203,11 +202,11 @@ class DataLoader(Loader):
         return whole + (rest > 0 and not self._drop_last)
 
     def __call__(self) -> DataLoader:
-        """Return itself, since Fluid programs write `for batch in loader()`."""
+        """Return this loader, since Fluid programs write `for batch in loader()`."""
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass; this ends a running one."""
+        """Start a pass, ending the pass in progress, if any."""
         return map(self._shaped, self._begin(self._places))
 
     @staticmethod
@@ -224,8 +223,7 @@ class DataLoader(Loader):
     ) -> GeneratorLoader:
         """Return a loader over a Python generator; see `GeneratorLoader` for the arguments.
 
-        use_multiprocess: only for Fluid's imperative mode; use `reader.multiprocess_reader` to read
-        in processes.
+        use_multiprocess: has no effect; to read in processes, use `reader.multiprocess_reader`.
         """
         if use_multiprocess:
             warnings.warn(
@@ -269,10 +267,10 @@ def _collate(
 
 
 class BatchSampling:
-    """Chooses the samples of each batch.
+    """Chooses the samples in each batch.
 
-    batch_sampler: yields lists of indices, the same in each pass that may be resumed; None draws
-    indices at random.
+    batch_sampler: yields lists of indices; must yield the same lists again in a pass that is
+        resumed. If None, indices are drawn at random.
     """
 
     def __init__(
@@ -312,7 +310,7 @@ class BatchSampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
-    """Fetches samples in the worker processes of torch's loader."""
+    """A dataset for the worker processes of torch's loader, which fetch samples from it."""
 
     num_workers: int = 0
     timeout: float = 0
@@ -320,7 +318,7 @@ class WorkerSettings:
 
 
 class SampledBatches(ResumableReader):
-    """Batches that can resume without fetching earlier samples."""
+    """An iterator over batches that can resume without fetching earlier samples."""
 
     kind = "dataset"
 

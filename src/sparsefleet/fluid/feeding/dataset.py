@@ -1,4 +1,4 @@
-"""Fluid's Datasets: native readers of files, streaming or in memory."""
+"""Fluid's Datasets, which read files natively, either streaming or into memory."""
 
 from __future__ import annotations
 
@@ -53,10 +53,9 @@ class QueueDataset(DatasetBase):
         return self._reader
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers in an earlier run, whatever their number.
+        """Resume from the states of all workers in an earlier run, even if their number differs.
 
-        Only what they have read from this worker's files matters; other files belong to other
-        workers.
+        Only the positions in this worker's files matter; other files belong to other workers.
         """
         mine = set(self.source().files)
         merged = merge_states(states)
@@ -69,7 +68,7 @@ class QueueDataset(DatasetBase):
         self._refuse("local_shuffle")
 
     def global_shuffle(self, fleet: Workers | None = None) -> NoReturn:
-        """Raise an error: streamed data is not in memory."""
+        """Raise an error, because streamed data is not in memory."""
         del fleet
         self._refuse("global_shuffle")
 

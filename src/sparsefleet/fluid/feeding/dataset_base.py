@@ -34,8 +34,8 @@ _SLOT_DTYPES = {"float32": "float", "int64": "uint64"}
 def slot_of(variable: Any) -> Slot:
     """Return the slot of a Variable, or of any object with name, shape, dtype and lod_level.
 
-    lod_level 0 is a dense slot with the variable's shape after the batch dimension; others are
-    sparse.
+    A variable with lod_level 0 is a dense slot, with the variable's shape after the batch
+    dimension; any other variable is a sparse slot.
 
     >>> from sparsefleet import fluid
     >>> slot_of(fluid.data("dense", [None, 13], "float32"))
@@ -94,7 +94,7 @@ class DataFeedDesc:
     pv_batch_size: int | None = None
 
     def text(self, slots: Sequence[Slot]) -> str:
-        """Return the full text; `slots` are in file order."""
+        """Return the full text. `slots` must be in file order."""
         lines = [f"name: {_quoted(self.name)}", f"batch_size: {self.batch_size}"]
         if slots:
             lines += ["multi_slot_desc {", *(line for slot in slots for line in _slot(slot)), "}"]
@@ -128,7 +128,7 @@ _PREFIXES = ("hdfs:", "afs:")
 
 @dataclass(kw_only=True, slots=True)
 class HadoopFiles:
-    """Fetches files with hdfs: or afs: paths; others are opened directly.
+    """Fetches files with hdfs: or afs: paths; other files are opened directly.
 
     >>> HadoopFiles(fs_name="hdfs://a:54310", fs_ugi="me,secret").command("hdfs:/part.gz")[-2:]
     ['-text', 'hdfs:/part.gz']
@@ -141,7 +141,7 @@ class HadoopFiles:
     download_cmd: str = ""
 
     def command(self, path: str) -> Sequence[str] | str | None:
-        """Return the command that prints the decompressed file, or None for other paths."""
+        """Return the command that prints the decompressed file, or None if no command is needed."""
         if not path.startswith(_PREFIXES):
             return None
         if self.download_cmd:
@@ -238,13 +238,11 @@ class DatasetBase(ABC):
         self._desc.rank_offset = rank_offset
 
     def set_pv_batch_size(self, pv_batch_size: int) -> None:
-        """Store it for `desc()`: only Fluid's ad-ranking reader uses it."""
+        """Store the value for `desc()`; only Fluid's ad-ranking reader uses it."""
         self._desc.pv_batch_size = pv_batch_size
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
-        """Allow `slots_shuffle`. All records are candidates, whatever `record_candidate_size`
-        is.
-        """
+        """Allow `slots_shuffle`. All records are candidates; `record_candidate_size` is ignored."""
         del record_candidate_size
         self._may_shuffle_slots = bool(fea_eval)
 
@@ -300,7 +298,7 @@ class DatasetBase(ABC):
         layout: Literal["dict", "tuple"] = "dict",
         include_last_offset: bool = False,
     ) -> DatasetBatches:
-        """Return batches for a Trainer: (inputs, label), or only inputs if there is no label.
+        """Return batches for a Trainer: pairs (inputs, label), or only inputs if there is no label.
 
         layout, include_last_offset: see ReaderConfig.
         """
@@ -315,7 +313,7 @@ class DatasetBase(ABC):
 
     @abstractmethod
     def source(self) -> Reader | MemoryData:
-        """Return the current source of batches; raise an error if there is none yet."""
+        """Return the current source of batches. Raises an error if there is none yet."""
 
     def stats(self) -> ReaderStats:
         """Return the counts of files, lines, bytes, records, bad lines and waits so far."""
@@ -326,11 +324,11 @@ class DatasetBase(ABC):
         return self.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, except that at the end of a pass resuming yields no more batches."""
+        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
         return self.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass where `state` was taken."""
+        """Make the next pass resume from the position where `state` was taken."""
         self.source().load_state_dict(state)
 
     # -- inside -------------------------------------------------------------------------------

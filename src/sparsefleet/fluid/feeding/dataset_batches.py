@@ -1,6 +1,6 @@
 """Passes over a Dataset, as Fluid feeds or as batches for a Trainer.
 
-Letters: B records in a batch, N values of a slot in it.
+Letters: B is the number of records in a batch, N the number of values of a slot in the batch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class FeedArrangement(Arrangement):
 
 
 class HasSource(Protocol):
-    """The part of a Dataset that batches use."""
+    """The part of a Dataset's interface that batches use."""
 
     def source(self) -> Reader | MemoryData:
-        """Return the current source of batches; raise an error if there is none yet."""
+        """Return the current source of batches. Raises an error if there is none yet."""
 
 
 class HasFiles(HasSource, Protocol):
-    """The part of a streaming Dataset that batches use."""
+    """The part of a streaming Dataset's interface that batches use."""
 
     def source(self) -> Reader: ...
 
@@ -54,12 +54,10 @@ class DatasetBatches:
         return self._dataset.source().begin(self._arrange())
 
     def __len__(self) -> int:
-        """Return the number of batches in a pass; raise TypeError unless the records are in
-        memory.
-        """
+        """Return the number of batches in a pass. Raises TypeError for streamed records."""
         source = self._dataset.source()
         if isinstance(source, Reader):
-            raise TypeError("the number of batches in a file is unknown before it is read")
+            raise TypeError("the number of batches in a file is unknown before the file is read")
         return len(source)
 
     def stats(self) -> ReaderStats:
@@ -71,11 +69,11 @@ class DatasetBatches:
         return self._dataset.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, except that at the end of a pass resuming yields no more batches."""
+        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
         return self._dataset.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass where `state` was taken."""
+        """Make the next pass resume from the position where `state` was taken."""
         self._dataset.source().load_state_dict(state)
 
 
@@ -112,7 +110,7 @@ class StreamedBatches(DatasetBatches):
 
 
 class _OtherFiles:
-    """Files to read instead of a Dataset's own."""
+    """The files to read instead of the Dataset's own files."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -19,9 +19,9 @@ __all__ = ["column_of_samples", "columns_of_batch"]
 def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
     """Return one variable's values in all samples of a batch.
 
-    With lod_level 0, they are stacked, cast, and reshaped if the ranks differ. With lod_level k,
-    each is a nested list of depth k whose lengths become the LoD. Ids up to 2^64 - 1 become int64
-    with the same bits, as in readers; values that do not fit an integer type are rejected.
+    With lod_level 0, the values are stacked, cast, and reshaped if the ranks differ. With lod_level
+    k, each value is a nested list of depth k whose lengths become the LoD. As in readers, ids up to
+    2^64 - 1 become int64 with the same bits; values that do not fit an integer type are rejected.
 
     >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
     >>> column = column_of_samples(ads, [[17, 18], [99]])
@@ -49,7 +49,7 @@ def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
 def columns_of_batch(variables: Sequence[Variable], arrays: Any) -> list[LoDTensor]:
     """Convert a batch of one array or LoDTensor per variable, keeping types and shapes.
 
-    LoDTensors are passed through. Anything else is copied, since its owner may overwrite it.
+    LoDTensors are passed through. Other arrays are copied, since their owner may overwrite them.
     """
     if not isinstance(arrays, (list, tuple)) or len(arrays) != len(variables):
         found = f"{len(arrays)} of them" if isinstance(arrays, (list, tuple)) else "no list"
@@ -144,7 +144,7 @@ def _uneven(error: BaseException) -> str:
 
 
 def _reshaped(variable: Variable, array: NDArray[Any]) -> NDArray[Any]:
-    """Reshape the array as declared if the rank differs and enough of the shape is known."""
+    """Reshape the array as declared if its rank differs and enough of the shape is known."""
     if array.ndim == len(variable.shape) or variable.shape.count(-1) > 1:
         return array
     try:

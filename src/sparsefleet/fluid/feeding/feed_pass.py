@@ -34,13 +34,14 @@ _WHAT = "the generator of the loader"
 class FeedPass(Iterator[list[Columns]]):
     """Groups of batches, one batch per place, in the order of the generator. Thread-safe.
 
-    progress: updated when batches are handed out.
+    progress: updated when batches are returned.
     tally: receives the counts of this pass.
     convert: converts a batch to columns, in the thread that runs the generator.
-    drop_last: drop a last group with fewer batches than places.
+    drop_last: drop the last group if it has fewer batches than places.
 
-    Its threads stop at the end, on `close()`, or when it is garbage-collected. An error in the
-    generator is raised after the batches before it, and again on each later request.
+    The threads stop at the end of the data, on `close()`, or when this object is garbage-collected.
+    An error in the generator is raised after all batches before the error, and again on each later
+    request.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class FeedPass(Iterator[list[Columns]]):
 
 
 def as_enforced(error: BaseException) -> BaseException:
-    """Return a generator's error as one that is also Fluid's EnforceNotMet."""
+    """Return a generator's error as an exception that is also Fluid's EnforceNotMet."""
     kind = type(error)
     if isinstance(error, (EnforceNotMet, SparseFleetError)) or not isinstance(error, Exception):
         return error
@@ -139,7 +140,7 @@ def _placed(
 
 
 def _close(stages: list[Background[Any]], counts: ReaderCounts, tally: ReaderTally) -> None:
-    """Close the stages, starting with the generator, since a later one may be waiting for it."""
+    """Close the stages, starting with the generator, since a later stage may be waiting for it."""
     for stage in stages:
         stage.close()
     tally.end(counts, stages[-1].queue)
@@ -159,12 +160,12 @@ class Copying:
             stream = cuda.current_stream(self.columns[0].tensor.device)
             stream.wait_event(self.copied)
             for column in self.columns:
-                column.tensor.record_stream(stream)  # so that its memory is not reused earlier
+                column.tensor.record_stream(stream)  # so that memory is not reused too early
         return self.columns
 
 
 class DeviceCopies:
-    """Copies batches to a place; for a GPU, on a separate stream, in parallel with computation."""
+    """Copies batches to a place; to a GPU on a separate stream, in parallel with computation."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -17,10 +17,9 @@ _INS_ID = "ins_id"
 
 
 class InMemoryDataset(DatasetBase):
-    """Loads its files and shuffles the records, locally or over all workers, for any number of
-    passes.
+    """Loads files into memory for any number of passes; shuffles locally or over all workers.
 
-    Zeros in sparse slots are dropped; a record left empty gets one 0. With several threads, or
+    Zeros in sparse slots are dropped; a record with no values left gets a single 0. With several threads or
     queues, batches come from that many contiguous blocks in turn, and each block may end with a
     short batch. The order stays the same until the records are shuffled again.
     """
@@ -49,17 +48,15 @@ class InMemoryDataset(DatasetBase):
             )
 
     def set_queue_num(self, queue_num: int) -> None:
-        """Set the number of blocks that batches come from; the default and maximum is one per
-        thread.
-        """
+        """Set the number of blocks that batches come from (default and maximum: one per thread)."""
         self._queue_num = queue_num
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
-        """Expect lines to start with `1 id`, a text that records can be merged by."""
+        """Expect lines to start with `1 id`, where id is a text by which records can be merged."""
         self._texts[_INS_ID] = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Expect `1 content`, another text, next."""
+        """Expect `1 content`, another text, next in each line."""
         self._texts["content"] = bool(parse_content)
 
     @property
@@ -72,7 +69,7 @@ class InMemoryDataset(DatasetBase):
 
     @property
     def dataset(self) -> InMemoryDataset:
-        """Return itself, since programs call methods of Fluid's native object through it."""
+        """Return this Dataset, since programs call methods of Fluid's native object through it."""
         return self
 
     def merge_by_lineid(self) -> None:
@@ -97,13 +94,14 @@ class InMemoryDataset(DatasetBase):
         del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
-        """Expect `1 logkey`, another text, next."""
+        """Expect `1 logkey`, another text, next in each line."""
         self._texts["logkey"] = bool(parse_logkey)
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
         """Make `global_shuffle` merge records with equal ids; implies set_parse_ins_id.
 
-        Groups of any other size are dropped with a warning; see `MemoryData.merge_by_text`.
+        Groups whose size is not `merge_size` are dropped with a warning; see
+        `MemoryData.merge_by_text`.
         """
         self._merge_size = merge_size
         self.set_parse_ins_id(True)
@@ -152,7 +150,7 @@ class InMemoryDataset(DatasetBase):
     def global_shuffle(
         self, fleet: Workers | None = None, thread_num: int = 12, *, seed: int | None = None
     ) -> None:
-        """Redistribute the records over all workers and shuffle them there.
+        """Redistribute the records over all workers, and shuffle them on each worker.
 
         Must be called by all workers. Without a fleet, this process is the only worker.
         `thread_num` has no effect, since one thread sends while another receives. See
@@ -176,7 +174,7 @@ class InMemoryDataset(DatasetBase):
         self._shuffled = True
 
     def slots_shuffle(self, slots: Iterable[str]) -> None:
-        """Shuffle the values of these slots among records; an empty list undoes it."""
+        """Shuffle the values of these slots among records; an empty list undoes the shuffle."""
         if not self._may_shuffle_slots:
             raise ConfigError("slots_shuffle is for evaluation; call set_fea_eval(n, True) first")
         self._loaded_data().shuffle_slots(list(slots))
@@ -184,15 +182,17 @@ class InMemoryDataset(DatasetBase):
     # -- sizes --------------------------------------------------------------------------------
 
     def get_memory_data_size(self, fleet: Workers | None = None) -> int:
-        """Return the number of records loaded; with a fleet, by all workers, all of which must
-        call it.
+        """Return the number of loaded records.
+
+        With a fleet, this is the number on all workers, all of which must call this method.
         """
         self._check_not_loading()
         return _sum_over(fleet, self._loaded)
 
     def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
-        """Return the number of records after a shuffle, or 0 before; with a fleet, of all
-        workers.
+        """Return the number of records after a shuffle, or 0 before the first shuffle.
+
+        With a fleet, this is the number on all workers.
         """
         self._check_not_loading()
         held = self._data.num_records if self._data is not None and self._shuffled else 0
@@ -220,7 +220,7 @@ class InMemoryDataset(DatasetBase):
             raise ConfigError("records are being loaded; call wait_preload_done() first")
 
     def _load(self, threads: int) -> MemoryData:
-        self._num_queues()  # so that a wrong number is reported before everything is read
+        self._num_queues()  # so that a wrong number is reported before the files are read
         return MemoryData(self._make_reader(max(1, threads)), drop_zeros=True)
 
     def _num_queues(self) -> int:

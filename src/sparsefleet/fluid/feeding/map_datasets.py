@@ -14,7 +14,7 @@ __all__ = ["BatchSampler", "Dataset", "default_collate_fn"]
 
 
 class Dataset:
-    """Base class of datasets with `__getitem__` and `__len__`, for `fluid.io.DataLoader`.
+    """Base class for datasets with `__getitem__` and `__len__`, for `fluid.io.DataLoader`.
 
     >>> class Squares(Dataset):
     ...     def __getitem__(self, idx):
@@ -35,7 +35,7 @@ class Dataset:
 
 
 class BatchSampler:
-    """Yields the sample numbers of each batch, from a dataset or from these indices.
+    """Yields the sample numbers of each batch, taken from a dataset or from given indices.
 
     >>> list(BatchSampler(indices=[4, 5, 6], batch_size=2))
     [[4, 5], [6]]

@@ -1,6 +1,4 @@
-"""Numbered checkpoints below a path, each with the parameters in one file and the training
-status.
-"""
+"""Numbered checkpoints under a path, each with a file of parameters and the training status."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ __all__ = ["CheckPoints", "TrainStatus"]
 
 
 class TrainStatus:
-    """The last finished epoch; -1 before the first one finishes.
+    """The last finished epoch, or -1 before the first epoch finishes.
 
     >>> TrainStatus(3).next()
     4
@@ -47,7 +45,7 @@ _STATUS = "fleet_train_status"
 
 
 class CheckPoints:
-    """The checkpoints below `path` in a file system; None means the local one.
+    """The checkpoints under `path` in a file system; None means the local file system.
 
     >>> CheckPoints("/no/such/folder").last()
     -1
@@ -67,7 +65,7 @@ class CheckPoints:
         return max(self.numbers(), default=-1)
 
     def add(self, status: TrainStatus, save: Callable[[str], None], cache: str) -> int:
-        """Add a checkpoint, visible once it is complete; return its number.
+        """Add a checkpoint, which becomes visible once it is complete; return its number.
 
         save: writes the parameters into a folder. cache: a local folder, for remote paths.
         """

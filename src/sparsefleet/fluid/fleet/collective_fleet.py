@@ -29,7 +29,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class Collective(Fleet):
-    """One rank of a collective job. With one process, it trains as it would without a fleet.
+    """One rank of a collective job. With a single process, training is the same as without a fleet.
 
     `main_program` and `startup_program` are the programs that this rank runs after `minimize`;
     `_origin_program` is a copy that trains alone.
@@ -52,7 +52,7 @@ class Collective(Fleet):
     ) -> None:
         """Determine the rank of this process from `role_maker` or the environment.
 
-        world: the ranks, if they are already connected.
+        world: the job's ranks, if they are already connected.
         """
         role_maker = role_maker or PaddleCloudRoleMaker(is_collective=True)
         super().init(role_maker, is_collective=is_collective, world=world)
@@ -101,9 +101,11 @@ class Collective(Fleet):
     # -- collectives ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring all ranks to the same values, such as before saving; must be called by all ranks.
+        """Bring all ranks to the same values, for example before saving. Must be called by all
+        ranks.
 
-        Local SGD averages the parameters; a rank that had less data than others gets their values.
+        Local SGD averages the parameters; a rank that had less data than others gets the
+        values of the others.
         """
         self.ranks.part()
 
@@ -162,10 +164,10 @@ class Collective(Fleet):
         local_cache_path: str = ".cache",
         remain_all_checkpoint: bool = True,
     ) -> None:
-        """Save a checkpoint below `path`, atomically; should be called by one rank.
+        """Save a checkpoint under `path`, atomically. Should be called by one rank.
 
-        fs: the file system; None means the local one. remain_all_checkpoint: if False, keep only
-        the last.
+        fs: the file system; None means the local file system. remain_all_checkpoint: if False, keep
+        only the last checkpoint.
         """
         program = self._checked(
             "save_check_point", executor, main_program, self._transpiled_program
@@ -189,7 +191,7 @@ class Collective(Fleet):
         local_cache_path: str = ".cache",
         ignore_empty: bool = True,
     ) -> TrainStatus | None:
-        """Load the last checkpoint into the scope on each rank; return None if there is none."""
+        """Load the last checkpoint into the scope of this rank; return None if there is none."""
         program = self._checked(
             "load_check_point", executor, main_program, self._transpiled_program
         )
@@ -208,7 +210,7 @@ class Collective(Fleet):
     def clean_redundant_check_points(
         self, root_path: str | os.PathLike[str], fs: FS | None = None, checkpoint_num: int = 1
     ) -> None:
-        """Remove all but the last checkpoints."""
+        """Remove all checkpoints except the last few."""
         CheckPoints(root_path, fs).keep(checkpoint_num)
 
     def _checked(self, call: str, executor: Any, given: Any, usual: Program | None) -> Program:
