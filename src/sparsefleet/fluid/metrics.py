@@ -30,9 +30,7 @@ __all__ = [
 
 
 class MetricBase(ABC):
-    """A metric with `update` for each batch, `eval` and `reset`. Its public attributes are its
-    state.
-    """
+    """A metric with `update`, `eval` and `reset`. Its public attributes are its state."""
 
     def __init__(self, name: str | None) -> None:
         self._name = type(self).__name__ if name is None else str(name)
@@ -227,7 +225,7 @@ class ChunkEvaluator(MetricBase):
 
 
 class EditDistance(MetricBase):
-    """The mean edit distance of sequences, and the fraction of wrong ones.
+    """The mean edit distance of sequences, and the fraction of wrong sequences.
 
     >>> metric = EditDistance("distance")
     >>> metric.update(np.array([[0.0], [2.0]]), 2)
@@ -254,7 +252,7 @@ class EditDistance(MetricBase):
 
 
 class Auc(MetricBase):
-    """The area under the curve, from counts in score buckets; 0.0 if a class is missing.
+    """The area under the ROC curve, from counts in score buckets, or 0.0 if a class is missing.
 
     preds: probabilities, with label 1 in the last column; labels: 0 and 1.
 
@@ -313,7 +311,7 @@ class WeightedAverage:
         self.denominator += float(np.asarray(weight).reshape(()))
 
     def eval(self) -> Any:
-        """Return the mean; raise ValueError if there are no values."""
+        """Return the mean. Raises ValueError if there are no values."""
         if self.numerator is None or self.denominator == 0:
             raise ValueError("WeightedAverage: no values to average; add values first")
         return self.numerator / self.denominator

@@ -19,9 +19,9 @@ _INS_ID = "ins_id"
 class InMemoryDataset(DatasetBase):
     """Loads files into memory for any number of passes; shuffles locally or over all workers.
 
-    Zeros in sparse slots are dropped; a record with no values left gets a single 0. With several threads or
-    queues, batches come from that many contiguous blocks in turn, and each block may end with a
-    short batch. The order stays the same until the records are shuffled again.
+    Zeros in sparse slots are dropped; a record with no values left gets a single 0. With several
+    threads or queues, batches come from that many contiguous blocks in turn, and each block may end
+    with a short batch. The order stays the same until the records are shuffled again.
     """
 
     feed_name = "MultiSlotInMemoryDataFeed"

@@ -1,4 +1,4 @@
-"""The strategy for a collective job, and the rules between its options."""
+"""The strategy for a collective job, and the rules that its options must follow."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class DistributedStrategy(BuildStrategy):
     """
 
     mode: str = "nccl2"
-    """"nccl2" makes `fleet.main_program` a CompiledProgram; "collective", a Program with
-    operators.
+    """In mode "nccl2", `fleet.main_program` is a CompiledProgram; in mode "collective", a Program
+    whose operators communicate.
     """
 
     collective_mode: str | None = None
-    """In mode "collective", one of "grad_allreduce", "local_sgd"."""
+    """In mode "collective", either "grad_allreduce" or "local_sgd"."""
 
     use_local_sgd: bool = False
     """Whether ranks train alone and average their parameters periodically."""
@@ -53,16 +53,16 @@ class DistributedStrategy(BuildStrategy):
     """Number of initial steps that average gradients instead of parameters."""
 
     local_sgd_steps: int = 1
-    """Steps between two averagings, counted in runs of `fleet.main_program`."""
+    """Number of steps from one averaging to the next, counted in runs of `fleet.main_program`."""
 
     local_sgd_adaptive: bool = False
     """Whether to shrink the interval as the loss falls; local_sgd_steps is the first interval."""
 
     forward_recompute: bool = False
-    """Whether to keep only recompute_checkpoints from the forward pass and recompute the rest."""
+    """Whether to keep only recompute_checkpoints from the forward pass and recompute all else."""
 
     recompute_checkpoints: list[Any] = field(default_factory=list)
-    """The variables to keep, in program order."""
+    """The variables to keep from the forward pass, in program order."""
 
     use_amp: bool = False
     """Whether to use half precision where it is safe, with dynamic loss scaling."""
@@ -88,7 +88,7 @@ _MANY_THREADS = 4
 
 
 def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
-    """Raise AssertionError for conflicting options; choose the mode of local SGD."""
+    """Raise AssertionError for conflicting options; set the mode if local SGD is chosen."""
     kinds = {type(one).__name__ for one in _chain(optimizer)}
     used = {
         "use_dgc": any("DGC" in kind for kind in kinds),
@@ -122,7 +122,7 @@ def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
 
 
 def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
-    """Wrap the optimizer as the strategy requires: recompute inside, mixed precision outside."""
+    """Wrap the optimizer as the strategy requires: recompute inside mixed precision."""
     checkpoints = strategy.recompute_checkpoints
     if not isinstance(checkpoints, list):
         raise ValueError(
@@ -175,14 +175,14 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
 
 
 def build_strategy(strategy: DistributedStrategy) -> BuildStrategy:
-    """Return the part of the strategy that a CompiledProgram takes."""
+    """Return the part of the strategy that applies to a CompiledProgram."""
     made = BuildStrategy()
     made.update({name: getattr(strategy, name) for name in BuildStrategy.field_names()})
     return made
 
 
 def rank_strategy(strategy: DistributedStrategy, ranks: Ranks) -> CollectiveStrategy:
-    """Return the strategy of a rank in mode "collective"."""
+    """Return the strategy for a rank in mode "collective"."""
     exchange = exchange_strategy(strategy, ranks)
     if strategy.collective_mode != "local_sgd":
         return exchange

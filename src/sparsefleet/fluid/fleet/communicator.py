@@ -39,18 +39,18 @@ class Communicator:
         self._is_running = False
 
     def start(self) -> None:
-        """Mark it as running."""
+        """Mark the communicator as running."""
         self._is_running = True
 
     def stop(self) -> None:
-        """Wait until everything that was sent has arrived."""
+        """Wait until everything that was sent has arrived at the servers."""
         role = self._program._distributed
         if self._is_running and role is not None:
             role.close()
         self._is_running = False
 
     def is_running(self) -> bool:
-        """Return whether it has been started and not stopped since."""
+        """Return whether the communicator has been started and not stopped since."""
         return self._is_running
 
 

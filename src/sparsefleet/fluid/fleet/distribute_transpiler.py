@@ -47,7 +47,7 @@ __all__ = [
 
 Part = TypeVar("Part")
 
-# Programs per worker so far; all processes in a job build the same ones in the same order.
+# Programs per worker so far; all processes in a job build the same programs in the same order.
 _numbers: Counter[tuple[str, int]] = Counter()
 
 
@@ -101,8 +101,8 @@ class DistributeTranspiler:
 
         pservers: every server as "host:port", comma-separated. trainers: the number of workers;
             without servers, every rank as "host:port".
-        sync_mode: whether all workers step together; otherwise each steps independently, or as the
-            config says.
+        sync_mode: whether all workers step together. If False, each worker steps independently,
+            unless the config says otherwise.
         """
         self._program = program or default_main_program()
         self._current_endpoint = current_endpoint
@@ -177,9 +177,10 @@ class DistributeTranspiler:
     def _transpile_for_ranks(
         self, trainer_id: int, trainers: int | str | list[str], startup: Program
     ) -> None:
-        """Prepare the programs for ranks. With mode "nccl2", ranks connect in the start-up program
-        and a CompiledProgram whose strategy has num_trainers trains with them; with "collective",
-        the program itself does.
+        """Prepare the programs for ranks.
+
+        In mode "nccl2", ranks connect in the start-up program, and a CompiledProgram whose strategy
+        has num_trainers trains with the other ranks. In mode "collective", the program itself does.
         """
         program, config = self._transpiled(self._program), self.config
         if config.collective_mode == "single_process_multi_thread":
@@ -222,9 +223,9 @@ class DistributeTranspiler:
 
 
 class Collective:
-    """Base class for both transpilers.
+    """Base class for the transpilers of collective jobs.
 
-    nrings: number of process groups that all-reduces use in turn.
+    nrings: number of process groups that all-reduce operations use in turn.
     """
 
     mode = ""
@@ -275,9 +276,10 @@ class GradAllReduce(Collective):
 
 
 class LocalSGD(Collective):
-    """Makes each run of the program take a step alone and then average all ranks' parameters.
+    """Makes each run of the program take a local step and then average the parameters of all ranks.
 
-    A script that runs it every k steps, and an earlier copy in between, averages every k steps.
+    To average only every k steps, a script runs this program every k steps and a copy made before
+    the conversion in between.
 
     >>> LocalSGD(2).mode
     'local_sgd'
@@ -293,7 +295,7 @@ class LocalSGD(Collective):
 
 
 class SingleProcessMultiThread(GradAllReduce):
-    """Fluid's threads of one process; here there is only one thread, so nothing changes."""
+    """Stands for Fluid's threads in one process; here there is one thread, so nothing changes."""
 
     mode = "single_process_multi_thread"
 
@@ -322,7 +324,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
         startup_program: Program | None = None,
         current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
-        """Transpile like `DistributeTranspiler`, in the mode of this class."""
+        """Do the same as `DistributeTranspiler.transpile`, in the mode of this class."""
         del sync_mode
         super().transpile(
             trainer_id, program, pservers, trainers, False, startup_program, current_endpoint
@@ -332,7 +334,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
 def slice_variable(
     var_list: Sequence[Variable], slice_count: int, min_block_size: int
 ) -> list[str]:
-    """Split variables into blocks of whole rows, as Fluid does, named "x:number:elements".
+    """Like Fluid, split variables into blocks of whole rows, named "x:number:elements".
 
     slice_count: number of servers. min_block_size: elements in the smallest block.
 
@@ -360,12 +362,12 @@ def memory_optimize(
     level: int = 0,
     skip_grads: bool = True,
 ) -> None:
-    """Change nothing, as in Fluid since 1.6, because torch frees unreferenced tensors."""
+    """Do nothing, as in Fluid since 1.6, because torch frees unreferenced tensors."""
     del input_program, skip_opt_set, print_log, level, skip_grads
     warnings.warn("memory_optimize is deprecated and changes nothing", stacklevel=2)
 
 
 def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
-    """Change nothing, as in Fluid since 1.6."""
+    """Do nothing, as in Fluid since 1.6."""
     del input_program, skip_opt_set
     warnings.warn("release_memory is deprecated and changes nothing", stacklevel=2)

@@ -1,7 +1,7 @@
 """Fluid's settings for running a program in one process.
 
-Names and defaults are from Fluid 1.8.5. Many only affect its graph executor and are kept so that
-scripts can set them; those that have an effect here are documented.
+Names and defaults are from Fluid 1.8.5. Many settings affect only Fluid's graph executor and
+are kept so that scripts can set them; the settings that have an effect here are documented.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ExecutionStrategy(Settings):
     """
 
     num_threads: int = 0
-    """Number of training threads; 0 leaves it to the executor."""
+    """Number of training threads; 0 lets the executor choose."""
 
     num_iteration_per_drop_scope: int = 100
     """Number of runs of a data-parallel program after which freed memory is returned to the system.
@@ -61,17 +61,17 @@ class BuildStrategy(Settings):
         Customized = 2
 
     reduce_strategy: ReduceStrategy = ReduceStrategy.AllReduce
-    """"Reduce" makes a worker's threads share one copy of the parameters."""
+    """With "Reduce", a worker's threads share one copy of the parameters."""
 
     gradient_scale_strategy: GradientScaleStrategy = GradientScaleStrategy.CoeffNumDevice
     """The gradient of the loss itself: 1/places, 1, or fed by the script."""
 
     fuse_all_reduce_ops: bool = True
     fuse_elewise_add_act_ops: bool = False
-    """Whether to fuse a sum with the activation that follows it, with torch.compile."""
+    """Whether to use torch.compile to fuse a sum with the activation that follows it."""
 
     fuse_bn_act_ops: bool = False
-    """Whether to fuse batch norm with the activation that follows it, with torch.compile."""
+    """Whether to use torch.compile to fuse batch norm with the activation that follows it."""
 
     fuse_relu_depthwise_conv: bool = False
     enable_auto_fusion: bool = False

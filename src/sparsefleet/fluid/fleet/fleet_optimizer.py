@@ -1,4 +1,4 @@
-"""The optimizers that fleets return: their base class, and the one for collective jobs."""
+"""The optimizers that fleets return: the base class, and the optimizer for collective jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pairs = list[tuple[Any, Variable]]
 
 
 class FleetOptimizer(ABC):
-    """Wraps an optimizer; `minimize` also converts the program into the one this process runs."""
+    """Wraps an optimizer; `minimize` also converts the program for this process's role."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -72,7 +72,7 @@ class FleetOptimizer(ABC):
 
     @abstractmethod
     def _distribute(self, loss: Variable, startup: Program) -> None:
-        """Convert the training program of the loss into the one that this process runs."""
+        """Convert the training program of the loss into the program that this process runs."""
 
 
 class CollectiveOptimizer(FleetOptimizer):

@@ -33,7 +33,7 @@ class Fleet(JobProcess):
         is_collective: bool = False,
         world: World | None = None,
     ) -> None:
-        """Get this process's role from `role_maker`; None reads it from the environment.
+        """Get this process's role from `role_maker` or, if None, from the environment.
 
         See the base class for is_collective and world.
         """

@@ -1,4 +1,4 @@
-"""The tools in `fluid.incubate.fleet.utils`: program files, checks on them, and an HDFS barrier."""
+"""The tools in `fluid.incubate.fleet.utils`: program files, their checks, and an HDFS barrier."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WAIT_S = 10.0
 
 
 def load_program(model_filename: str, is_text: bool = False) -> Program:
-    """Return the program in a file, either one of ours or a PaddlePaddle 1.x ProgramDesc."""
+    """Return the program in a file, written either by sparsefleet or by PaddlePaddle 1.x."""
     del is_text  # our files are text
     return Program.from_document(read_program(model_filename).document)
 
@@ -54,7 +54,7 @@ def load_program(model_filename: str, is_text: bool = False) -> Program:
 def save_program(
     program: Program, model_filename: str = "__model__", is_text: bool = False
 ) -> None:
-    """Write a program to a file. With is_text, the file is human-readable and cannot be loaded."""
+    """Write a program to a file. If is_text, the file is human-readable but cannot be loaded."""
     data = str(program).encode() if is_text else program.serialize_to_string()
     with open(model_filename, "wb") as file:
         file.write(data)
@@ -80,7 +80,7 @@ def load_var(var_name: str, shape_list: Sequence[int], dtype: Any, save_path: st
 
 
 def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
-    """Write the other form of a program next to it; return the name of the new file."""
+    """Write a program file's other form, binary or text, next to it; return the new file name."""
     program = load_program(os.path.join(prog_dir, prog_fn), is_text)
     made = f"{prog_fn}.bin" if is_text else f"{prog_fn}.pbtxt"
     save_program(program, os.path.join(prog_dir, made), not is_text)
@@ -106,7 +106,7 @@ def check_pruned_program_vars(train_prog: Program, pruned_prog: Program) -> bool
 
 
 def graphviz(block: Any, output_dir: str = "", filename: str = "debug") -> None:
-    """Draw a block to a .dot file, and to a .pdf if the command `dot` exists."""
+    """Draw a block to a .dot file, and to a .pdf if the `dot` command exists."""
     path = os.path.join(output_dir, f"{filename}.dot")
     draw_block_graphviz(block, path=path)
     try:
@@ -234,8 +234,8 @@ def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
     """Wait until all workers have left a file for this epoch in an HDFS folder.
 
     HADOOP_HOME, FS_NAME and FS_UGI name the client and the file system. Without hadoop, this
-    returns at once because the listing is empty; prefer `fleet.barrier_worker`, which needs no
-    files.
+    function returns at once because the listing is empty; prefer `fleet.barrier_worker`, which
+    needs no files.
     """
     configs = {"fs.default.name": os.getenv("FS_NAME"), "hadoop.job.ugi": os.getenv("FS_UGI")}
     own = f"ready.{epoch}.{fleet.worker_index()}.done"

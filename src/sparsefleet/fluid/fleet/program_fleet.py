@@ -71,12 +71,13 @@ class ProgramFleet(Fleet):
         optimizer: Optimizer,
         strategy: DistributedStrategy | DistributeTranspilerConfig | None = None,
     ) -> ProgramOptimizer:
-        """Return an optimizer whose `minimize` adds the program to this job; strategy=None means
-        sync.
+        """Return an optimizer whose `minimize` adds the program to this job.
+
+        If `strategy` is None, the mode is sync.
         """
         if not hasattr(optimizer, "apply_gradients"):  # wrappers do not derive from Optimizer
             raise ConfigError(
-                f"optimizer must be one from fluid.optimizer, got {type(optimizer).__name__}"
+                f"optimizer must be from fluid.optimizer, got {type(optimizer).__name__}"
             )
         if not self.is_initialized:
             raise ConfigError("fleet is not initialized; call fleet.init(role) first")
@@ -85,7 +86,7 @@ class ProgramFleet(Fleet):
     def distribute_program(
         self, program: Program, startup: Program, strategy: DistributedStrategy
     ) -> None:
-        """Convert a minimized program into the one that this process runs."""
+        """Convert a minimized program into the program that this process runs."""
         role = self.role
         if not any(op.role == "optimize" for op in program.global_block().ops):
             _log.warning(
@@ -122,10 +123,11 @@ class ProgramFleet(Fleet):
         return self._minimized(self._training).model
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Prepare this server; with `model_dir`, the job starts from the values saved there.
+        """Prepare this server. If `model_dir` is given, the job starts from the values saved there.
 
-        It must be a folder written by `save_persistables`. Each server reads its own rows from the
-        folders of tables; the first server reads everything else, including tables that are files.
+        `model_dir` must be a folder written by `save_persistables`. Each server reads its own rows
+        from the folders of tables; the first server reads everything else, including tables that
+        are files.
         """
         self._require_server("init_server")
         server = self._minimized(self._server)
@@ -142,11 +144,11 @@ class ProgramFleet(Fleet):
     def init_worker(self) -> None:
         """Connect to the servers, waiting for them to start; further calls only warn.
 
-        With `wait_port=False` in the program's configuration, it does not wait, and the first run
-        connects.
+        If the program's configuration has `wait_port=False`, this method does not wait, and the
+        first run connects.
         """
         if self.role.is_server:
-            raise RuntimeError("init_worker() was called in a server; call run_server() there")
+            raise RuntimeError("init_worker() was called on a server; call run_server() there")
         self._minimized(self._training)
         waiting = [training for training in self._trainings if not training.is_started]
         if not waiting:
@@ -164,7 +166,8 @@ class ProgramFleet(Fleet):
     def stop_worker(self) -> None:
         """Wait until all updates are applied, notify the other workers, and disconnect.
 
-        This covers all programs in this fleet. After `Executor.close`, it does nothing.
+        This applies to all programs in this fleet. After `Executor.close`, this method does
+        nothing.
         """
         begun = [training for training in self._trainings if training.has_begun]
         if not begun and not self._is_ready:
@@ -184,12 +187,12 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> None:
-        """Save the servers' state, in every mode, including everything this worker has sent.
+        """In every mode, save the servers' state, including everything that this worker has sent.
 
         Worker 0 writes a file for each variable, and the servers write a folder for each table;
-        other workers may call this but write nothing. With table_layout="file", worker 0 also
-        writes the tables as files. `init_server(dirname)` starts from the result, and
-        `fluid.io.load_persistables` reads it.
+        other workers may call this method but write nothing. With table_layout="file", worker 0
+        also writes the tables as files. `init_server(dirname)` starts a job from the saved folder,
+        and `fluid.io.load_persistables` reads the folder.
         """
         program = self._checked(executor, main_program) or self._minimized(self.main_program)
         if program._distributed is None:
@@ -209,7 +212,7 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> list[str]:
-        """Save the files that predictions need; see `save_persistables` for who writes them."""
+        """Save the files for predictions; `save_persistables` says which process writes them."""
         program = self._checked(executor, main_program) or self._minimized(self._origin_program)
         return save_inference_model(
             dirname,
@@ -255,9 +258,7 @@ class ProgramOptimizer(FleetOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the training of the loss and convert the program into the one that this process
-        runs.
-        """
+        """Add the training of the loss and convert the program for this process's role."""
         del scopes
         return self._minimize(loss, startup_program, parameter_list, no_grad_set)
 

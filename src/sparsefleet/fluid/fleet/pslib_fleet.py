@@ -1,4 +1,4 @@
-"""The fleet for Fluid's older parameter server, with other calls but the same engine."""
+"""The fleet for Fluid's older parameter server (pslib): different calls, but the same engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FLEET_GLOBAL_DICT", "PslibFleet", "PslibOptimizer", "fleet", "fleet_
 
 
 class PslibFleet(ProgramFleet):
-    """Trains asynchronously, whatever pslib's settings say.
+    """Trains asynchronously, regardless of pslib's settings.
 
     Tables are identified by their parameters' names, not by numbers.
     """
@@ -36,8 +36,9 @@ class PslibFleet(ProgramFleet):
         | DistributeTranspilerConfig
         | None = None,
     ) -> PslibOptimizer:
-        """Return an optimizer whose `minimize` takes several losses; a dict of settings implies
-        async.
+        """Return an optimizer whose `minimize` takes several losses.
+
+        If `strategy` is a dict of pslib's settings, the mode is async.
         """
         if strategy is None or isinstance(strategy, Mapping):
             strategy = AsyncStrategy()
@@ -45,7 +46,7 @@ class PslibFleet(ProgramFleet):
         return PslibOptimizer(self, optimizer, made.strategy)
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
-        """Start as a `ProgramFleet` does; pslib's reading settings are ignored."""
+        """Do the same as `ProgramFleet.init_server`; pslib's settings for reading are ignored."""
         del settings
         super().init_server(model_dir)
 
@@ -58,7 +59,7 @@ class PslibFleet(ProgramFleet):
         table_layout: TableLayout | None = None,
         **settings: Any,
     ) -> None:
-        """Save as a `ProgramFleet` does; all of pslib's modes save everything."""
+        """Do the same as `ProgramFleet.save_persistables`; every pslib mode saves everything."""
         if settings.get("mode", 0) not in (0, 1, 2, 3):
             raise ConfigError(f"mode must be one of pslib's 0 to 3, got {settings['mode']!r}")
         super().save_persistables(executor, dirname, main_program, table_layout=table_layout)
@@ -68,16 +69,14 @@ class PslibFleet(ProgramFleet):
         self.save_persistables(Executor(), model_dir, **settings)
 
     def load_model(self, model_dir: str | os.PathLike[str], **settings: Any) -> None:
-        """Load files saved by `save_model`, on the first worker; must be called by all workers."""
+        """Load files saved by `save_model` on the first worker. Must be called by all workers."""
         del settings
         if self.is_first_worker():
             load_persistables(Executor(), model_dir, self._minimized(self.main_program))
         self.barrier_worker()
 
     def shrink_sparse_table(self) -> None:
-        """Remove the rows selected by the tables' eviction rules, of which programs declare
-        none.
-        """
+        """Remove the rows that the tables' eviction rules select; programs declare no rules."""
         model = self.model
         for table in model.tables:
             model.store.shrink(table)
@@ -85,7 +84,7 @@ class PslibFleet(ProgramFleet):
     def shrink_dense_table(
         self, decay: float, emb_dim: int = 11, scope: Any = None, table_id: int | None = None
     ) -> None:
-        """Decay data_norm layers' sums by multiplying each by `decay`."""
+        """Multiply each sum in the data_norm layers by `decay`."""
         del emb_dim, table_id
         for name in self._sums():
             found = (scope or global_scope()).find_var(name)
@@ -112,7 +111,7 @@ class PslibOptimizer(ProgramOptimizer):
     ) -> list[Any]:
         """Add the training of each loss to its program; return all operators and pairs.
 
-        scopes: one per loss, only for the length check, since a run uses the scope it is given.
+        scopes: one per loss. Only their number is checked, since a run uses the scope it is given.
         """
         several = [losses] if isinstance(losses, Variable) else list(losses)
         startups = startup_programs
@@ -149,7 +148,7 @@ class fleet_embedding:  # noqa: N801  (Fluid's name)
     """Declares that the embeddings in the `with` block are pslib tables for click models.
 
     click_name: the variable that holds clicks. Tables keep no counts of shows and clicks here, so
-    it is only recorded.
+        the name is only recorded.
     """
 
     def __init__(self, click_name: str | None, scale_sparse_grad: bool = True) -> None:
@@ -199,7 +198,7 @@ def _prepare_params(
 
 
 def _fleet_embedding(input: Variable, size: Sequence[int], *args: Any, **kwargs: Any) -> Variable:
-    """Check that `layers.embedding` can be a table, and add it."""
+    """Check that the embedding can be a table, and add it with `layers.embedding`."""
     _prepare_params(input, size, *args, **kwargs)
     return embedding(input, size, *args, **kwargs)
 
@@ -207,7 +206,7 @@ def _fleet_embedding(input: Variable, size: Sequence[int], *args: Any, **kwargs:
 def _fleet_embedding_v2(
     input: Variable, size: Sequence[int], *args: Any, **kwargs: Any
 ) -> Variable:
-    """Check that `fluid.embedding` can be a table, and add it."""
+    """Check that the embedding can be a table, and add it with `fluid.embedding`."""
     _prepare_params(input, size, *args, **kwargs)
     return embedding_v2(input, size, *args, **kwargs)
 

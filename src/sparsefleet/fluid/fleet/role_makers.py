@@ -63,7 +63,7 @@ class RoleMakerBase(ABC):
         return self.info.index
 
     def worker_index(self) -> int:
-        """Return the index of this process, whatever its role, as in Fluid."""
+        """Like Fluid, return the index of this process, whatever its role."""
         return self.info.index
 
     def server_index(self) -> int:
@@ -89,8 +89,8 @@ class RoleMakerBase(ABC):
 class PaddleCloudRoleMaker(RoleMakerBase):
     """Reads the role from environment variables on first use (docs/env.md lists them).
 
-    If none are set, everything runs in this process, as the only worker. Raises ConfigError naming
-    the variable if one is missing or invalid.
+    If no variable is set, everything runs in this process, which is then the only worker. Raises
+    ConfigError, which names the variable, if a variable is missing or invalid.
     """
 
     def __init__(self, is_collective: bool = False) -> None:
@@ -169,7 +169,7 @@ class GeneralRoleMaker(RoleMakerBase):
     """Reads the role from Paddle's variables, including the workers' endpoints.
 
     Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers.
-    Its options are accepted; unknown names are rejected.
+    The options of that rendezvous are accepted; unknown names are rejected.
     """
 
     OPTIONS = (

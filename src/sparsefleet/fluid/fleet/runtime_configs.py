@@ -74,7 +74,7 @@ class TrainerRuntimeConfig:
 
     def __init__(self) -> None:
         self.mode: ModeName | None = None
-        """Set by the strategy that holds this config; with None, all settings apply."""
+        """The mode, set by the strategy that holds this config. If None, all settings apply."""
         self.num_threads = str(cpu_num())
         self.runtime_configs: dict[str, str] = {}
         for key, default in _DEFAULTS.items():
@@ -84,7 +84,7 @@ class TrainerRuntimeConfig:
             self.runtime_configs[key] = found or default or self.num_threads
 
     def update(self, knobs: Mapping[str, object]) -> None:
-        """Set values by name, either all or, if one is rejected, none. Values may be numbers."""
+        """Set values by name. If one value is rejected, none is set. Values may be numbers."""
         for key, value in knobs.items():
             if key not in _DEFAULTS:
                 raise unknown_field("TrainerRuntimeConfig.runtime_configs", key, _DEFAULTS)
@@ -94,8 +94,8 @@ class TrainerRuntimeConfig:
     def get_communicator_flags(self) -> dict[str, str]:
         """Return the settings that the mode uses, checked.
 
-        In sync and half_async, all of a worker's threads are merged into one send; any other number
-        is corrected with a warning.
+        In sync and half_async, the gradients of all of a worker's threads are merged into one send;
+        any other number of merges is corrected with a warning.
         """
         keys = _DEFAULTS if self.mode is None else _KEYS_OF_MODE[self.mode]
         for key in self.runtime_configs:
@@ -131,7 +131,7 @@ class TrainerRuntimeConfig:
 
 
 class ServerRuntimeConfig(Settings):
-    """A server's thread counts under Fluid's names, with or without the underscore.
+    """A server's thread counts under Fluid's names, with or without a leading underscore.
 
     >>> ServerRuntimeConfig().rpc_get_thread_num
     12

@@ -1,6 +1,6 @@
 """Objects with a fixed set of settable fields, like Fluid's configs.
 
-Setting an unknown name raises an error that suggests the nearest one, instead of being ignored.
+Setting an unknown field is not ignored; it raises an error that suggests the nearest field name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Settings", "UnknownFieldError", "unknown_field"]
 
 
 class UnknownFieldError(ConfigError, AttributeError):
-    """Raised for an unknown field; the message suggests the nearest one."""
+    """Raised for an unknown field; the message suggests the nearest field name."""
 
 
 def unknown_field(owner: str, name: str, known: Iterable[str]) -> UnknownFieldError:
@@ -26,7 +26,7 @@ def unknown_field(owner: str, name: str, known: Iterable[str]) -> UnknownFieldEr
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"its fields are {', '.join(names)}"
     return UnknownFieldError(f"{owner} has no field {name!r}; {hint}")
 
 
@@ -49,7 +49,7 @@ class Settings:
         return {name: getattr(self, name) for name in self.field_names()}
 
     def update(self, fields: Mapping[str, object]) -> None:
-        """Set fields by name, either all or, if one is rejected, none."""
+        """Set fields by name. If one value is rejected, no field is set."""
         for name in fields:
             if name not in self.field_names():
                 raise unknown_field(type(self).__name__, name, self.field_names())

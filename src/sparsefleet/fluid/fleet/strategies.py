@@ -46,11 +46,11 @@ class DistributedStrategy:
     """A mode and its configs.
 
     `get_X()` returns the live config, to be changed in place. `set_X()` takes a whole config or a
-    dict of fields. Neither can change the values that define the mode, which are restored.
+    dict of fields. Neither can change the values that define the mode; those are restored.
     """
 
     mode_name: ClassVar[ModeName]
-    """Which of the four modes this is."""
+    """The name of the mode, one of four."""
 
     _program_values: ClassVar[dict[str, object]] = {}
     _execute_values: ClassVar[dict[str, object]] = {}
@@ -125,7 +125,7 @@ class DistributedStrategy:
         self.impose()
 
     def get_debug_opt(self) -> dict[str, object] | None:
-        """Return what `train_from_dataset` writes for each instance, or None for nothing."""
+        """Return what `train_from_dataset` writes for each instance, or None if nothing."""
         return None if self._debug_opt is None else dict(self._debug_opt)
 
     def set_debug_opt(self, opt_info: Mapping[str, object]) -> None:
@@ -141,7 +141,7 @@ class DistributedStrategy:
 
 
 class SyncStrategy(DistributedStrategy):
-    """All workers step together; the servers apply the mean of their gradients."""
+    """All workers step together; the servers apply the mean of the workers' gradients."""
 
     mode_name = "sync"
     _program_values: ClassVar[dict[str, object]] = {
@@ -176,7 +176,7 @@ class AsyncStrategy(DistributedStrategy):
 
 
 class GeoStrategy(DistributedStrategy):
-    """Workers train on local copies and exchange the differences periodically."""
+    """Workers train on local copies and exchange their changes periodically."""
 
     mode_name = "geo"
     _program_values: ClassVar[dict[str, object]] = {
@@ -228,8 +228,9 @@ def strategy_from(
 ) -> DistributedStrategy:
     """Return the strategy for a script's argument, as Fluid 1.8.5 interprets it.
 
-    None means sync. A bare config means sync if it has `sync_mode`, and half-async if gradients are
-    not split at run time; otherwise its flags decide. Raises TypeError for anything else.
+    None means sync. A config without a strategy means sync if its `sync_mode` is set, and
+    half-async if gradients are not split at run time; otherwise its flags decide. Raises TypeError
+    for anything else.
     """
     if given is None:
         return SyncStrategy()
@@ -258,7 +259,7 @@ def _strategy_of_flags(config: DistributeTranspilerConfig) -> DistributedStrateg
 def _changed(
     live: SettingsKind, given: SettingsKind | Mapping[str, object], imposed: Mapping[str, object]
 ) -> SettingsKind:
-    """Return `given`, or `live` updated from a dict except for imposed fields."""
+    """Return `given`; if it is a dict, return `live` updated from it, except for imposed fields."""
     if isinstance(given, type(live)):
         return given
     if not isinstance(given, Mapping):
@@ -279,8 +280,8 @@ _NAP_S = 0.01  # how long Fluid's sender sleeps for each of its send_wait_times
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
     """Return the mode with the settings of the strategy's trainer runtime config.
 
-    Whether async adds or averages merged gradients depends on the optimizer, which is what
-    communicator_is_sgd_optimizer is for; only "0" changes that.
+    Whether async adds or averages merged gradients depends on the optimizer, unless
+    communicator_is_sgd_optimizer is "0".
     """
     flags = strategy.get_trainer_runtime_config().get_communicator_flags()
     if strategy.mode_name == "geo":

@@ -33,8 +33,9 @@ def distributed_optimizer(
     model: nn.Module,
     schedule: ScheduleLike | None = None,
 ) -> DistributedOptimizer:
-    """Bind a torch model like `Fleet.distribute`, with one of Fluid's strategies; None means
-    sync.
+    """Like `Fleet.distribute`, bind a torch model, but with one of Fluid's strategies.
+
+    If the strategy is None, the mode is sync.
     """
     if not fleet.is_initialized:
         raise ConfigError("fleet is not initialized; call fleet.init() first")
@@ -68,7 +69,7 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the torch optimizer's groups; a `sparsefleet.optim` object has none."""
+        """Return a torch optimizer's parameter groups; a `sparsefleet.optim` object has none."""
         if isinstance(self.optimizer, torch.optim.Optimizer):
             return self.optimizer.param_groups
         return []
@@ -83,5 +84,5 @@ class DistributedOptimizer:
         torch.autograd.backward(loss)
 
     def minimize(self, loss: torch.Tensor) -> None:
-        """Call `backward`; the update follows at the end of the step."""
+        """Call `backward`. The update follows when the step ends."""
         self.backward(loss)

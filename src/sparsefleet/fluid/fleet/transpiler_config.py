@@ -14,7 +14,7 @@ __all__ = ["DistributeTranspilerConfig", "HashName", "PSDispatcher", "RoundRobin
 
 
 class PSDispatcher(ABC):
-    """Distributes pieces over server endpoints by name."""
+    """Distributes pieces, the blocks that parameters are split into, over server endpoints."""
 
     def __init__(self, pserver_endpoints: Sequence[str]) -> None:
         self._endpoints = list(pserver_endpoints)
@@ -26,7 +26,7 @@ class PSDispatcher(ABC):
         return list(self._endpoints)
 
     def reset(self) -> None:
-        """Start again from the first server."""
+        """Make the next `dispatch` start at the first server."""
         self._step = 0
 
     @abstractmethod
@@ -51,7 +51,7 @@ class RoundRobin(PSDispatcher):
 
 
 class HashName(PSDispatcher):
-    """Distributes by a hash of the name that is the same in every process, unlike Fluid's."""
+    """Distributes pieces by a hash of their names. Unlike Fluid's, it is equal in all processes."""
 
     def dispatch(self, varlist: Iterable[object]) -> list[str]:
         names = (str(getattr(piece, "name", piece)) for piece in varlist)
@@ -72,7 +72,7 @@ class _PlainFields(Settings):
     """For async, whether to correct gradients for changes since the worker's last fetch."""
 
     mode: str = "pserver"
-    """One of "pserver", "nccl2", "collective"."""
+    """Either "pserver", "nccl2" or "collective"."""
 
     print_log: bool = False
     wait_port: bool = True
@@ -85,7 +85,7 @@ class _PlainFields(Settings):
     """For GEO, the number of batches between exchanges."""
 
     collective_mode: str | None = None
-    """One of "grad_allreduce", "local_sgd"."""
+    """Either "grad_allreduce" or "local_sgd"."""
 
     nccl_comm_num: int = 1
     use_hierarchical_allreduce: bool = False
@@ -140,7 +140,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def sync_mode(self) -> bool:
-        """True selects Fluid's older synchronous mode; False for a sync strategy."""
+        """Whether to use Fluid's older synchronous mode; False in a sync strategy."""
         return self._sync_mode
 
     @sync_mode.setter

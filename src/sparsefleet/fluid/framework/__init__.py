@@ -1,4 +1,4 @@
-"""Programs, which layers build and an Executor runs."""
+"""Programs, which are built by layers and run by an Executor."""
 
 from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.call_site import CallSite, ProgramError, call_site

@@ -61,13 +61,13 @@ class ProgramError(EnforceNotMet, ValueError):
 
 
 def site_prefix(site: CallSite | None = None) -> str:
-    """Return the prefix for messages: the given line, or the innermost one outside this package."""
+    """Return the message prefix: the given line, or the innermost line outside this package."""
     found = site or call_site()
     return f"{found}: " if found else ""
 
 
 def call_site() -> CallSite | None:
-    """Return the innermost line outside this package, or None if all are inside."""
+    """Return the innermost line outside this package, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

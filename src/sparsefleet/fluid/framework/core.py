@@ -62,7 +62,7 @@ class EOFException(SparseFleetError):  # noqa: N818  Fluid's name
 
 
 class VarDesc:
-    """The element types, where Fluid has them."""
+    """Holds the element types, in the place where Fluid has them."""
 
     class VarType:
         """Element types by Fluid's names, which all layers accept, and kinds of variables.
@@ -94,7 +94,7 @@ class VarDesc:
 
 
 class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
-    """Names of attributes that Fluid attaches to operators; here, an operator has `role`."""
+    """Names of attributes that Fluid attaches to operators. Here, operators have `role` instead."""
 
     class OpRole:
         """The purpose of an operator."""
@@ -159,13 +159,13 @@ def is_float16_supported(place: Place) -> bool:
 
 
 def op_support_gpu(op_type: str) -> bool:
-    """Return whether an operator runs on a GPU; all do if torch sees one."""
+    """Return whether an operator runs on a GPU. All operators do if torch sees a GPU."""
     del op_type
     return is_compiled_with_cuda()
 
 
 def is_compiled_with_mkldnn() -> bool:
-    """Return False, since oneDNN belongs to torch, not Fluid."""
+    """Return False, since torch uses oneDNN, not Fluid."""
     return False
 
 
@@ -188,7 +188,7 @@ def _set_fuse_parameter_group_size(size: int) -> None:
 
 
 def _set_fuse_parameter_memory_size(size: float) -> None:
-    """Sets the flag, see `fluid.set_flags`."""
+    """Set a flag; see `fluid.set_flags`."""
     globals()["FLAGS_fuse_parameter_memory_size"] = size
 
 

@@ -42,20 +42,20 @@ def default_startup_program() -> Program:
 
 
 def switch_main_program(program: Program) -> Program:
-    """Make layers add to this program; return the previous one."""
+    """Make layers add to this program; return the previous program."""
     old, _current.main = _current.main, program
     return old
 
 
 def switch_startup_program(program: Program) -> Program:
-    """Make layers add initializers to this program; return the previous one."""
+    """Make layers add initializers to this program; return the previous program."""
     old, _current.startup = _current.startup, program
     return old
 
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Make layers in the block add to these programs; None keeps the current start-up program.
+    """Make layers in the block add to these programs. Without one, the start-up program is kept.
 
     >>> main = Program()
     >>> with program_guard(main):
@@ -83,7 +83,7 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def device_guard(device: str | None = None) -> Iterator[None]:
-    """Mark the operators in the block for "cpu" or "gpu"; they still run where the Executor does.
+    """Mark the operators in the block for "cpu" or "gpu". They still run on the Executor's place.
 
     >>> with device_guard("cpu"):
     ...     pass
@@ -113,6 +113,6 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
 
 @contextmanager
 def _dygraph_place_guard(place: object) -> Iterator[None]:
-    """Run imperative layers in the block on that place; here, all run on the CPU."""
+    """Run imperative layers in the block on a place. Here, all places mean the CPU."""
     del place
     yield

@@ -39,8 +39,8 @@ _NAMES = {str(name): name for name in DTYPES}
 
 
 class UnknownDtypeError(TypeError, ValueError):
-    """An element type that Fluid does not have; Fluid raises one or the other, depending on the
-    layer.
+    """An unknown element type. Has two base classes, because which of them Fluid raises depends on
+    the layer.
     """
 
 
@@ -62,7 +62,7 @@ def _written_name(dtype: Any) -> str:
     text = str(dtype)
     if text.startswith("torch."):  # recognised without loading torch
         return text.removeprefix("torch.")
-    if dtype is None:  # NumPy would guess
+    if dtype is None:  # NumPy would guess a type
         return text
     try:
         return str(np.dtype(dtype).name)

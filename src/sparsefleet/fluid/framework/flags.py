@@ -67,7 +67,7 @@ def set_flags(flags: Mapping[str, Any]) -> None:
 
 
 def given_flag(name: str) -> float | None:
-    """Return the number that was set with `set_flags`, or None if none was."""
+    """Return the number that was set with `set_flags`, or None if the flag was not set."""
     value = _given.get(name)
     try:
         return None if value is None else float(value)
@@ -78,7 +78,7 @@ def given_flag(name: str) -> float | None:
 def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:
     """Return flags as set here or in the environment, or their defaults.
 
-    Raises ValueError for a flag that has none of these.
+    Raises ValueError for a flag that was not set and has no default.
     """
     if isinstance(flags, str):
         names = [flags]

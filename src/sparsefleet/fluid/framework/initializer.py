@@ -41,12 +41,12 @@ __all__ = [
 
 @contextmanager
 def init_on_cpu() -> Iterator[None]:
-    """Do nothing, since parameters are initialized on the CPU. A context from Fluid before 1.8."""
+    """A context from before Fluid 1.8. Does nothing; parameters are initialized on the CPU."""
     yield
 
 
 def force_init_on_cpu() -> bool:
-    """Return whether the code is within `init_on_cpu`, which is always False."""
+    """Return False, since `init_on_cpu` has no effect."""
     return False
 
 
@@ -81,7 +81,7 @@ class ConstantInitializer(Initializer):
 class UniformInitializer(Initializer):
     """Draws from the uniform distribution over low..high.
 
-    diag_num: number of elements, diag_step apart, to set to diag_val.
+    diag_num: how many elements to set to diag_val, at distances of diag_step.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class TruncatedNormalInitializer(NormalInitializer):
 
 
 class XavierInitializer(Initializer):
-    """Implements Glorot and Bengio (2010): the wider the layer, the smaller the values.
+    """Implements Glorot and Bengio (2010), where wider layers get smaller values.
 
-    fan_in, fan_out: None uses the parameter's own.
+    fan_in, fan_out: None means those of the parameter's shape.
     """
 
     def __init__(

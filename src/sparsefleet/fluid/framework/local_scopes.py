@@ -36,7 +36,7 @@ def enter_local_scope() -> None:
 
 
 def leave_local_scope() -> None:
-    """Drop the innermost scope; the first one stays."""
+    """Drop the innermost scope. The first scope is never dropped."""
     if len(_stack.scopes) > 1:
         _stack.scopes.pop()
     get_cur_scope().drop_kids()
@@ -48,7 +48,7 @@ def var(name: str) -> ScopeVariable:
 
 
 def find_var(name: str) -> ScopeVariable | None:
-    """Return a variable in the innermost scope or an enclosing one."""
+    """Return a variable in the innermost scope or an enclosing scope."""
     return get_cur_scope().find_var(name)
 
 

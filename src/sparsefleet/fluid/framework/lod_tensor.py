@@ -1,4 +1,7 @@
-"""Tensors that record where their sequences start. Letters: N rows in all sequences."""
+"""Tensors that record where their sequences start.
+
+Letters: N is the number of rows in all sequences.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class LoDTensor:
         self._lod = offsets_of_lod(lod)
 
     def set(self, array: Any, place: Place | None = None, zero_copy: bool = False) -> None:
-        """Replace the values; the LoD is kept.
+        """Replace the values but keep the LoD.
 
         zero_copy: share the memory of a NumPy array or torch tensor, where the place allows it.
         """
@@ -61,7 +64,7 @@ class LoDTensor:
         self._tensor = placed.clone() if shares and not zero_copy else placed
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Use this tensor itself as the values, on its device; the LoD is kept."""
+        """Use this tensor itself as the values, on its device, but keep the LoD."""
         self._tensor = tensor
 
     @property
@@ -87,10 +90,12 @@ class LoDTensor:
         return array.copy() if copy else array
 
     def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Return the form that a torch module takes, as in a `data.Reader`'s batches.
+        """Return the values in the form that torch modules take, the same as in a `data.Reader`'s
+        batches.
 
-        Without LoD, this is the tensor. With one level, it is (values, offsets int64[B]), for
-        `SparseEmbeddingBag`; values are [N] if a row has one value, otherwise [N, ...].
+        Without LoD, the result is the tensor. With one level, the result is (values, offsets
+        int64[B]), for `SparseEmbeddingBag`; values are [N] if a row has one value, otherwise [N,
+        ...].
         """
         if not self._lod:
             return self.tensor
@@ -105,7 +110,7 @@ class LoDTensor:
         return values, torch.from_numpy(self._lod[0][:-1])
 
     def to_place(self, place: Place) -> LoDTensor:
-        """Return a copy at the place, or itself if it is already there."""
+        """Return a copy at the place, or this object if it is already there."""
         placed = place_tensor(self.tensor, place)
         return self if placed is self._tensor else LoDTensor(placed, self._lod)
 
@@ -118,7 +123,7 @@ class LoDTensor:
         return as_lists(self._lod)
 
     def set_lod(self, lod: Iterable[ArrayLike]) -> None:
-        """Set the offsets; they are not checked against the rows."""
+        """Set the offsets without checking them against the rows."""
         self._lod = offsets_of_lod(lod)
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
@@ -126,15 +131,13 @@ class LoDTensor:
         return as_lists(np.diff(level) for level in self._lod)
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[ArrayLike]) -> None:
-        """Set the LoD from lengths; raise ProgramError unless they match each other and the
-        rows.
-        """
+        """Set the LoD from lengths. Raises ProgramError if levels or rows do not match."""
         lod = offsets_of_lengths(lengths)
         rows = 0 if self._tensor is None or self._tensor.dim() == 0 else len(self._tensor)
         if lod and not is_valid(lod, rows or int(lod[-1][-1])):
             raise ProgramError(
                 f"lengths {as_lists(np.diff(level) for level in lod)} do not match a tensor of "
-                f"{rows} rows; each level must sum to the length of the next, and the last one to "
+                f"{rows} rows; each level must sum to the length of the next, the last level to "
                 "the number of rows"
             )
         self._lod = lod
@@ -146,13 +149,13 @@ class LoDTensor:
 
     @property
     def num_samples(self) -> int:
-        """Return the number of sequences in the outermost level or, without LoD, of rows."""
+        """Return the number of outermost sequences or, without LoD, the number of rows."""
         if self._lod:
             return len(self._lod[0]) - 1
         return len(self) if self.shape() else 1
 
     def shape(self) -> list[int]:
-        """Return the shape; [0] for an empty tensor."""
+        """Return the shape, which is [0] for an empty tensor."""
         return [0] if self._tensor is None else list(self._tensor.shape)
 
     def __len__(self) -> int:
@@ -191,7 +194,7 @@ class LoDTensor:
         return CUDAPinnedPlace() if self.tensor.is_pinned() else CPUPlace()
 
 
-Tensor = LoDTensor  # Fluid's other name for it
+Tensor = LoDTensor  # another name in Fluid
 
 
 class LoDTensorArray(list[LoDTensor]):
@@ -286,7 +289,7 @@ Level = NDArray[np.int64]
 
 
 def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels, given as offsets; raise ValueError if they are not valid offsets."""
+    """Return the levels, given as offsets. Raises ValueError if the offsets are invalid."""
     levels = tuple(np.asarray(level, dtype=np.int64) for level in lod)
     for number, level in enumerate(levels):
         if level.ndim != 1 or not len(level) or level[0] != 0 or (np.diff(level) < 0).any():
@@ -308,7 +311,7 @@ def offsets_of_lengths(lengths: Iterable[ArrayLike]) -> tuple[Level, ...]:
 
 
 def is_valid(levels: Sequence[Level], num_rows: int) -> bool:
-    """Return whether each level covers the next one exactly, and the last one covers all rows.
+    """Return whether each level exactly covers the next level, and the last level covers all rows.
 
     >>> is_valid(offsets_of_lod([[0, 2, 3], [0, 2, 4, 7]]), 7)
     True

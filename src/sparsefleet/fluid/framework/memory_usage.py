@@ -14,10 +14,10 @@ _UNITS = ("B", "KB", "MB")
 
 
 def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
-    """Return lower and upper bounds on the memory of all outputs, and the unit.
+    """Return a lower and an upper bound on the memory of all outputs, and the unit of both.
 
-    batch_size: used for unknown sizes. As in Fluid, the bounds are 5% and 10% above the size given
-        by the shapes.
+    batch_size: used in place of unknown sizes. As in Fluid, the bounds are 5% and 10% above the
+        size given by the shapes.
 
     >>> from sparsefleet import fluid
     >>> program = fluid.Program()

@@ -46,7 +46,7 @@ def get_logger(name: str, level: int | str, fmt: str | None = None) -> logging.L
 
 
 def wrap_decorator(decorator_func: Callable[[Function], Function]) -> Callable[..., Function]:
-    """Return a decorator that keeps the name, docstring and signature."""
+    """Turn a decorator into one that keeps the name, docstring and signature of a function."""
 
     def decorate(function: Function) -> Function:
         return functools.wraps(function)(decorator_func(function))
@@ -87,8 +87,9 @@ def templatedoc(op_type: str | None = None) -> Callable[[Function], Function]:
 
 
 def generate_layer_fn(op_type: str) -> Function:
-    """Return a layer that adds the operator; takes inputs and attrs by keyword, inputs also by
-    position.
+    """Return a layer that adds the operator.
+
+    The layer takes inputs and attrs by keyword; inputs may also be positional.
 
     >>> generate_layer_fn("elementwise_add").__name__
     'elementwise_add'
@@ -137,7 +138,7 @@ def check_import_scipy(os_name: str) -> None:
 
 
 def run_check() -> None:
-    """Train a layer for one step, on one place and on two, and report success."""
+    """Train a layer for one step, on one place and then on two places, and report success."""
     from sparsefleet import fluid
 
     for places in (1, 2):

@@ -1,4 +1,4 @@
-"""Operators, each a step of a program that names a function and its variables."""
+"""Operators. Each operator is a step of a program, which names a function and its variables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Role = Literal["forward", "backward", "optimize", "schedule"]
 class Operator:
     """An operator in a block.
 
-    inputs, outputs: slot -> names of variables, in the slots that its type declares.
+    inputs, outputs: slot -> names of variables, for the slots that the operator's type declares.
     attrs: numbers, strings, booleans, and lists of them.
-    site: the user's line that added it.
+    site: the user's line that added the operator.
 
     >>> Operator("relu", {"X": ["a"]}, {"Out": ["b"]})
     {Out=['b']} = relu(inputs={X=['a']})
@@ -43,7 +43,7 @@ class Operator:
         self.role: Role = role
         self.site = site
         self.block: Block | None = None
-        """The block that it is in."""
+        """The block that contains the operator."""
 
     @property
     def input_names(self) -> list[str]:
@@ -57,12 +57,12 @@ class Operator:
 
     @property
     def input_arg_names(self) -> list[str]:
-        """Return the names of the variables it reads."""
+        """Return the names of the variables that the operator reads."""
         return [name for names in self.inputs.values() for name in names]
 
     @property
     def output_arg_names(self) -> list[str]:
-        """Return the names of the variables it writes."""
+        """Return the names of the variables that the operator writes."""
         return [name for names in self.outputs.values() for name in names]
 
     @property
@@ -78,7 +78,7 @@ class Operator:
         return list(self.outputs.get(name, []))
 
     def attr(self, name: str) -> Any:
-        """Return an attr; raise KeyError if there is none with that name."""
+        """Return an attr. Raises KeyError if there is no attr with that name."""
         return self.attrs[name]
 
     def all_attrs(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Operator:
         return dict(self.attrs)
 
     def _set_attr(self, name: str, value: Any) -> None:
-        """Change an attr, starting with the next run."""
+        """Change an attr. The change takes effect at the next run."""
         self.attrs[name] = value
         if self.block is not None:
             self.block.program.changed()
@@ -96,7 +96,7 @@ class Operator:
 
     @property
     def has_sub_block(self) -> bool:
-        """Return whether it has a body, the block numbered by its attr `sub_block`."""
+        """Return whether the operator has a body: the block numbered by its attr `sub_block`."""
         return "sub_block" in self.attrs
 
     def copy(self) -> Operator:

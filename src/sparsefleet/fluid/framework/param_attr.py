@@ -11,9 +11,9 @@ __all__ = ["ExistingParamAttr", "ParamAttr", "WeightNormParamAttr", "to_param_at
 
 
 class ParamAttr:
-    """The name, initializer and training options of a parameter. Equal names share a parameter.
+    """The name, initializer and training options of a parameter. Layers share parameters by name.
 
-    learning_rate: multiplies the optimizer's rate.
+    learning_rate: a factor for the optimizer's learning rate.
 
     >>> ParamAttr(name="emb", learning_rate=0.5).name
     'emb'
@@ -46,10 +46,10 @@ class ParamAttr:
 
 
 class WeightNormParamAttr(ParamAttr):
-    """A parameter as a length times a direction, both trained: `<name>_g` and `<name>_v`.
+    """Makes a parameter a length times a direction, both trained: `<name>_g` and `<name>_v`.
 
     dim: the axis along which lengths differ; None means one length for all. The other arguments are
-        ParamAttr's.
+        those of ParamAttr.
     """
 
     def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:

@@ -14,9 +14,11 @@ __all__ = ["Parameter"]
 class Parameter(Variable):
     """A variable that is kept between runs and trained.
 
-    learning_rate: multiplies the optimizer's rate.
-    is_table: its rows are in a table of the scope's store, created when their ids are first seen.
-    table_optimizer: what a push does to a row, as the fields of a `sparsefleet.optim` class.
+    learning_rate: a factor for the optimizer's learning rate.
+    is_table: whether its rows are in a table of the scope's store, where rows are created when
+        their ids are first seen.
+    table_optimizer: the optimizer that a push applies to a row, as the fields of a
+        `sparsefleet.optim` class.
 
     >>> Parameter("fc_0.w_0", [3, 2], "float32").persistable
     True

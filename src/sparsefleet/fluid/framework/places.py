@@ -65,7 +65,7 @@ class CPUPlace(Place):
 
 @dataclass(frozen=True)
 class CUDAPlace(Place):
-    """A GPU's memory. Without a GPU, it is the CPU's memory, with a single warning.
+    """A GPU's memory. Without a GPU, the CPU's memory is used instead, with a single warning.
 
     Raises ConfigError instead if SPARSEFLEET_REQUIRE_CUDA is 1.
     """
@@ -99,7 +99,8 @@ def is_compiled_with_cuda() -> bool:
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Return one place per replica; by default, CPU_NUM of them, or 1 if it is not set.
+    """Return one CPU place per replica. By default, there are CPU_NUM replicas, or 1 if it is not
+    set.
 
     >>> len(cpu_places(2))
     2
@@ -108,13 +109,14 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 
 def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
-    """Return places as `cpu_places` does."""
+    """Return page-locked places, the same number as `cpu_places`."""
     return [CUDAPinnedPlace()] * (cpu_num() if device_count is None else device_count)
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return the given GPUs, by default FLAGS_selected_gpus or all; without GPUs, return one
-    place.
+    """Return places for the given GPUs, by default those in FLAGS_selected_gpus or all.
+
+    Without GPUs, returns one place.
     """
     if device_ids is None:
         import torch
@@ -148,7 +150,7 @@ def _warn_no_gpu() -> None:
 
 
 def places_of(places: Place | Iterable[Place]) -> list[Place]:
-    """Return one or more places as a list; raise TypeError for anything else."""
+    """Return one or more places as a list. Raises TypeError for anything else."""
     found = [places] if isinstance(places, Place) else list(places)
     for place in found:
         if not isinstance(place, Place):

@@ -1,7 +1,7 @@
 """Read programs that PaddlePaddle 1.x saved as `__model__` files or with `serialize_to_string`.
 
-They are protobuf messages of type ProgramDesc from Paddle's framework.proto. `program_of_desc`
-turns one into the document that `Program.to_json` writes.
+The files are protobuf messages of type ProgramDesc from Paddle's framework.proto. `program_of_desc`
+turns such a message into the document that `Program.to_json` writes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SavedProgram:
 
 
 def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
-    """Parse a ProgramDesc; raise ProgramError for other bytes or unknown operators.
+    """Parse a ProgramDesc. Raises ProgramError for other bytes or unknown operators.
 
-    The operators `feed` and `fetch` are removed, and the names they stood for are returned.
+    The operators `feed` and `fetch` are removed, and the names of their variables are returned.
     """
     try:
         blocks = [_message(_BLOCK, block) for number, block in _fields(data) if number == 1]
@@ -53,7 +53,7 @@ def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
         }
     except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
         raise ProgramError(
-            f"{location}: not a program, neither one saved by sparsefleet (JSON) nor a "
+            f"{location}: not a program, neither JSON saved by sparsefleet nor a "
             f"PaddlePaddle 1.x ProgramDesc: {error}"
         ) from error
     return SavedProgram(document, feeds, fetches)
@@ -296,9 +296,7 @@ def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
 
 
 def _window(op: Json) -> None:
-    """Expand paddings to before and after each axis; Paddle may give a rule or one number per
-    axis.
-    """
+    """Expand paddings to before and after each axis; Paddle also allows a rule or one per axis."""
     attrs = op["attrs"]
     if attrs.get("padding_algorithm", "EXPLICIT") != "EXPLICIT":
         attrs["paddings"] = attrs["padding_algorithm"]
@@ -381,4 +379,4 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "unsqueeze": _renamed("unsqueeze2"),
     "while": _with_body("X", "Condition"),
 }
-"""Maps an operator type to the function that adapts it to the operator here."""
+"""Maps one of Paddle's operator types to the function that adapts it to ours."""

@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Regularizer:
-    """Base class for both regularizers."""
+    """Base class for L1Decay and L2Decay."""
 
     field = ""
 
@@ -32,7 +32,7 @@ class Regularizer:
 
 
 class L1DecayRegularizer(Regularizer):
-    """Adds coeff * sign(w).
+    """Adds coeff * sign(w) to the gradient.
 
     >>> L1Decay(0.1).to_json()
     {'l1': 0.1}
@@ -42,7 +42,7 @@ class L1DecayRegularizer(Regularizer):
 
 
 class L2DecayRegularizer(Regularizer):
-    """Adds coeff * w."""
+    """Adds coeff * w to the gradient."""
 
     field = "l2"
 

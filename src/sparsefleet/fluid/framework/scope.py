@@ -35,17 +35,17 @@ class ScopeVariable:
         self._number: int | None = None
 
     def get_tensor(self) -> Any:
-        """Return its tensor, to `set` or to read with `np.array`."""
+        """Return the variable's tensor, to `set` or to read with `np.array`."""
         return self._value
 
     def get_lod_tensor_array(self) -> LoDTensorArray:
-        """Return its array of tensors, to fill or read; create one if it holds none."""
+        """Return the variable's array of tensors, to fill or read, creating it if needed."""
         if not isinstance(self._value, LoDTensorArray):
             self._value = LoDTensorArray()
         return self._value
 
     def is_int(self) -> bool:
-        """Return whether it holds a number that was set with `set_int`."""
+        """Return whether the variable holds a number that was set with `set_int`."""
         return self._number is not None
 
     def set_int(self, value: int) -> None:
@@ -53,7 +53,7 @@ class ScopeVariable:
         self._number = int(value)
 
     def get_int(self) -> int:
-        """Return the number; raise ValueError if it holds a tensor."""
+        """Return the number. Raises ValueError if the variable holds a tensor."""
         if self._number is None:
             raise ValueError(f"variable '{self.name}' has no value; call set_int first")
         return self._number
@@ -88,9 +88,7 @@ class ScopeVariable:
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
-        """Return the value that a run uses (for an array, its tensors with LoD), or None if
-        unset.
-        """
+        """Return the value that a run uses, or None if unset. For an array, tensors have LoDs."""
         held = self._value
         if isinstance(held, SparseParameter):
             return held
@@ -100,7 +98,7 @@ class ScopeVariable:
 
 
 class Scope:
-    """Holds variables by name; missing ones are looked up in the parent.
+    """Holds variables by name; missing variables are looked up in the parent scope.
 
     >>> scope = Scope()
     >>> scope.var("w").get_tensor().set([1.0, 2.0])
@@ -113,14 +111,14 @@ class Scope:
         self._variables: dict[str, ScopeVariable] = {}
         self._kids: list[Scope] = []
         self.prepared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """Programs whose persistent variables are here, and the version of each."""
+        """Programs whose persistent variables are in this scope, with each program's version."""
 
     def var(self, name: str) -> ScopeVariable:
         """Return the variable in this scope, creating it if needed."""
         return self._variables.setdefault(name, ScopeVariable(name))
 
     def find_var(self, name: str) -> ScopeVariable | None:
-        """Return the variable here or in a parent, or None if there is none."""
+        """Return the variable in this scope or in a parent, or None if there is none."""
         found = self._variables.get(name)
         if found is None and self._parent is not None:
             return self._parent.find_var(name)
@@ -147,7 +145,7 @@ class Scope:
 
 
 def bring_to_device(scope: Scope, names: Iterable[str], device: torch.device) -> None:
-    """Keep tensors with these names on the device from now on; tables stay where they are."""
+    """Keep tensors with these names on the device from now on. Tables are not moved."""
     for name in names:
         found = scope.find_var(name)
         held = None if found is None else found.get_tensor()

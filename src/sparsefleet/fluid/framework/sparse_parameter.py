@@ -1,6 +1,6 @@
 """Parameters whose rows are in a table, such as embeddings with is_sparse=True.
 
-Letters: U distinct keys, D row width.
+Letters: U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations
@@ -70,21 +70,19 @@ class SparseParameter(ABC):
     @property
     @abstractmethod
     def takes_rows(self) -> bool:
-        """Return whether loading changes the rows here; with several workers, only the first one
-        does.
-        """
+        """Return whether loading changes the rows; with several workers, only on the first."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether rows can be read and written, which ends when training on servers does."""
+        """Return whether rows can be read and written; on servers, not after training has ended."""
         return True
 
     @abstractmethod
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
-        """Apply the gradients of distinct keys with the optimizer, at this learning rate."""
+        """Apply the gradients of distinct keys with the optimizer and this learning rate."""
 
     def pull(self, keys: Keys, *, train: bool) -> Floats:
-        """Return rows float32[U, D]; in training, the rows of new keys are kept."""
+        """Return rows float32[U, D]. In training, the rows of new keys are stored."""
         return self.source({self.name: keys}, train=train, unknown="initial")[self.name]
 
     def rows(self) -> Rows:
@@ -113,7 +111,7 @@ class SparseParameter(ABC):
         import_chunks(self.store, self.name, [whole_rows(values)])
 
     def numpy(self) -> NDArray[np.float32]:
-        """Return a copy of all rows with ids below the height; missing rows have initial values."""
+        """Return a copy of all rows with ids below the height. Missing rows have initial values."""
         num_bytes = self.height * self.dim * 4
         if num_bytes > _MAX_WHOLE_BYTES:
             raise MemoryError(
@@ -147,7 +145,7 @@ class SparseParameter(ABC):
 
 
 class LocalRows(SparseParameter):
-    """A parameter with rows in a store in this process.
+    """A parameter whose rows are in a store in this process.
 
     >>> table = LocalRows("ads", (10, 2), Constant(0.5), None)
     >>> np.asarray(table).shape, float(np.asarray(table)[3, 1])
@@ -190,7 +188,7 @@ class LocalRows(SparseParameter):
     def _pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always its initial value, since in Fluid every row has one
+        del unknown  # always the initial value, since in Fluid every row has one
         mine = keys[self.name]
         return {self.name: self._store.pull(self.name, mine, train=train, unknown="initial")}
 
@@ -212,7 +210,7 @@ class LocalRows(SparseParameter):
 
 
 def empty_table(parameter: Parameter) -> LocalRows:
-    """Return a table without rows, whose missing rows read as zeros."""
+    """Return a table without rows, in which missing rows are zeros."""
     optimizer = optimizer_of(parameter.table_optimizer)
     return LocalRows(parameter.name, parameter.shape, Constant(0.0), optimizer)
 
@@ -224,7 +222,7 @@ def pull_from(tables: Iterable[SparseParameter]) -> Pull:
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always its initial value, since in Fluid every row has one
+        del unknown  # always the initial value, since in Fluid every row has one
         calls: dict[Pull, dict[str, Keys]] = {}
         for name, part in keys.items():
             calls.setdefault(sources[name], {})[name] = part
@@ -244,7 +242,7 @@ def whole_rows(values: Floats) -> Rows:
 
 
 def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
-    """Return the row initializer for an operator that fills a parameter, or None if unsupported."""
+    """Return the row initializer for an operator that fills a parameter, or None if none fits."""
     if type == "fill_constant":
         return Constant(attrs["value"])
     if type == "uniform_random":

@@ -18,7 +18,7 @@ class UniqueNameGenerator:
         self._made: Counter[str] = Counter()
 
     def generate(self, key: str) -> str:
-        """Return the key with its next number."""
+        """Return the key followed by its next number."""
         number = self._made[key]
         self._made[key] += 1
         return f"{self.prefix}{key}_{number}"
@@ -43,10 +43,10 @@ def switch(
     new_generator: UniqueNameGenerator | tuple[UniqueNameGenerator, None] | None = None,
     new_para_name_checker: Any = None,
 ) -> tuple[UniqueNameGenerator, None]:
-    """Restart the counts, or continue those that an earlier call returned; return the old ones.
+    """Restart the counts, or continue counts from an earlier call; return the previous counts.
 
-    The second item in each pair is for Fluid's check of names in imperative mode, which is not done
-    here.
+    The second item in each pair exists for Fluid's check of names in imperative mode, which is not
+    performed here.
     """
     global _names
     del new_para_name_checker

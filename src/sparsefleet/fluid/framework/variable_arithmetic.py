@@ -17,10 +17,10 @@ _Number = (int, float)
 
 
 class VariableArithmetic:
-    """Python operators that add to a variable's program.
+    """Python operators, each of which adds an operator to the variable's program.
 
-    Arithmetic with a number becomes one `scale`, as in Fluid. `==` is an operator too, so compare
-    variables with `is` or by name.
+    As in Fluid, arithmetic with a number becomes one `scale`. `==` also adds an operator, so
+    compare variables with `is` or by name.
     """
 
     __hash__ = object.__hash__
@@ -42,7 +42,7 @@ class VariableArithmetic:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Variable:
-        if self._is_whole():  # 1 / other is not in its table
+        if self._is_whole():  # 1 / other is not in the table
             return self._binary("elementwise_div", other)
         return self._scaled(other, "elementwise_div", lambda number: (1.0 / number, 0.0))
 
@@ -83,7 +83,7 @@ class VariableArithmetic:
         return self._scale(-1.0, 0.0)
 
     def __getitem__(self, item: Any) -> Variable:
-        """Slice or index along the first axes; indexed axes are dropped."""
+        """Slice or index the first axes. Axes indexed by a number are dropped."""
         from sparsefleet.fluid.operators.indexing import take_item
 
         self._block()
@@ -128,8 +128,8 @@ class VariableArithmetic:
         return NotImplemented
 
     def _binary(self, type: str, other: Any) -> Variable:
-        """Add a binary operator as 1.8.5 does: y takes x's type, and its unknown size aligns with
-        x's first axis.
+        """Like 1.8.5, add a binary operator for which y is cast to x's type and y's unknown size
+        aligns with x's first axis.
         """
         other = other if isinstance(other, VariableArithmetic) else self._filled(other)
         if other.dtype != self.dtype:  # type: ignore[attr-defined]
@@ -141,9 +141,7 @@ class VariableArithmetic:
         return out
 
     def _filled(self, number: Any) -> Variable:
-        """Return a number as a variable of this variable's type, for operators that take two
-        variables.
-        """
+        """Return a number as a variable of this type, for operators that take two variables."""
         if not isinstance(number, _Number):
             raise TypeError(
                 f"{call_site()}: {self!r} cannot be combined with {number!r}, expected a Variable "

@@ -16,7 +16,7 @@ class FS(ABC):
 
     @abstractmethod
     def list_dirs(self, fs_path: str) -> list[str]:
-        """Return the names of the subfolders in a folder; none if it does not exist."""
+        """Return the names of the subfolders in a folder, or [] if the folder does not exist."""
 
     @abstractmethod
     def stat(self, fs_path: str) -> bool:
@@ -100,7 +100,7 @@ class BDFS(FS):
     """HDFS, through the hadoop command in HADOOP_HOME or on the PATH.
 
     hdfs_name, hdfs_ugi: address, and "user,password".
-    time_out, sleep_inter: accepted as in Fluid; a failed command is retried here.
+    time_out, sleep_inter: accepted for compatibility with Fluid; failed commands are retried.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from sparsefleet.errors import ConfigError
 __all__ = ["FleetHDFSClient", "HDFSClient", "HadoopClient", "multi_download", "multi_upload"]
 
 
-_TIMEOUT_S = 3600.0  # for one command, since files are large
+_TIMEOUT_S = 3600.0  # time limit for one command, since files are large
 
 _FIELDS_OF_LS = 8
 
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 class HadoopClient:
     """Runs `hadoop fs`, with retries.
 
-    hadoop_home: folder with bin/hadoop; None takes the command from the PATH.
+    hadoop_home: folder with bin/hadoop; None means the command on the PATH.
     configs: passed to each command as -D, such as fs.default.name and hadoop.job.ugi.
     """
 
@@ -49,19 +49,19 @@ class HadoopClient:
         return self.is_exist(hdfs_path) and not self.is_dir(hdfs_path)
 
     def cat(self, hdfs_path: str | None = None) -> str:
-        """Return the contents of a file; empty if it does not exist."""
+        """Return the contents of a file, or an empty string if the file does not exist."""
         path = self._given(hdfs_path)
         return self._run(["-cat", path], 5)[1].rstrip("\n") if self.is_file(path) else ""
 
     def ls(self, hdfs_path: str) -> list[str]:
-        """Return the paths in a folder; none if it does not exist."""
+        """Return the paths in a folder, or [] if the folder does not exist."""
         return [line[-1] for line in self._lines(["-ls", hdfs_path])]
 
     def makedirs(self, hdfs_path: str) -> bool:
         return self.is_dir(hdfs_path) or self._succeeds(["-mkdir", "-p", hdfs_path], 3)
 
     def delete(self, hdfs_path: str) -> bool:
-        """Delete a file or a whole folder; also returns True if it does not exist."""
+        """Delete a file or a whole folder. Returns True also if there was nothing to delete."""
         if not self.is_exist(hdfs_path):
             return True
         words = ["-rm", "-r", hdfs_path] if self.is_dir(hdfs_path) else ["-rm", hdfs_path]
@@ -94,7 +94,7 @@ class HadoopClient:
         return self._succeeds(["-get", hdfs_path, local_path], retry_times)
 
     def _found_below(self, hdfs_path: str) -> list[tuple[str, str, bool]]:
-        """Return the path, the time and whether it is a folder, for everything below a path."""
+        """Return, for everything under a path, its path, its time and whether it is a folder."""
         lines = self._lines(["-ls", "-R", hdfs_path])
         return [(line[-1], f"{line[5]} {line[6]}", line[0].startswith("d")) for line in lines]
 
@@ -166,7 +166,7 @@ class HDFSClient(HadoopClient):
         return self._get(hdfs_path, local_path, overwrite, 5)
 
     def lsr(self, hdfs_path: str, only_file: bool = True, sort: bool = True) -> list[str]:
-        """Return everything below a folder; with `sort`, the latest comes last."""
+        """Return everything under a folder. With `sort`, the latest comes last."""
         found = [one for one in self._found_below(hdfs_path) if not (only_file and one[2])]
         if sort:
             found.sort(key=lambda one: one[1])
@@ -181,9 +181,7 @@ def multi_download(
     trainers: int,
     multi_processes: int = 5,
 ) -> list[str]:
-    """Download every `trainers`-th file below a folder, starting at `trainer_id`; return
-    the paths.
-    """
+    """Download every `trainers`-th file under a folder, from `trainer_id` on; return the paths."""
     client.make_local_dirs(local_path)
     files = client.lsr(hdfs_path, sort=True)[trainer_id::trainers]
     places = {path: os.path.join(local_path, os.path.relpath(path, hdfs_path)) for path in files}
@@ -202,7 +200,7 @@ def multi_upload(
     overwrite: bool = False,
     sync: bool = True,
 ) -> None:
-    """Upload all files below a local folder to the same relative paths in HDFS."""
+    """Upload all files under a local folder to the same relative paths in HDFS."""
     del sync  # the call returns when all are uploaded
     files = [os.path.join(top, name) for top, _, names in os.walk(local_path) for name in names]
 
@@ -224,7 +222,7 @@ class FleetHDFSClient(HadoopClient):
     """
 
     def lsr(self, hdfs_path: str, excludes: Sequence[str] = ()) -> list[str]:
-        """Return the files below a folder, except those with these names."""
+        """Return the files under a folder, except those with these names."""
         found = [path for path, _, is_folder in self._found_below(hdfs_path) if not is_folder]
         return [path for path in found if os.path.basename(path) not in excludes]
 

@@ -1,4 +1,4 @@
-"""A pending save, in which everything is written before the first file gets its final name."""
+"""A pending save, which writes everything before the first file gets its final name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _DRAFT = ".saving-"
 _MAX_SYNCING = 8
 _FILES_PER_THREAD = 10
 _UNCHANGED = "the previous save is unchanged; free some space or save elsewhere"
-_HALF_DONE = "some variables there are new and others old, each of them complete; save again"
+_HALF_DONE = "some variables in it are new and others old, each of them complete; save again"
 
 
 class PendingSave:
     """Files and table folders that are written into a folder together.
 
-    New files wait in a hidden folder inside it, tables in pending checkpoints in their own folders.
+    New files wait in a hidden folder inside that folder, and tables in pending checkpoints in their
+    own folders.
     `commit` moves them to their final names, without using more space; leaving the `with` block
     without committing removes them and leaves the folder unchanged. If the process dies during
     `commit`, some variables are new and others old, each of them complete; the next save removes
@@ -43,7 +44,7 @@ class PendingSave:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: list[tuple[Path, Path]] = []  # draft, final path
+        self._files: list[tuple[Path, Path]] = []  # (draft, final path)
         self._moves: list[tuple[Path, Path]] = []  # the same for folders that replace files
         self._tables: list[TableFolders] = []
         with _explained(folder):
@@ -68,7 +69,7 @@ class PendingSave:
         return self._moves[-1][0]
 
     def add_tables(self, tables: TableFolders) -> None:
-        """Add tables with open snapshots, committed or aborted with the rest."""
+        """Add tables with open snapshots, to be committed or aborted together with the files."""
         self._tables.append(tables)
         tables.write()
 
@@ -90,7 +91,7 @@ class PendingSave:
         self.abort()
 
     def abort(self) -> None:
-        """Remove everything that was not committed; idempotent."""
+        """Remove everything that was not committed. May be called repeatedly."""
         for tables in self._tables:
             tables.abort()
         self._tables = []
@@ -146,7 +147,7 @@ def path_in(folder: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _explained(path: Path, state: str = _UNCHANGED) -> Iterator[None]:
-    """Convert file system errors into one that names the file and the state of the save."""
+    """Convert a file system error into an error that names the file and the state of the save."""
     try:
         yield
     except SparseFleetError:  # lost servers also raise OSErrors
@@ -160,7 +161,8 @@ def _explained(path: Path, state: str = _UNCHANGED) -> Iterator[None]:
 def _locked_draft(folder: Path) -> tuple[Path, int]:
     """Create a hidden folder and the lock that marks its save as running.
 
-    It is locked before it gets its name, so that no other save considers it abandoned.
+    The lock is held before the folder gets its name, so that no other save considers the folder
+    abandoned.
     """
     token = secrets.token_hex(8)
     unlocked, draft = folder / f".new-{token}", folder / f"{_DRAFT}{token}"
@@ -180,7 +182,7 @@ def drafts_in(folder: Path) -> list[Path]:
 def _remove_abandoned(folder: Path) -> None:
     """Remove files left behind by processes that died while saving."""
     for draft in drafts_in(folder):
-        with contextlib.suppress(OSError):  # its save is running, or there are no locks here
+        with contextlib.suppress(OSError):  # its save is running, or the file system has no locks
             lock = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,7 +205,7 @@ def _require_no_other_folder(path: Path) -> None:
 
 
 def _put(draft: Path, path: Path, trash: Path) -> None:
-    """Move a file to its final name; a folder already there goes to the trash first."""
+    """Move a file to its final name, after moving a folder with that name to the trash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         path.rename(trash / f"replaced-{draft.name}")

@@ -47,11 +47,12 @@ _PARAMETERS, _OTHERS, _PROGRAM = ".pdparams", ".pdopt", ".pdmodel"
 
 
 def save(program: Program, model_path: str) -> None:
-    """Save parameters, other persistent variables and the program as <model_path>.pdparams, .pdopt
-    and .pdmodel.
+    """Save a program as <model_path>.pdparams, .pdopt and .pdmodel.
+
+    The files hold the parameters, the other persistent variables, and the program itself.
 
     On servers, tables are in the folder <model_path>.pdparams.tables; worker 0 writes, and other
-    workers may call this but write nothing.
+    workers may call this function but write nothing.
     """
     program = plain_program(program)
     folder, name = _split(model_path)
@@ -73,7 +74,8 @@ def load(
 
     model_path: the prefix given to `save`, or one of the files that it wrote.
 
-    var_list: the variables in a `save_vars` file; by default, all the program's persistent ones.
+    var_list: the variables in a `save_vars` file; by default, all persistent variables of the
+        program.
     """
     del executor
     program = plain_program(program)
@@ -181,7 +183,7 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
 
 
 def _find_saved(model_path: str) -> tuple[list[Path], list[Path]]:
-    """Return the variables' files and the tables' folders."""
+    """Return the files with variables and the folders with tables."""
     path = Path(model_path)
     start = Path(_prefix(model_path))
     together = [start.with_name(start.name + ending) for ending in (_PARAMETERS, _OTHERS)]

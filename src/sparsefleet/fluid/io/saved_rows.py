@@ -1,4 +1,4 @@
-"""Saved rows of tables, in a file, in a folder written by servers, or in memory."""
+"""Saved rows of tables: in a file, in a folder written by servers, or in memory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 class SavedRows(ABC):
-    """Saved rows, which are not read before `chunks` is called."""
+    """Saved rows, which are read only when `chunks` is called."""
 
     location: str
-    """Where they are, for messages."""
+    """Where the rows are, for messages."""
     optimizer: str
-    """The kind of optimizer that their state belongs to; empty if they have no state."""
+    """The kind of optimizer that the rows' state belongs to, or empty if the rows have no state."""
     widths: RowWidths
 
     @abstractmethod
@@ -127,7 +127,7 @@ class FolderRows(SavedRows):
 
 
 class MemoryArrays:
-    """In-memory arrays by name, used as a source of rows."""
+    """Arrays in memory, by name, used as a source of rows."""
 
     location = "the given arrays"
 
@@ -150,11 +150,11 @@ class MemoryArrays:
 
 
 def load_saved_rows(store: Store, tables: Mapping[str, tuple[SavedRows, str]]) -> None:
-    """Replace tables' rows with saved ones. No pushes may run in the meantime.
+    """Replace the rows of tables with saved rows. No pushes may run in the meantime.
 
-    tables: name -> its saved rows and its kind of optimizer here. Rows saved with a different kind
-    keep their values and start with new optimizer state. Servers read folders; this process reads
-    files, chunk by chunk.
+    tables: name -> the table's saved rows and its current kind of optimizer. Rows saved with a
+    different kind keep their values and start with new optimizer state. Servers read folders; this
+    process reads files, chunk by chunk.
     """
     folders = {n: rows for n, (rows, _) in tables.items() if isinstance(rows, FolderRows)}
     without_state = [name for name, (rows, kind) in tables.items() if rows.optimizer != kind]

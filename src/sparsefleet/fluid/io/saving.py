@@ -1,4 +1,4 @@
-"""Save a scope's variables, either in one file per variable, named after it, or all in one file.
+"""Save a scope's variables, either in one file per variable, with its name, or all in one file.
 
 Files are safetensors. A table (an embedding with `is_sparse=True`) is also a file, or a folder that
 the servers write: a checkpoint of manifest and Parquet.
@@ -81,7 +81,7 @@ class SavePart(NamedTuple):
 
     variables: Sequence[Variable]
     filename: str | None
-    """One file for all of them, or None for one file each."""
+    """The name of one file for all variables, or None for one file per variable."""
 
 
 class SavedVariable:
@@ -103,7 +103,7 @@ class SavedVariable:
 
     @property
     def rows(self) -> SavedRows:
-        """Return the rows; an array's rows have the ids 0, 1, ..."""
+        """Return the rows. The rows of an array have the ids 0, 1, ..."""
         if isinstance(self._saved, SavedRows):
             return self._saved
         return ArrayRows(self._saved, self.variable.name)
@@ -140,13 +140,13 @@ def save_vars(
 ) -> bytes | None:
     """Save the given variables, or the program's variables that the predicate accepts.
 
-    filename: save all of them in one file with that name. Without a folder and a name, return the
+    filename: save all variables in one file with that name. Without a folder and a name, return the
     file's contents as bytes. table_layout: "file", the default in one process, writes a table like
     any other variable; "folder", the default on servers, lets servers write their rows into a
     folder named after the variable (`<filename>.tables/<variable>` with a filename). See
     docs/fluid_on_servers.md.
 
-    If anything fails, the previous save there is unchanged.
+    If anything fails, the previous save in the folder is unchanged.
     """
     del executor
     program = plain_program(main_program) or default_main_program()
@@ -166,9 +166,9 @@ def save_params(
     *,
     table_layout: TableLayout | None = None,
 ) -> bytes | None:
-    """Save the parameters, which are not enough to resume training with most optimizers.
+    """Save the parameters only. With most optimizers, these are not enough to resume training.
 
-    On servers, worker 0 writes; other workers may call this but write nothing.
+    On servers, worker 0 writes; other workers may call this function but write nothing.
     """
     del executor
     return _save_by_one(dirname, main_program, is_parameter, filename, table_layout)
@@ -184,7 +184,7 @@ def save_persistables(
 ) -> bytes | None:
     """Save all persistent variables.
 
-    On servers, worker 0 writes; other workers may call this but write nothing.
+    On servers, worker 0 writes; other workers may call this function but write nothing.
     """
     del executor
     return _save_by_one(dirname, main_program, is_persistable, filename, table_layout)
@@ -197,7 +197,7 @@ def _save_by_one(
     filename: str | None,
     table_layout: TableLayout | None,
 ) -> bytes | None:
-    """Save in the worker that writes files; any worker may ask for the bytes."""
+    """Save on the worker that writes files. Any worker may request the bytes."""
     if (dirname, filename) != (None, None) and not writes_model(program, dirname):
         return None
     return save_vars(None, dirname, program, None, predicate, filename, table_layout=table_layout)
@@ -222,7 +222,7 @@ def save_model(
     documents: Mapping[str, str] | None = None,
     table_layout: TableLayout | None = None,
 ) -> None:
-    """Save variables and text files into a folder, either all or nothing; see `save_vars`."""
+    """Save variables and text files into a folder: either all of them or none; see `save_vars`."""
     values, tables = _values(program, [v for part in parts for v in part.variables])
     layout = _layout(table_layout, tables.values())
     with PendingSave(Path(dirname)) as pending:
@@ -303,7 +303,7 @@ def _layout(asked: TableLayout | None, tables: Iterable[SparseParameter]) -> Tab
 def _open_tables(
     program: Program, tables: Mapping[str, SparseParameter], folders: Mapping[str, Path]
 ) -> Iterator[tuple[TableFolders, Arrays]]:
-    """Open snapshots of tables; return them, and the arrays that servers hold at that moment."""
+    """Open snapshots of tables; return the snapshots, and the servers' arrays at that moment."""
     role = program._distributed
     if role is not None and role.holds_values:
         yield from role.open_tables(folders)
@@ -334,7 +334,7 @@ def _to_write(
 
 
 def _chunks(table: SparseParameter) -> Iterator[Rows]:
-    """Yield the rows as of the moment when the first is requested."""
+    """Yield the rows of a snapshot taken when the first chunk is requested."""
     yield from row_chunks(table.store, table.name)
 
 
@@ -376,8 +376,9 @@ def load_persistables(
     main_program: Program | None = None,
     filename: str | None = None,
 ) -> None:
-    """Load files saved by `save_persistables`; for a server's program, set the job's initial
-    values.
+    """Load files saved by `save_persistables`.
+
+    For a server's program, they become the initial values of the job.
     """
     role = (plain_program(main_program) or default_main_program())._distributed
     if role is not None and role.holds_values:
@@ -391,7 +392,7 @@ def read_saved(
 ) -> list[SavedVariable]:
     """Find variables in a folder; raise RuntimeError if one is missing or does not match.
 
-    The files may be PaddlePaddle 1.x's.
+    The files may have been written by PaddlePaddle 1.x.
     """
     folder = Path(dirname)
     source = _paddle_arrays(folder, variables, filename)
@@ -407,7 +408,7 @@ def read_saved(
 def _paddle_arrays(
     folder: Path, variables: Sequence[Variable], filename: str | None
 ) -> MemoryArrays | None:
-    """Return the variables if Paddle wrote the folder, whose files then start with version 0."""
+    """Return the variables if Paddle, whose files start with version 0, wrote them; else None."""
     names = sorted(variable.name for variable in variables)
     first = path_in(folder, filename or names[0]) if names else folder
     if not first.is_file():
@@ -426,7 +427,7 @@ def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
 
 
 def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    """Set a variable in the global scope to these arrays, if they match."""
+    """Set a variable in the global scope to these arrays, which must match."""
     source = MemoryArrays(arrays, notes)
     _put([SavedVariable(variable, _in_source(source, variable.name))])
 
@@ -467,9 +468,7 @@ def _open_file(path: Path) -> VariableFile:
 
 
 def _put(found: Sequence[SavedVariable]) -> None:
-    """Set variables in the global scope once all arrays are read; tables in the same store
-    together.
-    """
+    """Set variables in the global scope after reading all arrays; set tables store by store."""
     arrays: list[tuple[Any, NDArray[Any]]] = []
     tables: dict[Store, dict[str, tuple[SavedRows, str]]] = {}
     for saved in found:

@@ -1,10 +1,11 @@
-"""Read and write variables in safetensors files, in pieces.
+"""Read and write variables in safetensors files, chunk by chunk.
 
 An array is stored as the tensor with its name. The rows of a table are stored as four tensors,
 `<name>//keys`, `//values`, `//state` and `//counters`, and the note `<name>//optimizer`. A table
 needs memory for a few chunks of rows.
 
-Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
+Letters: N is the number of rows, D the row width, S the number of floats of optimizer state per
+row, C the number of counters per row.
 """
 
 from __future__ import annotations
@@ -69,15 +70,15 @@ class RowsToWrite:
     optimizer: str
     """The kind of optimizer that the rows' state belongs to."""
     chunks: Iterable[Rows]
-    """Read once, when the file is written."""
+    """The chunks of rows, read once, when the file is written."""
 
 
 def write_variables(file: IO[bytes], variables: Sequence[ArrayToWrite | RowsToWrite]) -> None:
     """Write variables from the start of a seekable file.
 
     The number of rows is known once the last chunk is written, so a table's widest column goes
-    straight to its place, and the others go to temporary files first. The header is written last,
-    into reserved space.
+    straight to its place, and the other columns go to temporary files first. The header is written
+    last, into reserved space.
     """
     notes = {f"{v.name}//optimizer": v.optimizer for v in variables if isinstance(v, RowsToWrite)}
     head_bytes = len(pack_header(_largest_places(variables), notes))
@@ -97,7 +98,7 @@ def write_variables(file: IO[bytes], variables: Sequence[ArrayToWrite | RowsToWr
 
 
 def _largest_places(variables: Sequence[ArrayToWrite | RowsToWrite]) -> dict[str, TensorPlace]:
-    """Return positions with the largest number of digits they can ever have."""
+    """Return placeholder positions with the largest possible number of digits."""
     found = {}
     for variable in variables:
         if isinstance(variable, RowsToWrite):
@@ -144,7 +145,7 @@ def _write_rows(file: IO[bytes], table: RowsToWrite, at: int) -> dict[str, Tenso
 
 
 def _temporary_file(beside: IO[bytes]) -> IO[bytes]:
-    """Open a temporary file on the target's disk, or in the temporary folder when writing bytes."""
+    """Open a temporary file on the disk of the target, or in the temporary folder for bytes."""
     path = getattr(beside, "name", None)
     folder = os.path.dirname(path) if isinstance(path, str) else None
     return tempfile.TemporaryFile(dir=folder, buffering=_COPY_BYTES // 4)
@@ -177,9 +178,9 @@ class ArraySource(Protocol):
 
 
 class VariableFile:
-    """A file of variables. Opening it reads and checks only the header.
+    """A file of variables. Opening the file reads and checks only the header.
 
-    Raises CorruptFileError if it is not a file of variables, or if it changes between two reads.
+    Raises CorruptFileError if the file does not hold variables, or if it changes between two reads.
     """
 
     def __init__(self, path: Path) -> None:

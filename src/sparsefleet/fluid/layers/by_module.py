@@ -1,4 +1,4 @@
-"""Fluid's modules of layers, each of which has every name in `fluid.layers` here."""
+"""Fluid's modules of layers. Here, each module has every name in `fluid.layers`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_NAMES: dict[str, Any] = {
     "collective": collective,  # Fluid programs call the private `_c_allreduce`
     "control_flow": branches,
 }
-"""Maps a module to where its names that `fluid.layers` lacks are found."""
+"""Maps a module to the module with those of its names that `fluid.layers` lacks."""
 
 
 class _LayerModule(ModuleType):
@@ -43,9 +43,7 @@ class _LayerModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer that the module hides, because `import fluid.layers.rnn` replaces
-        `rnn`.
-        """
+        """Call the layer of the same name, because `import fluid.layers.rnn` hides `rnn`."""
         if not callable(self._same_name):
             raise TypeError(f"module {self.__name__!r} is not callable")
         return self._same_name(*args, **kwargs)

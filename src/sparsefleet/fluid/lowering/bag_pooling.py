@@ -1,4 +1,4 @@
-"""Pool rows by sequence. Letters: B sequences, N rows in all of them."""
+"""Pool rows by sequence. Letters: B is the number of sequences, N the number of all rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["pool_bags"]
 def pool_bags(
     rows: torch.Tensor, lod: Lod, pooltype: str, pad_value: float
 ) -> tuple[torch.Tensor, Lod]:
-    """Pool rows [N, ...] by their LoD to [B, ...]; return the remaining LoD too.
+    """Pool rows [N, ...] by their LoD to [B, ...]; also return the remaining LoD.
 
     pooltype: SUM, AVERAGE, or SQRT, the sum divided by the root of the length.
     pad_value: the value for sequences without rows. Raises ValueError if there is no LoD.

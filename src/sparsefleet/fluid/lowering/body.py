@@ -1,4 +1,4 @@
-"""Inner blocks of a program, as functions of the variables around them."""
+"""Inner blocks of a program, as functions of the variables in enclosing blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Body:
     outputs: tuple[str, ...]
 
     def __call__(self, rows: Any, frame: Mapping[str, Held]) -> Frame:
-        """Return the outputs for these variables; those not in `frame` have no value."""
+        """Return the outputs for these variables. Variables not in `frame` have no value."""
         held = [frame.get(name, _NOTHING) for name in self.inputs]
         values, lods = self.module.forward(rows, *[x[0] for x in held], *[x[1] for x in held])
         return dict(zip(self.outputs, zip(values, lods, strict=True), strict=True))
@@ -60,7 +60,7 @@ class Body:
 def run_with_body(
     function: Callable[..., list[Held]], body: Body, names: Sequence[str]
 ) -> Callable[..., list[Held]]:
-    """Run an operator with a body as a graph node would, with rows and the values of `names`."""
+    """Like a graph node, run an operator that has a body, with rows and the values of `names`."""
 
     def call(rows: Any, held: Sequence[Held], **settings: Any) -> list[Held]:
         def run_body(frame: Mapping[str, Held]) -> Frame:
@@ -72,7 +72,7 @@ def run_with_body(
 
 
 def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables used before an operator computes them, which come from outside."""
+    """Return the variables that come from outside: those used before an operator computes them."""
     found: dict[str, None] = {}
     made: set[str] = set()
     for op in ops:
@@ -83,7 +83,7 @@ def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ..
 
 
 def detached(value: Any) -> Any:
-    """Return the value without autograd history; for an array, without each element's."""
+    """Return the value without autograd history; for an array, all elements without history."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def detached(value: Any) -> Any:
 
 
 def tracked(value: Any) -> Any:
-    """Return a value that gradients can be taken of; a constant has no history."""
+    """Return a value with autograd history, as required for gradients; a constant has none."""
     if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
         return value.detach().requires_grad_()
     return value
@@ -118,14 +118,14 @@ def first_lod(*lods: Lod) -> Lod:
 
 
 def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
-    """Return one output's LoD; a function returns one LoD for all, or a list of them."""
+    """Return the LoD of one output; a function returns one LoD for all outputs, or a list."""
     return lod[place] if isinstance(lod, list) else lod
 
 
 def check_finite(op: Operator, result: Any) -> None:
     """Raise EnforceNotMet if an operator's result is not finite; for FLAGS_check_nan_inf.
 
-    Programs compare the type itself, so it is not a subclass.
+    The type is EnforceNotMet itself and not a subclass, because programs compare types.
     """
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Fuse pairs of operators whose intermediate result is not used elsewhere."""
+"""Fuse pairs of operators if no other operator uses the intermediate result."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def fused_operators(
 ) -> list[Operator]:
     """Return the operators, with pairs fused.
 
-    lookup_table and sequence_pool by sum become `lookup_bag`, mul and elementwise_add of a bias
-    `mul_add`, and an operator in `program.fused_with_activation` and an activation `fused_...`.
+    lookup_table and sequence_pool by sum become `lookup_bag`; mul and elementwise_add of a bias
+    become `mul_add`; an operator in `program.fused_with_activation` and its activation become
+    `fused_...`.
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
@@ -36,7 +37,7 @@ def fused_operators(
 
 
 class _Pairs:
-    """Tracks the producer of each variable and its other users."""
+    """Tracks the producer and the users of each variable."""
 
     def __init__(self, program: Program, ops: Sequence[Operator], fetches: Collection[str]) -> None:
         self._vars = program.global_block().vars
@@ -51,7 +52,7 @@ class _Pairs:
         self._activated = program.fused_with_activation if is_alone else frozenset()
 
     def first_of(self, op: Operator) -> Operator | None:
-        """Return the operator to fuse with `op`, which must be the only user of its result."""
+        """Return the operator to fuse with `op`: the only user of the result of `op`."""
         between = next(iter(op.input("X")), "")
         first = self._maker.get(between)
         if first is None or not self._fits(first, op) or not self._is_hidden(between):

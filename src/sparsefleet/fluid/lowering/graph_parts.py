@@ -15,7 +15,7 @@ __all__ = ["GraphPart", "cut_part", "nodes_after", "replace_part"]
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """A module that computes a tuple `outputs` from `inputs`, nodes of the graph it is cut from."""
+    """A module that computes `outputs` from `inputs`, which are nodes of the original graph."""
 
     module: fx.GraphModule
     inputs: tuple[fx.Node, ...]
@@ -23,7 +23,7 @@ class GraphPart:
 
 
 def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
-    """Return a copy of these nodes, in order, whose outputs are those that other nodes use."""
+    """Return a copy of these nodes, in order, as a module with the outputs that other nodes use."""
     inside = set(nodes)
     inputs = dict.fromkeys(
         node for inner in nodes for node in inner.all_input_nodes if node not in inside
@@ -52,7 +52,7 @@ def replace_part(
 
 
 def nodes_after(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
-    """Return the nodes after `last`, or all nodes if it is None."""
+    """Return the nodes after `last`, or all nodes if `last` is None."""
     found: list[fx.Node] = []
     for node in reversed(graph.nodes):
         if node is last:

@@ -1,6 +1,6 @@
-"""The rows that a lowered program looks up, as known before it runs.
+"""The rows that a lowered program will look up, as far as they are known before it runs.
 
-Letters: N ids.
+Letters: N is the number of ids.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class PlannedLookup:
     flat: bool
     """Whether the ids have shape [..., 1]."""
     ids: str | int
-    """The feed that holds the ids, or their index among the computed ids."""
+    """The name of the feed that holds the ids, or the index of the ids among the computed ids."""
 
 
 class LookupPlan:
     """The lookups of a program whose ids are known before it runs.
 
-    computed: takes feeds and LoDs as the program does, and returns ids that are not fed directly.
+    computed: takes the same feeds and LoDs as the program, and returns the ids that are not fed
+        directly.
     trains: whether the program has a backward pass, so that new ids get rows.
     """
 
@@ -57,7 +58,7 @@ class LookupPlan:
         return len(self._lookups)
 
     def ids(self, feeds: Sequence[torch.Tensor], lods: Sequence[Lod]) -> Ids:
-        """Return the computed ids; feeds and LoDs are those the program uses, in its order."""
+        """Return the computed ids, given the program's feeds and LoDs in the program's order."""
         if self._computed is None:
             return ()
         with torch.no_grad():
@@ -82,7 +83,7 @@ def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat
     """Return the lookup for ids [...], or with `flat` for ids [..., 1]."""
     ids = ids if ids.dtype is torch.int64 else ids.long()
     if flat:
-        ids = ids.reshape(-1)  # most have one column, so their rows need no reshaping
+        ids = ids.reshape(-1)  # most ids have one column, so their rows need no reshaping
     check_ids(table, ids)
     return Lookup(table, dim, ids, padding_idx=padding, unknown="initial")
 
@@ -90,7 +91,8 @@ def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat
 def makers_of(
     ids: fx.Node, inputs: Collection[fx.Node], changed: Collection[fx.Node]
 ) -> list[fx.Node] | None:
-    """Return the nodes that compute ids from these inputs, in order, or None if they need others.
+    """Return the nodes that compute ids from these inputs, in order, or None if ids need other
+    inputs.
 
     changed: nodes whose values an operator may change in place, so that the time of reading
     matters.
@@ -113,7 +115,7 @@ def makers_of(
 def ids_module(
     inputs: Sequence[fx.Node], makers: Mapping[fx.Node, Sequence[fx.Node]]
 ) -> fx.GraphModule:
-    """Return a module that maps the inputs to the ids that are the keys of `makers`."""
+    """Return a module that computes the ids, which are the keys of `makers`, from the inputs."""
     graph = fx.Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for nodes in makers.values():

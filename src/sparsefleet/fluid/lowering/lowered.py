@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Lod", "Lowered", "RunResult", "making_on"]
 
 Lod = tuple[torch.Tensor, ...]
-"""Offsets int64 of each level, outermost first; () if there are no sequences."""
+"""The int64 offsets of each level, outermost first, or () if there are no sequences."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Lowered:
     generators: tuple[torch.Generator, ...] = ()
     """Random generators of operators with a seed, in order."""
     device: torch.device | None = None
-    """Where it runs; None if only the CPU is available."""
+    """The device on which the program runs, or None if only the CPU is available."""
 
     def run(
         self,
@@ -69,7 +69,7 @@ class Lowered:
     ) -> RunResult:
         """Run once. `state_of(name)` returns tensors or tables from the scope.
 
-        rows: where lookups get their rows; None pulls them here, from the scope's tables.
+        rows: where lookups get their rows. If None, rows are pulled from the scope's tables.
         ids: the result of `ids` for this feed, if it was called.
         """
         arguments = self.arguments(feeds, lods, state_of, rows, ids)
@@ -78,7 +78,7 @@ class Lowered:
         return RunResult(fetched, found_lods, dict(zip(self.writes, written, strict=True)))
 
     def ids(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod]) -> Ids:
-        """Return the ids of planned lookups that are computed from the feeds."""
+        """Return the computed ids of planned lookups."""
         if self.plan is None:
             return ()
         used_lods = [lods.get(name, ()) for name in self.lods]
@@ -106,14 +106,15 @@ class Lowered:
 
     def _known(self, name: str, value: Any) -> Any:
         if name in self.trained and isinstance(value, torch.Tensor):
-            # It has its own version counter, since other threads change the values while this one
-            # runs.
+            # A view with its own version counter, since other threads change the values while this
+            # one runs.
             return value.data.requires_grad_()
         return value
 
 
 def making_on(device: torch.device | None) -> AbstractContextManager[object]:
-    """Return a context in which operators create tensors on the device. It slows down every torch
-    call slightly, so it is only used for a GPU.
+    """Return a context in which operators create tensors on the device.
+
+    The context slows down every torch call slightly, so it is only used for a GPU.
     """
     return nullcontext() if device is None or device.type == "cpu" else device

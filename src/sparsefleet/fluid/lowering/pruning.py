@@ -1,4 +1,4 @@
-"""Run only the part of a program that some fetches, or one optimizer's updates, need."""
+"""Run only the part of a program that given fetches, or the updates of one optimizer, need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pruned_for_run(
 ) -> Program:
     """Return a copy with the operators that the fetches and updates need, starting from the feeds.
 
-    updates: the update operators to keep; if there are none, all are kept.
+    updates: the update operators to keep. If empty, all updates are kept.
     """
     ops = program.global_block().ops
     targets = list(updates) or [op for op in ops if op.role == "optimize"]
@@ -82,7 +82,7 @@ def pruned_for_run(
 def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     """Return the operators that the fetches need or that have side effects.
 
-    Fluid executes all operators, but the others have no visible effect.
+    Fluid executes all operators, but the remaining operators have no visible effect.
     """
     variables = block.visible_vars()
     wanted = set(fetches)

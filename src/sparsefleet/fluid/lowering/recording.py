@@ -1,4 +1,4 @@
-"""Record operators by name in profiles, and measure the time each takes."""
+"""Record operators by name in profiles, and measure the time that each operator takes."""
 
 from __future__ import annotations
 

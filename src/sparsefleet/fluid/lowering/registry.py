@@ -79,7 +79,7 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot for inputs or outputs: one, optional (`?`), or several (`*`)."""
+    """A slot for inputs or outputs. It holds one variable, at most one (`?`), or several (`*`)."""
 
     name: str
     many: bool = False
@@ -92,26 +92,26 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ShapeRule:
-    """Computes output shapes from input shapes; -1 is an unknown size.
+    """A rule that computes output shapes from input shapes; -1 is an unknown size.
 
-    The alternative, running on empty tensors, loads large parts of torch the first time, which
-    costs over a second and 70 MiB that a program of common operators does not need.
+    The alternative is to run the operator on empty tensors; the first time, that loads large parts
+    of torch, which costs over a second and 70 MiB that a program of common operators does not need.
     """
 
     function: ShapeFunction
-    """Takes the shapes by slot and all attrs; returns None for inputs that it does not cover, and
-    raises ValueError for shapes that do not match.
+    """A function of the shapes by slot and all attrs. Returns None for inputs that the rule does
+    not cover, and raises ValueError for shapes that do not match.
     """
     dtypes: tuple[str, ...] = ()
-    """Types of the outputs; "" or a missing one means the first input's type."""
+    """Types of the outputs; "" or a missing entry means the type of the first input."""
     only_floats: bool = False
     """Whether the rule needs a floating-point first input and the same type for all others."""
     takes_indices: bool = False
-    """With `only_floats`, whether the other inputs are classes or ids instead."""
+    """If `only_floats`, whether the other inputs may be classes or ids instead."""
 
 
 def float_rule(function: ShapeFunction, *dtypes: str, takes_indices: bool = False) -> ShapeRule:
-    """Return a rule for floating-point inputs; others are run on empty tensors."""
+    """Return a rule for floating-point inputs. For other inputs, operators run on empty tensors."""
     return ShapeRule(function, dtypes, only_floats=True, takes_indices=takes_indices)
 
 
@@ -125,18 +125,18 @@ class OpDef:
     outputs: tuple[Slot, ...]
     lod: LodRule | LodOfSettings
     """With "share", outputs have the LoD of the first input that has one; with "rows", only outputs
-    with the same number of rows do; with "none", none do. With "function", the function takes
-    `lods`, one per slot, and returns (outputs, their LoD), or a list with the LoD of each output.
-    May also be a function of the attrs.
+    with the same number of rows have it; with "none", no output has a LoD. With "function", the
+    function takes `lods`, one per slot, and returns (outputs, their LoD), or a list with the LoD of
+    each output. May also be a function of the attrs.
     """
     in_place: bool
-    """Whether its outputs are its inputs, changed in place; the function then returns nothing."""
+    """Whether the operator changes its inputs in place. If so, the function returns nothing."""
     has_effect: bool
-    """Whether it runs even if its outputs are not used."""
+    """Whether the operator runs even if its outputs are not used."""
     shape: ShapeRule | None
     infer: ShapeFunction | None
-    """Computes output shapes from input shapes if the function cannot run without data; returns
-    None if it can after all.
+    """A function that computes output shapes from input shapes, for operators that cannot run
+    without data. Returns None if the operator can run for these inputs.
     """
     settings: frozenset[str]
     """The attrs that the function takes; other attrs only annotate the layer."""
@@ -163,7 +163,7 @@ def op(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as an operator type.
 
-    It takes a positional tensor for each input slot (None if missing, a list of tensors for `*`),
+    The function takes a positional tensor for each input slot (None if missing, a list for `*`),
     and attrs by keyword. It returns one tensor per output slot.
     """
 
@@ -187,7 +187,7 @@ def op(
 
 
 def find_op(type: str) -> OpDef | None:
-    """Return the definition of an operator type, or None."""
+    """Return the definition of an operator type, or None if the type is unknown."""
     _load()
     return _found.get(type)
 
@@ -207,7 +207,8 @@ def _load() -> None:
 
 
 def same_size(first: int, second: int) -> int:
-    """Return the common value of two sizes; raise ValueError if they differ.
+    """Return the common value of two sizes, either of which may be -1. Raises ValueError if they
+    differ.
 
     >>> same_size(-1, 3), same_size(-1, -1)
     (3, -1)
@@ -220,7 +221,7 @@ def same_size(first: int, second: int) -> int:
 
 
 def product_of(sizes: Sequence[int]) -> int:
-    """Return the product of sizes, or -1 if one is unknown."""
+    """Return the product of sizes, or -1 if any size is unknown."""
     return math.prod(sizes) if all(size >= 0 for size in sizes) else -1
 
 
@@ -249,4 +250,4 @@ def _same_floats(x: Shape, /, *others: Shape | None, **attrs: Any) -> list[Shape
 
 
 SAME_FLOATS = float_rule(_same_floats)
-"""The output has the first input's shape and type if the optional inputs are missing."""
+"""A rule: without optional inputs, the output has the shape and type of the first input."""

@@ -24,7 +24,7 @@ __all__ = ["ReplicaGraph", "Stage", "combined_gradient", "lower_replica"]
 
 Kind = Literal["each", "meet", "once"]
 
-_SEED_STEP = 1_000_003  # replicas draw different numbers, the same ones in every run
+_SEED_STEP = 1_000_003  # replicas draw different numbers, but the same in every run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Stage:
     """A part of a replica's graph; inputs and outputs are value names."""
 
     kind: Kind
-    """"each" runs in every replica, "meet" combines all gradients, and "once" runs in the first."""
+    """"each" runs in every replica, "meet" combines gradients, "once" runs in the first replica."""
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -43,16 +43,14 @@ class ReplicaGraph:
     """The stages of one replica, in order, and the names of its results."""
 
     whole: Lowered
-    """The program before it was cut, which defines the feeds, the persistent variables and their
-    order.
-    """
+    """The whole program, which defines the feeds and persistent variables and their order."""
     placeholders: tuple[str, ...]
-    """Values that `whole` takes, in its order."""
+    """The names of the values that `whole` takes, in order."""
     stages: tuple[Stage, ...]
     results: tuple[Any, ...]
     """Value names: (fetched, LoD of each, written), as the graph returns them."""
     private: frozenset[str]
-    """Persistent variables that each replica has its own copy of, since its forward pass changes
+    """Persistent variables of which each replica has its own copy, since its forward pass changes
     them.
     """
 
@@ -152,7 +150,7 @@ class _ReplicaLowering(_Lowering):
 
 
 def _is_run_once(op: Operator) -> bool:
-    """Return whether it is the same in all replicas: schedules, combined gradients and updates."""
+    """Return whether a node is equal in all replicas: schedules, combined gradients, updates."""
     return op.role != "forward" and op.type != "backward"
 
 

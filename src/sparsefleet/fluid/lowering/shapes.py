@@ -1,4 +1,4 @@
-"""Infer shapes while a program is built, by rules or by runs on empty tensors."""
+"""Infer shapes while a program is built, by rules or by running operators on empty tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["infer_outputs", "operator_def", "slot_values"]
 
 SizeOf = Callable[["Variable", int], int]
-"""Returns the number that stands in for a variable's unknown size along an axis."""
+"""A function that returns the number used in place of a variable's unknown size along an axis."""
 
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
 
 
 def operator_def(op: Operator) -> OpDef:
-    """Return an operator's definition; raise ProgramError at the user's line if there is none."""
+    """Return an operator's definition. Raises ProgramError, with the user's line, if none."""
     found = find_op(op.type)
     if found is None:
         raise ProgramError.at(
@@ -71,7 +71,7 @@ def infer_outputs(block: Block, op: Operator) -> None:
 def _by_rule(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> bool:
-    """Set the shapes of the outputs by a rule; return whether there was one."""
+    """Set the shapes of the outputs by a rule; return whether there was a rule."""
     rule = definition.shape
     found: Sequence[Shape] | None = None
     if rule is not None and not rule.only_floats:
@@ -127,9 +127,9 @@ def _probe(
 ) -> None:
     """Run the operator on tensors without data, with numbers standing in for unknown sizes.
 
-    An output size that follows the numbers is unknown. At first the numbers differ for each size,
-    then only for each axis, then not at all, and finally they are known sizes, until the operator
-    accepts them.
+    An output size that depends on these numbers is unknown. If the operator rejects the numbers,
+    others are tried: first a different number for each size, then one for each axis, then one for
+    all, and finally known sizes.
     """
     key = _probe_key(op, inputs)
     known = None if key is None else _probed.get(key)
@@ -142,7 +142,7 @@ def _probe(
     for pair in _assignments(inputs) if is_open else [(lambda *_: 1,)]:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # sizes that do not fit
+                warnings.simplefilter("ignore")  # sizes that the operator rejects
                 runs = [_meta_run(block, definition, op, size_of) for size_of in pair]
         except _FAILURES as error:
             first = first or error
@@ -167,7 +167,7 @@ _MOST_PROBED = 10_000
 
 
 def _probe_key(op: Operator, inputs: Sequence[Variable]) -> Any:
-    """Return what a probe's result depends on, or None if that cannot be compared."""
+    """Return everything that a probe's result depends on, or None if it cannot be compared."""
     if not all("block" not in name and _is_plain(value) for name, value in op.attrs.items()):
         return None
     numbers: dict[str, int] = {}  # which inputs are the same variable
@@ -188,7 +188,7 @@ def _is_plain(value: Any) -> bool:
 def _misfit(op: Operator, inputs: Sequence[Variable], error: Exception) -> ProgramError:
     given = ", ".join(f"{variable.name} {list(variable.shape)}" for variable in inputs)
     reason = str(error).partition("\n")[0]
-    return ProgramError.at(op.site, op.type, f"does not match its inputs {given}: {reason}")
+    return ProgramError.at(op.site, op.type, f"does not match the inputs {given}: {reason}")
 
 
 def _assignments(inputs: Sequence[Variable]) -> Iterator[tuple[SizeOf, ...]]:

@@ -44,7 +44,7 @@ __all__ = ["LOOKUPS", "TableLowering", "table_seed"]
 Gradient = tuple[Keys, Floats]
 
 LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_bag")
-"""Operators that read rows by id, for ids [..., 1], ids [...], and both with pooled sequences."""
+"""Operators that read rows by id: for ids [..., 1], for ids [...], and both with pooling."""
 
 
 class TableLowering:
@@ -53,7 +53,7 @@ class TableLowering:
     def __init__(self, lowering: _Lowering) -> None:
         self._lowering = lowering
         self.rows: fx.Node | None = None
-        """The `StepRows` of the run; in a body, the argument that passes it in."""
+        """The node of the run's `StepRows`; in a body, the argument that passes it in."""
         self._gradients: tuple[fx.Node, fx.Node] | None = None  # a backward node and its gradients
         self._tables: dict[str, fx.Node] = {}
         self._ids_on_cpu: dict[fx.Node, fx.Node] = {}
@@ -132,7 +132,7 @@ class TableLowering:
         return plan, {node for nodes in ahead.values() for node in nodes}
 
     def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
-        """Return lookups in operators' bodies, whose ids are only known when they run."""
+        """Return the lookups in bodies of operators. Their ids are known only when a body runs."""
         found = []
         for op in ops:
             if op.has_sub_block:
@@ -142,9 +142,7 @@ class TableLowering:
         return found
 
     def _on_cpu(self, ids: fx.Node) -> fx.Node:
-        """Return the ids on the CPU, where tables are, with one node for all lookups of these
-        ids.
-        """
+        """Return the ids on the CPU, where tables are; all lookups of these ids share one node."""
         if self._lowering.device is None:
             return ids
         if ids not in self._ids_on_cpu:
@@ -184,7 +182,7 @@ class TableLowering:
         return True
 
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
-        """Return what to push to a parameter's table once `after` has run."""
+        """Return the node of the gradients to push to a parameter's table once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
             node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)
@@ -198,7 +196,7 @@ def step_rows(
     ids: Sequence[tuple[int, tuple[torch.Tensor, int | None, bool]]],
     train: bool,
 ) -> StepRows:
-    """Return the given rows of a run, or pull the rows of these ids from the tables now."""
+    """Return the rows given for a run or, without them, pull the rows of these ids now."""
     if given is not None:
         return given
     pull = pull_from(tables)
@@ -215,7 +213,7 @@ def look_up(
     flat: bool,
     train: bool,
 ) -> torch.Tensor:
-    """Return the rows of ids; with `flat`, the ids' last axis, of size 1, becomes the row width."""
+    """Return the rows of ids. With `flat`, rows replace the last axis of ids, of size 1."""
     rows = step.look_up(lookup_of(table.name, table.dim, ids, padding, flat), train=train)
     return rows.reshape(*ids.shape[:-1], table.dim) if flat and ids.dim() != 2 else rows
 
@@ -227,12 +225,12 @@ def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
 
 
 def gradient_of(gradients: Mapping[str, Gradient], table: SparseParameter) -> Gradient | None:
-    """Return the gradient of one table, or None if the loss depended on no row."""
+    """Return the gradient of one table, or None if the loss does not depend on any of its rows."""
     return gradients.get(table.name)
 
 
 def _is_flat(op: Operator) -> bool:
-    """Return whether ids are [..., 1]."""
+    """Return whether an operator takes ids of shape [..., 1]."""
     return bool(op.attrs.get("flat", op.type == "lookup_table"))
 
 
@@ -254,7 +252,8 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
 
 
 def table_seed(startup: Program, op: Operator, seed: int) -> int:
-    """Return the seed for a table's initial values: its initializer's, or one by position.
+    """Return the seed for a table's initial values: the initializer's, or one based on its
+    position.
 
     A program that is built again has different names, but the same operators in the same positions.
     """
