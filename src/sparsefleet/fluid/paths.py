@@ -306,7 +306,7 @@ class _PathFinder(MetaPathFinder):
 
 
 class AliasLoader(InspectLoader):
-    """Loads a module by importing another one; its code is only requested by `python -m`."""
+    """Loads a module by importing another module. Only `python -m` requests its code."""
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -331,7 +331,7 @@ class AliasLoader(InspectLoader):
 
 
 class _PathLoader(AliasLoader):
-    """Loads a module for a Fluid path; missing names raise errors that say so."""
+    """Loads a module for a Fluid path. The error for a missing name says that it is unsupported."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -356,7 +356,7 @@ class _OldDatasetFinder(MetaPathFinder):
 class _OldDatasetLoader(InspectLoader):
     """Loads a module of `sparsefleet.dataset`, the former location of `paddle.dataset` readers.
 
-    It is the same module, so settings in `sparsefleet.dataset.common` apply to all readers.
+    The result is the same module, so settings in `sparsefleet.dataset.common` apply to all readers.
     """
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

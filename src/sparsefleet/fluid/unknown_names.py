@@ -72,7 +72,7 @@ _MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_n
 
 
 def unknown_names(module: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a Fluid module that names what is missing and where to look."""
+    """Return a module's `__getattr__`, whose error says what is missing and where to look."""
 
     def refuse(name: str) -> Any:
         from sparsefleet.fluid.paths import paths
@@ -93,6 +93,6 @@ def unknown_names(module: str) -> Callable[[str], Any]:
 
 
 def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` like this that also loads known names on first use."""
+    """Return a `__getattr__` that loads known names, with the same errors for other names."""
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)

@@ -254,7 +254,7 @@ def softmax(
 
 @layer
 def leaky_relu(x: Variable, alpha: float = 0.02, name: str | None = None) -> Variable:
-    """Return x, or alpha * x below 0."""
+    """Return x where x >= 0, and alpha * x elsewhere."""
     helper = LayerHelper("leaky_relu", name)
     return helper.add("leaky_relu", {"X": helper.check_input(x, "x")}, {"alpha": alpha})
 
@@ -268,7 +268,7 @@ def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Varia
 
 @layer
 def elu(x: Variable, alpha: float = 1.0, name: str | None = None) -> Variable:
-    """Return x, or alpha * (exp(x) - 1) below 0."""
+    """Return x where x >= 0, and alpha * (exp(x) - 1) elsewhere."""
     helper = LayerHelper("elu", name)
     return helper.add("elu", {"X": helper.check_input(x, "x")}, {"alpha": alpha})
 
@@ -332,7 +332,7 @@ def dropout(
     """Set random elements to zero in training.
 
     dropout_implementation: "downgrade_in_infer" scales all elements down in test mode,
-    "upscale_in_train" scales the remaining ones up in training.
+    "upscale_in_train" scales the remaining elements up in training.
     """
     helper = LayerHelper("dropout", name)
     if dropout_implementation not in ("downgrade_in_infer", "upscale_in_train"):
@@ -395,9 +395,7 @@ def log1p_op(x: Tensor) -> Tensor:
 
 @op("prelu", "X Alpha")
 def prelu_op(x: Tensor, alpha: Tensor, *, mode: str) -> Tensor:
-    """Multiply negative values by alpha, which is shared by all or is per channel or per
-    element.
-    """
+    """Multiply negative values by alpha: one number for all, for each channel or each element."""
     if mode == "channel":
         alpha = alpha.reshape(1, -1, *[1] * (x.dim() - 2))
     elif mode == "element":
@@ -424,7 +422,7 @@ def _add(type: str, x: Variable, name: str | None = None, **settings: float | No
 
 @layer
 def hard_shrink(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x, or 0 within threshold (0.5) of 0."""
+    """Return x where |x| > threshold (0.5), and 0 elsewhere."""
     return _add("hard_shrink", x, threshold=threshold)
 
 
@@ -436,7 +434,7 @@ def softshrink(x: Variable, alpha: float | None = None) -> Variable:
 
 @layer
 def thresholded_relu(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x above threshold (1), else 0."""
+    """Return x where x > threshold (1), and 0 elsewhere."""
     return _add("thresholded_relu", x, threshold=threshold)
 
 
@@ -464,7 +462,7 @@ def stanh(
 def selu(
     x: Variable, scale: float | None = None, alpha: float | None = None, name: str | None = None
 ) -> Variable:
-    """Return scale * x, or scale * alpha * (exp(x) - 1) below 0 (Klambauer et al., 2017)."""
+    """Return scale * x where x > 0, else scale * alpha * (exp(x) - 1) (Klambauer et al., 2017)."""
     return _add("selu", x, name, scale=scale, alpha=alpha)
 
 

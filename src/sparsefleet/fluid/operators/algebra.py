@@ -197,7 +197,7 @@ def pad2d(
 
 @op("pad_constant_like", "X Y", lod="none")
 def pad_constant_like(x: Tensor, y: Tensor, *, pad_value: float = 0.0) -> Tensor:
-    """Pad y at the end to the size of x."""
+    """Pad y at the end of each axis to the size of x."""
     sides = [n for a, b in reversed(list(zip(x.shape, y.shape, strict=True))) for n in (0, a - b)]
     return torch.nn.functional.pad(y, sides, value=pad_value)
 
@@ -283,7 +283,7 @@ def bmm(x: Variable, y: Variable, name: str | None = None) -> Variable:
 
 @layer
 def dot(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Return the dot product over the last axis, which is kept."""
+    """Return the dot product over the last axis, which is kept with size 1."""
     return _pair(LayerHelper("dot", name), "dot", x, y)
 
 
@@ -317,7 +317,7 @@ def allclose(
     equal_nan: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Return whether both are equal up to rounding: bool[1]."""
+    """Return whether both tensors are equal up to rounding: bool[1]."""
     helper = LayerHelper("allclose", name)
     attrs = op_settings("allclose", locals())
     return _pair(helper, "allclose", input, other, "Input Other", **attrs)

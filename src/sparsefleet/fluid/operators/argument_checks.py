@@ -1,4 +1,4 @@
-"""The argument types that layers accept, as Fluid checks them."""
+"""The argument types that layers accept, which are the same as in Fluid."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ _TYPES: dict[str, Any] = {
 Rule = tuple[str, str, tuple[str, ...]]
 """For each argument, the kind of check and the allowed values.
 
-variable: a Variable with one of these dtypes. elements: one or a list of them. type: a value of one
-of these types. dtype: one of these dtypes. With a `?`, other types and None are accepted.
+variable: a Variable with one of the dtypes. elements: one such Variable, or a list of them. type: a
+value of one of the types. dtype: one of the dtypes. With a `?`, other types and None are accepted
+too.
 """
 
 

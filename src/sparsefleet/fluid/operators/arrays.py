@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 
-# Arrays of tensors, and sequences split into steps. Letters: B sequences, N rows in all of them.
+# Arrays of tensors, and sequences split into steps. Letters: B is the number of sequences, N that
+# of all rows.
 #
 # An array is a list of (tensor, LoD). A rank table is int64[B, 2]: index and length of each
 # sequence, longest first.
@@ -69,7 +70,7 @@ def create_array_op() -> Array:
 
 @op("write_to_array", "X I Array", lod="function", infer=_same)
 def write_to_array(x: Any, index: Tensor, array: Array, *, lods: list[Any]) -> tuple[Array, Lod]:
-    """Return a copy of the array with x at the index; skipped elements have no value."""
+    """Return a copy of the array with x at the index. Elements before it may have no value."""
     place, made = _number(index), list(array)
     made += [(None, ())] * (place + 1 - len(made))
     made[place] = (x, lods[0])
@@ -96,7 +97,7 @@ def array_length_op(array: Array) -> Tensor:
 def tensor_array_to_tensor_op(
     array: Array, *, axis: int = 1, use_stack: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Concatenate (or stack) all elements; also return the size of each along the axis: int32."""
+    """Concatenate or stack all elements; also return each element's size along the axis: int32."""
     tensors = [value for value, _ in array]
     sizes = [tensor.shape[axis] if axis < tensor.dim() else 1 for tensor in tensors]
     together = torch.stack(tensors, axis) if use_stack else torch.cat(tensors, axis)
@@ -118,7 +119,7 @@ def max_sequence_len_op(table: Tensor) -> Tensor:
 
 @op("lod_tensor_to_array", "X RankTable", lod="function", infer=_open)
 def lod_tensor_to_array_op(x: Tensor, table: Tensor, *, lods: list[Any]) -> tuple[Array, Lod]:
-    """Return an array whose element t holds item t of each sequence that has one, longest first.
+    """Return an array whose element t holds item t of each sequence that has it, longest first.
 
     An item is a row or, for nested sequences, an inner sequence.
     """
@@ -174,7 +175,7 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 @op("shrink_rnn_memory", "X RankTable I", lod="function", infer=_open)
 def shrink_memory_op(x: Tensor, table: Tensor, index: Tensor, *, lods: list[Any]) -> Held:
-    """Return the first rows (or sequences) whose sequences have a step I."""
+    """Return the leading rows (or sequences) that belong to sequences with a step I."""
     count = int((table[:, 1] > _number(index)).sum())
     return _items(x, torch.arange(count), lods[0]) if lods[0] else (x[:count], ())
 
@@ -195,7 +196,7 @@ def reorder_by_rank(x: Tensor, table: Tensor, *, lods: list[Any]) -> Held:
 def split_by_mask(
     x: Tensor, mask: Tensor, *, lods: list[Any], level: int = 0
 ) -> tuple[tuple[Tensor, Tensor], list[Lod]]:
-    """Split rows or, with a LoD, a level's sequences by mask [B, 1]."""
+    """Split rows or, with a LoD, the sequences of a level by mask [B, 1]."""
     chosen = mask.reshape(-1).bool()
     sides = [_taken(x, lods[0][level:], one.nonzero().reshape(-1)) for one in (chosen, ~chosen)]
     return (sides[0][0], sides[1][0]), [sides[0][1], sides[1][1]]
@@ -203,7 +204,7 @@ def split_by_mask(
 
 @op("merge_lod_tensor", "InTrue InFalse Mask", lod="function", infer=_open)
 def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any]) -> Held:
-    """Restore the order of rows or sequences before `split_lod_tensor`."""
+    """Merge rows or sequences in the order they had before `split_lod_tensor`."""
     chosen = mask.reshape(-1).bool()
     order = torch.argsort(torch.argsort((~chosen).long(), stable=True))
     levels = tuple(
@@ -214,7 +215,7 @@ def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any])
 
 
 def _taken(x: Tensor, lod: Lod, items: Tensor) -> Held:
-    """Return these rows or, with a LoD, these sequences of its first level, and their LoD."""
+    """Return these rows or, with a LoD, these sequences of the first level, and their LoD."""
     levels = []
     for offsets in lod:
         begins, lengths = offsets[:-1][items], offsets.diff()[items]
@@ -285,7 +286,7 @@ def array_length(array: Variable) -> Variable:
 def tensor_array_to_tensor(
     input: Variable, axis: int = 1, name: str | None = None, use_stack: bool = False
 ) -> tuple[Variable, Variable]:
-    """Concatenate or stack all elements; also return the size of each along the axis: int32."""
+    """Concatenate or stack all elements; also return each element's size along the axis: int32."""
     helper = LayerHelper("tensor_array_to_tensor", name)
     out = helper.new_variable(_check_array(helper, input).dtype)
     index = helper.new_variable("int32", stop_gradient=True)
@@ -323,9 +324,7 @@ def max_sequence_len(rank_table: Variable) -> Variable:
 
 @layer
 def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
-    """Return an array whose element t holds step t of all sequences that have one, longest
-    first.
-    """
+    """Return an array whose element t holds step t of each sequence that has it, longest first."""
     helper = LayerHelper("lod_tensor_to_array")
     out = _new_array(helper, helper.check_input(x, "x").dtype, max(x.lod_level - 1, 0))
     helper.append_op("lod_tensor_to_array", {"X": x, "RankTable": table}, {"Out": out})
@@ -343,7 +342,7 @@ def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
 
 @layer
 def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
-    """Return the rows of x whose sequences have a step i."""
+    """Return the rows of x that belong to sequences with a step i."""
     helper = LayerHelper("shrink_memory")
     inputs = {"X": helper.check_input(x, "x"), "RankTable": table, "I": i}
     out = helper.add("shrink_rnn_memory", inputs)

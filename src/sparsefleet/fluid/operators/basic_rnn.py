@@ -24,7 +24,7 @@ from sparsefleet.fluid.operators.shaping import concat, reshape, reverse, squeez
 __all__ = ["basic_gru", "basic_lstm"]
 
 States = list[list[Variable]]
-"""The state of each layer and, for an LSTM, its cell."""
+"""The states of all layers and, for an LSTM, their cells."""
 
 
 class _Stack(RNNCell):

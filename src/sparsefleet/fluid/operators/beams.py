@@ -45,7 +45,8 @@ def beam_search_op(
 ) -> tuple[tuple[Tensor, ...], Lod]:
     """Select the beam_size best continuations of the prefixes of each source.
 
-    before, before_scores: [N, 1]; ids, scores: candidates [N, C], numbered 0, 1, ... without ids.
+    before, before_scores: [N, 1]; ids, scores: candidates [N, C]; without ids, candidates have the
+    ids 0, 1, ...
     A finished prefix is only continued by the end token; a source whose prefixes have all finished
     is dropped.
     """
@@ -54,7 +55,7 @@ def beam_search_op(
     total = scores if is_accumulated else before_scores.reshape(-1, 1) + scores.log()
     count = scores.shape[1]
     words = torch.arange(count).expand_as(scores) if ids is None else ids
-    # The first column of a finished prefix stands for the end; the others cannot be chosen.
+    # The first column of a finished prefix stands for the end; other columns cannot be chosen.
     words = torch.where(ended[:, None], end_id, words)
     alone = torch.full_like(total, -torch.inf)
     alone[:, 0] = before_scores.reshape(-1)
@@ -72,7 +73,7 @@ def beam_search_op(
 
 @op("beam_parents", "X", lod="function", infer=lambda *_: [(-1,)])
 def beam_parents(ids: Tensor, *, lods: list[Any]) -> Held:
-    """Return the previous step's row that each word from `beam_search` continues: int32[M]."""
+    """Return the row of the previous step that each word from `beam_search` continues: int32[M]."""
     del ids
     return segments(level_of(lods[0], "X")).int(), ()
 
@@ -108,7 +109,7 @@ def _chosen(
 def beam_search_decode_op(
     ids: list[Held], scores: list[Held], *, lods: list[Any], beam_size: int, end_id: int
 ) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Assemble whole sentences, each source's best first, from the arrays of all steps.
+    """Assemble whole sentences from the arrays of all steps; each source's best sentence is first.
 
     The LoD of both outputs is source -> sentences, sentence -> words.
     """

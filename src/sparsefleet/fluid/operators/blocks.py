@@ -74,7 +74,7 @@ def run_while(frame: Frame, body: RunBody, *, condition: str, results: list[str]
 def conditional_block(
     frame: Frame, body: RunBody, *, condition: str, results: list[str]
 ) -> list[Held]:
-    """Run the body once if the condition holds; otherwise its results keep their values."""
+    """Run the body once if the condition holds; otherwise the results keep their old values."""
     if _truth(frame, condition):
         frame |= body(frame)
     return [frame.get(name, (None, ())) for name in results]
@@ -126,7 +126,7 @@ def recurrent(
 
 @op("select_input", "X* Mask", lod="function", infer=lambda shapes, _: shapes[:1])
 def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
-    """Return the value selected by the index in mask."""
+    """Return the value with the index given by mask."""
     place = int(mask)
     return values[place], lods[0][place]
 
@@ -139,7 +139,7 @@ def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
     infer=lambda x, _, *, count, **__: [x] * count,
 )
 def select_output(x: Any, mask: Tensor, *, lods: list[Any], count: int) -> tuple[Any, Any]:
-    """Return the value at the index in mask, and no value elsewhere."""
+    """Return a list with the value at the index given by mask, and None at other indices."""
     place = int(mask)
     if not 0 <= place < count:
         raise ValueError(f"mask must be in 0..{count - 1}, got {place}")
@@ -154,10 +154,10 @@ def outer_names(block: Block) -> tuple[list[str], list[str]]:
 
 
 def moved_out(body: Block, variable: Variable) -> Variable:
-    """Return the variable; if the body computed it from outer variables, move the operators
+    """Return the variable. If the body computed it from outer variables, move its operators
     outside.
 
-    This lets a memory start with `states[i]` even if that is written inside the step.
+    This lets a memory start with `states[i]` even if that expression is written inside the step.
     """
     around = body.parent
     assert around is not None
@@ -186,7 +186,7 @@ def append_with_body(
     attrs: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> None:
-    """Add the operator after its finished body; by default, its outputs are the body's.
+    """Add the operator after its finished body. By default, its outputs are those of the body.
 
     Variables that the body writes are also inputs, since they keep their values if it does not run.
     """

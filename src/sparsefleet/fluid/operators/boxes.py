@@ -1,6 +1,6 @@
 """Boxes in images: clipping, overlaps, matching and encoding.
 
-A box is [left, top, right, bottom]. Letters: N boxes, P priors.
+A box is [left, top, right, bottom]. Letters: N is the number of boxes, P that of priors.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def parts_of(lod: Any, rows: int) -> list[tuple[int, int]]:
 
 
 def overlaps(x: Tensor, y: Tensor, extra: float = 0.0) -> Tensor:
-    """Return the intersection over union of x [N, 4] and y [M, 4], all pairs; extra: 1 for
-    pixels.
+    """Return the intersection over union of all pairs of x [N, 4] and y [M, 4].
+
+    extra: 1 if boxes are in pixels, otherwise 0.
     """
     low = torch.maximum(x[:, None, :2], y[None, :, :2])
     high = torch.minimum(x[:, None, 2:4], y[None, :, 2:4])
@@ -150,7 +151,7 @@ def clip_to_image(boxes: Tensor, info: Tensor) -> Tensor:
 def bipartite_match_op(
     distances: Tensor, *, lods: Lods, match_type: str = "bipartite", dist_threshold: float = 0.5
 ) -> tuple[list[Tensor], Any]:
-    """Match each column to a row, or -1 for none; return the rows and their distances."""
+    """Match each column to a row; return the rows (-1 for no match) and their distances."""
     found_rows, found_distances = [], []
     for begin, end in parts_of(lods[0], len(distances)):
         near = distances[begin:end].detach()
@@ -222,7 +223,7 @@ def box_decoder_and_assign_op(
     *,
     box_clip: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return each class's boxes [N, 4 C], and the best class's except for the first: [N, 4]."""
+    """Return the boxes of all classes [N, 4 C], and of the best class but the first: [N, 4]."""
     deltas = target.reshape(len(target), -1, 4)
     scaled = deltas if variances is None else deltas * variances.reshape(1, 1, 4)
     scaled = torch.cat([scaled[..., :2], scaled[..., 2:].clamp(max=box_clip)], -1)
@@ -349,7 +350,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return each class's boxes, and those of the most likely class."""
+    """Return the boxes of all classes, and those of the most likely class."""
     helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,

@@ -122,7 +122,7 @@ def cond(
     false_fn: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run true_fn if pred holds, otherwise false_fn; return its results.
+    """Run true_fn if pred holds, otherwise false_fn; return the results of that function.
 
     Both must return the same structure: a variable, or lists, tuples and dicts of variables, or
     None.
@@ -151,7 +151,7 @@ def cond(
 def _branch(
     helper: LayerHelper, condition: Variable, function: Function | None
 ) -> tuple[Any, list[Variable]]:
-    """Return the function's results, and outer variables that receive them."""
+    """Return the function's results, and the outer variables that receive the results."""
     if function is None:
         return None, []
     around = helper.main_program.current_block()
@@ -191,7 +191,7 @@ def case(
 ) -> Any:
     """Run the function in the first pair whose condition holds, or else the default.
 
-    default: if None, the last function.
+    default: if None, the last function is the default.
     """
     pairs = list(pred_fn_pairs) if isinstance(pred_fn_pairs, (list, tuple)) else []
     if not pairs or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
@@ -218,10 +218,10 @@ def switch_case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function numbered `branch_index`, or else the default.
+    """Run the function with the number `branch_index`, or the default if there is none.
 
     branch_fns: number -> function, pairs of them, or functions 0, 1, ...
-    default: if None, the function with the largest number.
+    default: if None, the function with the largest number is the default.
     """
     check_variable_and_dtype(
         branch_index, "branch_index", ("uint8", "int32", "int64"), "layers.switch_case"
@@ -278,7 +278,7 @@ def merge_lod_tensor(
 def select_output(
     input: Variable, outputs: Sequence[Variable], mask: Variable
 ) -> Sequence[Variable]:
-    """Assign the input to the output numbered by mask int32[1]; the others get no value."""
+    """Assign the input to the output numbered by mask int32[1]; other outputs get no value."""
     helper = LayerHelper("select_output")
     if not isinstance(outputs, (list, tuple)):
         raise TypeError(f"layers.select_output: outputs must be a list, got {outputs!r}")
@@ -294,7 +294,7 @@ def select_output(
 
 
 def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
-    """Return the input numbered by mask int32[1]; only that one needs a value."""
+    """Return the input numbered by mask int32[1]; only that input needs a value."""
     helper = LayerHelper("select_input")
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"layers.select_input: inputs must be a list, got {inputs!r}")
@@ -310,8 +310,8 @@ def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
 class ConditionalBlock:
     """Runs the layers within `block()` if the condition holds.
 
-    inputs: the condition bool[1] with is_scalar_condition, or else variables that must not be
-    empty.
+    inputs: with is_scalar_condition, the condition bool[1]; otherwise, variables that must not be
+        empty.
     """
 
     def __init__(
@@ -337,7 +337,8 @@ class ConditionalBlock:
 
 
 class IfElse:
-    """Runs one block on the rows where `cond` bool[B, 1] holds, and a second one on the rest.
+    """Runs one block on the rows where `cond` bool[B, 1] holds, and another block on the other
+    rows.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid

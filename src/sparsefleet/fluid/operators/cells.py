@@ -34,7 +34,7 @@ class _Weights:
         self._made: list[Parameter] = []
 
     def __call__(self, shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Parameter]:
-        """Create parameters with these shapes, each with a suffix added to its name, if any."""
+        """Create parameters with these shapes; if a name is given, each adds a suffix to it."""
         if not self._made:
             for suffix, shape in shapes:
                 is_bias = len(shape) == 1
@@ -125,7 +125,7 @@ class BasicLSTMUnit:
 
 
 class RNNCell:
-    """Base class for recurrent cells; derive from it to write your own.
+    """Base class for recurrent cells; derive from it to write your own cell.
 
     `call(inputs, states)` returns outputs and new states; `state_shape` has the shape of each state
     without the batch axis, in the same structure as the states.
@@ -156,7 +156,7 @@ class RNNCell:
     ) -> Any:
         """Return initial states filled with `init_value`, for the batch size of batch_ref.
 
-        shape: defaults to `state_shape`. dtype: one for all states; None means `state_dtype`.
+        shape: defaults to `state_shape`. dtype: the same for all states; None means `state_dtype`.
         """
         like = flatten(batch_ref)[0]
         shapes = self.state_shape if shape is None else shape

@@ -90,10 +90,9 @@ def tdm_sampler(
     dtype: str = "int32",
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """For each tree layer, return the node on the path to a leaf and some negatives from that
-    layer.
+    """For each tree layer, return the node on the path to a leaf and negatives from that layer.
 
-    A path that ended further up has node 0 and mask 0 from there on.
+    In layers below the end of a path, the node is 0 and the mask is 0.
     """
     ways = travel[x.reshape(-1).long()].long()
     nodes = layer.reshape(-1).long()
@@ -113,7 +112,7 @@ def tdm_sampler(
 def _others(
     members: Tensor, right: Tensor, count: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw `count` distinct members for each row, excluding the positive one: int64[N, count]."""
+    """Draw `count` distinct members for each row, except the positive member: int64[N, count]."""
     order = torch.rand(len(right), len(members), generator=generator)
     order = order.masked_fill(members == right, 2.0)
     return members[order.argsort(1)[:, :count]]
@@ -179,7 +178,8 @@ def l1_norm(x: Tensor) -> Tensor:
 
 @layer
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
-    """Take logarithms of shows and clicks, the first two columns of [N, D], or remove them.
+    """Take logarithms of shows and clicks, the first two columns of [N, D], or remove these
+    columns.
 
     cvm: shows and clicks [N, 2], used as the gradient of these columns.
     """
@@ -201,8 +201,8 @@ def filter_by_instag(
 ) -> tuple[Variable, Variable]:
     """Keep the sequences in ins that have one of the tags, each with weight 1.
 
-    ins_tag: a sequence of tags for each. If none match, returns one row of out_val_if_empty with
-    weight 0.
+    ins_tag: a sequence of tags for each sequence in ins. If no tag matches, returns one row of
+    out_val_if_empty with weight 0.
     """
     helper = LayerHelper("filter_by_instag")
     inputs = {

@@ -1,7 +1,7 @@
 """Layers that communicate between the ranks of a collective job, named as in Fluid.
 
-All ranks must run them in the same order. With one rank, each returns its input. Training needs
-none of these, since `fluid.incubate.fleet.collective` exchanges gradients itself.
+All ranks must run these layers in the same order. With one rank, each layer returns its input.
+Training needs none of these, since `fluid.incubate.fleet.collective` exchanges gradients itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
 # Operators that the ranks of a collective job run together; see `fluid.collective`.
 #
-# Letters: R ranks.
+# Letters: R is the number of ranks.
 
 
 Tensor = torch.Tensor
@@ -38,7 +38,7 @@ _REDUCTIONS_op = ("sum", "prod", "max", "min")  # by Fluid's number
 
 
 def _no_shapes(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
-    del shapes, settings  # the outputs are the inputs, modified in place
+    del shapes, settings  # the outputs are the inputs, changed in place
     return []
 
 
@@ -120,7 +120,7 @@ def mean_over_ranks(
 
 @op("average_over_ranks", "Param* Loss?", "ParamOut*", lod="none", in_place=True)
 def average_over_ranks(values: list[Tensor], loss: Tensor | None, *, parameters: list[str]) -> None:
-    """Average parameters after a local SGD step; do nothing between two synchronizations."""
+    """Average parameters after a local SGD step if averaging is due; otherwise do nothing."""
     collective_role("average_over_ranks").average(parameters, values, loss)
 
 
@@ -138,7 +138,7 @@ def sync_batch_norm(
     use_global_stats: bool = False,
     data_layout: str = "NCHW",
 ) -> list[Tensor]:
-    """Apply `batch_norm` over the batches of all ranks that have one."""
+    """Apply `batch_norm` over the batches of all ranks that have a batch."""
     if is_test or use_global_stats or x.is_meta:
         plain: list[Tensor] = batch_norm_op(
             x,
@@ -232,7 +232,7 @@ def _c_sync_calc_stream(x: Variable) -> Variable:
 
 
 def _c_sync_comm_stream(x: Variable, ring_id: int) -> Variable:
-    """Return x: a run waits for its operands anyway."""
+    """Return x, since a run waits for its operands anyway."""
     attrs = {"ring_id": ring_id}
     return _added(LayerHelper("c_sync_comm_stream"), "c_sync_comm_stream", x, x, attrs)
 

@@ -76,7 +76,7 @@ def fused_embedding_seq_pool(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Sum the rows of each sequence of ids, like `embedding` and then `sequence_pool`."""
+    """Sum the rows of each sequence of ids; the same as `embedding` followed by `sequence_pool`."""
     helper = LayerHelper("fused_embedding_seq_pool")
     if combiner != "sum":
         raise helper.refuse(f"combiner must be 'sum', got {combiner!r}")
@@ -210,7 +210,7 @@ def tdm_child(
     """Return the children of nodes, and whether each is a leaf: [..., child_nums], padded with 0.
 
     param_attr: for the tree [node_nums, 3 + child_nums], with each node's item, layer, parent and
-    children; 0 for inner nodes' items and missing children.
+    children. Items of inner nodes and missing children are 0.
     """
     helper = LayerHelper("tdm_child")
     kind = _whole(helper, dtype)

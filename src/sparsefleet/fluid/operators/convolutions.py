@@ -103,8 +103,8 @@ def _transposed(type: str, rank: int) -> None:
         output_size: Numbers = (),
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Compute the full result and crop its borders; output_size sets how much to keep at the
-        end.
+        """Compute the full result and crop its borders; output_size says how much of the end to
+        keep.
         """
         x = channels_first(x, data_format)
         spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]

@@ -64,7 +64,7 @@ def _without(shape: Shape, *others: Any, axis: int) -> list[Shape]:
 
 @op("step_of", "X I", lod="none", infer=_without)
 def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
-    """Return element I along an axis, or zeros beyond the last one."""
+    """Return element I along an axis, or zeros beyond the last element."""
     place = int(index)
     if place < x.shape[axis]:
         return x.select(axis, place)
@@ -104,7 +104,7 @@ def _begin_shapes(x: Shape, *, beam_size: int, **settings: Any) -> list[Shape]:
 def begin_beams(x: Tensor, *, beam_size: int, start_token: int) -> tuple[Tensor, ...]:
     """Return the initial beams for the examples in x: [B, K] each.
 
-    Only the first beam can be chosen, because all are the same.
+    Only the first beam can be chosen, because all beams are the same at the start.
     """
     shape = (len(x), beam_size)
     chances = torch.full(shape, _NEVER)
@@ -128,7 +128,7 @@ def _step_shapes(logits: Shape, before: Shape, *others: Any, **settings: Any) ->
 def beam_step(
     logits: Tensor, before: Tensor, finished: Tensor, lengths: Tensor, *, end_token: int
 ) -> tuple[Tensor, ...]:
-    """Select the K best continuations: logits [B, K, V], others [B, K].
+    """Select the K best continuations. logits: [B, K, V]; other arguments: [B, K].
 
     A finished beam is continued by the end token at no cost.
     """
@@ -145,7 +145,7 @@ def beam_step(
 
 @op("where_finished", "Finished X Y", lod="none", infer=lambda finished, x, *_: [x])  # noqa: ARG005
 def where_finished(finished: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return x where finished, else y; `finished` has their leading axes."""
+    """Return x where `finished` holds and y elsewhere; `finished` has the leading axes of both."""
     mask = finished.reshape(*finished.shape, *[1] * (x.dim() - finished.dim()))
     return torch.where(mask, x, y)
 
@@ -154,11 +154,11 @@ class Decoder:
     """Base class for decoders that `dynamic_decode` runs."""
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
-        """Return the inputs and states of the first step, and which are already finished: bool."""
+        """Return the inputs and states of the first step, and which examples are finished: bool."""
         raise NotImplementedError(f"{type(self).__name__} has no initialize(inits)")
 
     def step(self, time: Variable, inputs: Any, states: Any, **kwargs: Any) -> Any:
-        """Return the outputs, next states, next inputs, and which are finished."""
+        """Return the outputs, next states, next inputs, and which examples are finished."""
         raise NotImplementedError(f"{type(self).__name__} has no step(time, inputs, states)")
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Variable) -> Any:
@@ -180,7 +180,8 @@ class _BeamState(NamedTuple):
 
 
 class BeamSearchDecoder(Decoder):
-    """Keeps the beam_size best prefixes of each example. Letters: B batch, K beams, V words.
+    """Keeps the beam_size best prefixes of each example. Letters: B is the batch size, K the number
+    of beams, V the number of words.
 
     cell: an RNNCell; embedding_fn: maps word ids to cell inputs; output_fn: maps cell outputs to
     logits [..., V].
@@ -307,7 +308,7 @@ def dynamic_decode(
     return_length: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Run a decoder until everything is finished or step max_step_num has passed.
+    """Run a decoder until all examples are finished or step max_step_num has passed.
 
     Returns outputs [B, T, ...] ([T, B, ...] with output_time_major), the last states and, with
     return_length, the lengths. impute_finished: keep finished examples' states unchanged.
@@ -383,7 +384,7 @@ class DecodeHelper:
     def next_inputs(
         self, time: Variable, outputs: Any, states: Any, sample_ids: Variable
     ) -> tuple[Variable, Any, Any]:
-        """Return which are finished, the next inputs and the next states."""
+        """Return which examples are finished, the next inputs and the next states."""
         raise NotImplementedError(f"{type(self).__name__} has no next_inputs")
 
 

@@ -1,6 +1,6 @@
 """Sampling of feature maps at computed positions: deformable and perspective layers.
 
-Letters: N images, C channels, H and W sizes of a map, R boxes.
+Letters: N is the number of images, C of channels, R of boxes; H and W are the size of a map.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Lods = list[Any]
 
 
 def _interpolated(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Interpolate maps x [..., H, W] at positions [..., P]; corners outside count as 0."""
+    """Interpolate maps x [..., H, W] at positions [..., P]; points outside are treated as 0."""
     height, width = x.shape[-2:]
     flat = x.reshape(*x.shape[:-2], height * width)
     top, left = rows.floor(), columns.floor()
@@ -202,7 +202,7 @@ def deformable_psroi_pooling_op(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[list[Tensor], Any]:
-    """Average points in each part of a box; `trans` moves the parts by a fraction of the box."""
+    """Average the values at points in each part of a box; `trans` moves parts, relative to it."""
     classes = 1 if no_trans else trans.shape[1] // 2
     each = max(output_dim // classes, 1)
     height, width = x.shape[2:]
@@ -361,7 +361,7 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Convolve at positions moved by `offset`; with `modulated`, `mask` weights them."""
+    """Convolve at positions moved by `offset`; with `modulated`, `mask` weights the values."""
     del im2col_step
     helper = LayerHelper("deformable_conv", name, bias_attr=bias_attr)
     channels = helper.check_input(input).shape[1]
@@ -399,7 +399,7 @@ def prroi_pool(
     batch_roi_nums: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes by the exact mean of the interpolated map; also differentiable in the boxes."""
+    """Pool boxes by the exact mean of the interpolated map. Boxes get gradients too."""
     helper = LayerHelper("prroi_pool", name)
     for what, value, kind in (
         ("spatial_scale", spatial_scale, float),
@@ -431,8 +431,9 @@ def deformable_roi_pooling(
     position_sensitive: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes whose parts `trans` moves; with position_sensitive, each part has its own
-    channels.
+    """Pool boxes whose parts are moved by `trans`.
+
+    With position_sensitive, each part has its own channels.
     """
     helper = LayerHelper("deformable_psroi_pooling", name)
     parts = pooled_height * pooled_width if position_sensitive else 1

@@ -1,6 +1,7 @@
 """Losses for the one-stage detectors SSD and YOLOv3, and the head that predicts SSD's boxes.
 
-Letters: N images, P priors, B true boxes per image, C classes, K anchors in use.
+Letters: N is the number of images, P of priors, B of ground-truth boxes per image, C of classes,
+K of anchors in use.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def yolov3_loss_op(
     use_label_smooth: bool = True,
     scale_x_y: float = 1.0,
 ) -> list[Tensor]:
-    """Return the loss [N], which cells hold objects, and each true box's anchor.
+    """Return the loss [N], a mask of the cells that hold objects, and each ground-truth box's
+    anchor.
 
     x: [N, K (5 + C), H, W]; boxes: center and size [N, B, 4], as fractions of the image; a box of
     size 0 is padding.
@@ -117,7 +119,7 @@ def yolov3_loss_op(
 def _ignored(
     values: Tensor, boxes: Tensor, valid: Tensor, sizes: Tensor, settings: dict[str, float]
 ) -> Tensor:
-    """Return -1 for cells whose predicted box overlaps a true one, else 0: [N, K, H, W]."""
+    """Return -1 for cells whose predicted box overlaps a ground-truth box, else 0: [N, K, H, W]."""
     height, width = values.shape[3:]
     bias = -0.5 * (settings["scale"] - 1.0)
     columns = torch.arange(width, dtype=values.dtype)
@@ -247,7 +249,8 @@ def ssd_loss(
 ) -> Variable:
     """Return each image's SSD loss [N, 1], for boxes [N, P, 4] and classes [N, P, C].
 
-    Priors are matched with true boxes; the unmatched ones with the largest losses are background.
+    Priors are matched with ground-truth boxes; the unmatched priors with the largest losses are
+    background.
     """
     helper = LayerHelper("ssd_loss")
     if mining_type != "max_negative":
@@ -275,7 +278,7 @@ def ssd_loss(
 
 
 def _rows(x: Variable) -> Variable:
-    """Return the variable as a matrix with a row per prior, without gradient."""
+    """Return the variable as a matrix with one row per prior, without gradient."""
     made = flatten(x, axis=2)
     made.stop_gradient = True
     return made

@@ -1,4 +1,4 @@
-"""Final results of detectors: suppression across levels and neighbors, masks, and their score."""
+"""Final results of detectors: suppression across levels and neighbors, masks, and precision."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _polygon_overlap(one: Tensor, other: Tensor) -> float:
 
 
 def _area(points: list[list[float]]) -> float:
-    """Return the area of a polygon; negative if its corners are in the opposite order."""
+    """Return the signed area of a polygon, which depends on the order of its corners."""
     pairs = zip(points, [*points[1:], *points[:1]], strict=True)
     return sum(x * v - u * y for (x, y), (u, v) in pairs) / 2
 
@@ -201,10 +201,10 @@ def detection_map_op(
     evaluate_difficult: bool = True,
     ap_type: str = "integral",
 ) -> tuple[list[Tensor], Any]:
-    """Return the mean average precision and its state, to be passed in again.
+    """Return the mean average precision, and its state for the next call.
 
     found: rows (label, score, box). truth: (label, box) or (label, is difficult, box). Counts of
-    true boxes [C, 1]; detections that are true or false: rows (label, score, 0 or 1).
+        ground-truth boxes [C, 1]; detections that are true or false: rows (label, score, 0 or 1).
     """
     use_state = has_state is not None and bool(int(has_state)) and counts is not None
     totals = torch.zeros(class_num, dtype=torch.int64)
@@ -286,9 +286,9 @@ def generate_mask_labels_op(
 ) -> tuple[list[Tensor], Any]:
     """Return the boxes of objects, their positions among all boxes, and their masks by class.
 
-    points: corners of polygons [P, 2]; its LoD has objects of an image, polygons of an object and
-    corners of a polygon. A mask is -1 for other classes; an image without objects gets one box
-    whose mask is -1 throughout.
+    points: corners of polygons [P, 2]; the levels of its LoD are the objects of an image, the
+    polygons of an object and the corners of a polygon. A mask is -1 for other classes; an image
+    without objects gets one box whose mask is -1 throughout.
     """
     made: list[list[Tensor]] = []
     polygons, corners = lods[3][1].tolist(), lods[3][2].tolist()
@@ -322,7 +322,7 @@ def generate_mask_labels_op(
 
 
 def _drawn(polygons: list[Tensor], box: Tensor, size: int) -> Any:
-    """Return a mask int32[size, size] of polygons within a box, as COCO's tools draw them."""
+    """Like COCO's tools, draw a mask int32[size, size] of polygons within a box."""
     whole = np.zeros((size, size), np.int32)
     low, sides = box[:2], (box[2:] - box[:2]).clamp(min=1.0)
     for polygon in polygons:
@@ -436,7 +436,7 @@ def detection_map(
     out_states: Sequence[Variable] | None = None,
     ap_version: str = "integral",
 ) -> Variable:
-    """Return the mean average precision of detections; states carry it across batches."""
+    """Return the mean average precision of detections; states accumulate it across batches."""
     helper = LayerHelper("detection_map")
     if ap_version not in ("integral", "11point"):
         raise ValueError(f"ap_version must be 'integral' or '11point', got {ap_version!r}")

@@ -1,6 +1,7 @@
-"""Training targets for detectors: which anchors and regions represent which true box.
+"""Training targets for detectors: which anchors and regions represent which ground-truth box.
 
-A box is [left, top, right, bottom] in pixels. Letters: A anchors, G true boxes, R regions.
+A box is [left, top, right, bottom] in pixels. Letters: A is the number of anchors,
+G of ground-truth boxes, R of regions.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ _NEAR = 1e-5  # overlaps that differ by less are equal, as in Fluid
 
 
 def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
-    """Return `count` of the positions, either the first ones or random ones by reservoir
-    sampling.
-    """
+    """Return `count` of the positions: the first, or random positions by reservoir sampling."""
     if len(places) <= count:
         return places
     kept = places.clone()
@@ -51,11 +50,12 @@ def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
 def _split_anchors(
     shared: Tensor, positive: float, negative: float, count: int, fraction: float, use_random: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the positions of foreground, background and regressed anchors, and the last ones'
-    weights.
+    """Return the positions of foreground, background and regressed anchors, and the weights of the
+    regressed anchors.
 
-    shared: overlaps [A, G]. count: anchors to sample, all if not positive. An anchor can be sampled
-    as both; it then counts as background, and a regressed anchor of weight 0 replaces it.
+    shared: overlaps [A, G]. count: number of anchors to sample; all if not positive. An anchor
+    sampled as both foreground and background counts as background, and a regressed anchor of weight
+    0 replaces it.
     """
     best = shared.amax(1)
     is_nearest = ((shared - shared.amax(0)).abs() < _NEAR).any(1)
@@ -243,7 +243,7 @@ def generate_proposal_labels_op(
             continue
         scale = im_info[number, 2]
         regions, true = rois[slice(*own[0])] / scale, boxes[slice(*own[3])]
-        if is_cascade_rcnn:  # the first regions are the true boxes, which are not scaled yet
+        if is_cascade_rcnn:  # the first regions are ground-truth boxes, not scaled yet
             regions = torch.cat([rois[slice(*own[0])][: len(true)], regions[len(true) :]])
         else:
             regions = torch.cat([true, regions])
@@ -288,7 +288,7 @@ def _assigned(
     predictions: tuple[Variable, Variable],
     width: int,
 ) -> tuple[Variable, ...]:
-    """Add a target operator; return the predictions it picks, then its targets."""
+    """Add a target operator; return the predictions that it selects, then the targets."""
     slots, dtype = _ANCHOR_SLOTS, inputs["Anchor"].dtype
     kinds = ["int32", "int32", "int32", dtype, dtype]
     if type == "retinanet_target_assign":
@@ -377,7 +377,7 @@ def generate_proposal_labels(
     is_cls_agnostic: bool = False,
     is_cascade_rcnn: bool = False,
 ) -> tuple[Variable, ...]:
-    """Sample regions; return them with their labels, box targets, inside and outside weights."""
+    """Sample regions; return the regions, labels, box targets, and inside and outside weights."""
     helper = LayerHelper("generate_proposal_labels")
     if class_nums is None:
         raise ValueError("class_nums is None; pass the number of classes, including the background")

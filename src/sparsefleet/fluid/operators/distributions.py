@@ -44,9 +44,7 @@ def _are_floats(*values: Any) -> bool:
 
 
 def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
-    """Return both as variables with the same shape, and whether the batch size comes from fed
-    values.
-    """
+    """Return both as variables of the same shape, and whether feeds set the batch size."""
     for value in (first, second):
         if not isinstance(value, (float, list, np.ndarray, Variable)):
             raise TypeError(

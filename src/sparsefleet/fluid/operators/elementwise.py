@@ -51,7 +51,7 @@ Tensor = torch.Tensor
 def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
     """Insert axes of size 1 into `y` so that its axes align with `x`'s from `axis` on.
 
-    axis: -1 aligns the last axes, as NumPy does.
+    axis: -1 aligns the last axes, as in NumPy.
 
     >>> fit_second(torch.zeros(2, 3, 4), torch.zeros(3), axis=1).shape
     torch.Size([1, 3, 1])
@@ -68,8 +68,8 @@ def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
 
 
 def broadcast(x: Shape, y: Shape, axis: int = -1) -> Shape:
-    """Return the shape of an element-wise result; the shorter shape starts at the longer one's
-    `axis`.
+    """Return the shape of an element-wise result. The shorter shape aligns with the longer shape
+    from `axis` on.
 
     >>> broadcast((-1, 3, 4), (3,), 1), broadcast((-1, 10), (5, 1))
     ((-1, 3, 4), (5, 10))
@@ -111,7 +111,7 @@ def _binary_op(type: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
 _binary_op("elementwise_add", torch.add)
 _binary_op("elementwise_sub", torch.sub)
 _binary_op("elementwise_mul", torch.mul)
-# Where elements are equal, the gradient goes to the second.
+# Where elements are equal, the gradient goes to the second input.
 _binary_op("elementwise_max", lambda x, y: torch.where(x > y, x, y))
 _binary_op("elementwise_min", lambda x, y: torch.where(x < y, x, y))
 _binary_op("elementwise_pow", torch.pow)
@@ -188,7 +188,7 @@ def _binary(
 def elementwise_add(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """Return x + y; y's axes align with x's from `axis` on, or at the end if it is -1."""
+    """Return x + y; y's axes align with x's from `axis` on, or at the end if `axis` is -1."""
     return _binary("elementwise_add", x, y, axis, act, name)
 
 

@@ -62,7 +62,7 @@ def lookup_bag(
     pooltype: str,
     pad_value: float,
 ) -> tuple[Tensor, Lod]:
-    """Look up ids and sum each sequence; with `flat`, ids are as for lookup_table."""
+    """Look up ids and sum each sequence. With `flat`, ids have the shape for lookup_table."""
     found = (lookup_table if flat else lookup_table_v2)(weight, ids, padding_idx=padding_idx)
     return pool_bags(found, lods[1], pooltype, pad_value)
 
@@ -81,7 +81,7 @@ def embedding(
 
     size: [ids, D].
     is_sparse: keep the rows in a table and update only those of ids in the batch.
-    padding_idx: the id that reads as zeros and is not trained; -1 is the last id.
+    padding_idx: the id whose row is zeros and is not trained; -1 means the last id.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():

@@ -88,7 +88,7 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """Return the shape with one size taken from `like`; for sequences, the batch is their count."""
+    """Return the shape with one size taken from `like`; with sequences, that is their number."""
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
@@ -108,9 +108,7 @@ def assign_value(
 
 
 def _is_seeded(made: Tensor, seed: int) -> bool:
-    """Return whether to draw as 1.8.5 does on a CPU; a program on a GPU starts with the same
-    numbers.
-    """
+    """Return whether to draw the same numbers as 1.8.5 on a CPU. Also used on a GPU."""
     return bool(seed) and not made.is_meta and made.dtype in (torch.float32, torch.float64)
 
 

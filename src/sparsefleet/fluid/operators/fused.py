@@ -25,7 +25,7 @@ Act = Callable[[Tensor], Tensor]
 
 
 COMPILE_AFTER_S = 20.0
-"""Total time of uncompiled calls after which a function is compiled, which takes about as long."""
+"""Total time of uncompiled calls before a function is compiled. Compiling takes about as long."""
 
 
 def _of_sign(below: float) -> Act:
@@ -172,8 +172,9 @@ def _norm_kernels(
 
 
 def _one_kernel(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that compiles itself once its calls have taken `COMPILE_AFTER_S`; if the
-    compiler fails, it stays uncompiled.
+    """Return a function that compiles itself once its calls have taken `COMPILE_AFTER_S`.
+
+    If the compiler fails, the function stays uncompiled.
     """
     return _Kernel(plain) if can_compile() else plain
 
@@ -200,9 +201,7 @@ class _Kernel:
 
 
 def _compiler_error() -> type[Exception]:
-    """Return the compiler's error class, imported only after an error because the module is
-    large.
-    """
+    """Return the compiler's error class. Imported only after an error, as the module is large."""
     from torch._dynamo.exc import TorchDynamoException
 
     return TorchDynamoException

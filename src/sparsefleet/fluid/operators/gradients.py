@@ -37,9 +37,9 @@ def backward(
 ) -> list[Tensor]:
     """Compute gradients of the loss with respect to `sources`.
 
-    again: whether another backward pass follows. into_rows: also leave gradients at table rows.
+    again: whether another backward pass follows. into_rows: whether table rows also get gradients.
     has_gradients: whether the result is part of another loss.
-    scale: the gradient of the loss itself, unless one is given.
+    scale: the gradient of the loss itself, unless a gradient is given.
     """
     first = torch.full_like(loss, scale) if target_gradient is None else target_gradient
     if not loss.requires_grad:
@@ -94,9 +94,7 @@ def clip_by_norm(gradient: Any, *, max_norm: float) -> Any:
 
 @op("clip_factor", "X*", lod="none")
 def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
-    """Return the factor that limits the global norm, given these squared norms, to max_norm:
-    [1].
-    """
+    """Return the factor that limits the global norm to max_norm, given squared norms: [1]."""
     norm = torch.stack([square.reshape(()) for square in squares]).sum().sqrt().reshape(1)
     return max_norm / norm.clamp(min=max_norm)
 
@@ -117,7 +115,7 @@ def decay_gradient(
 def merge_gradients(
     gradients: list[Tensor | None], sums: list[Tensor], step: Tensor, *, k_steps: int, avg: bool
 ) -> list[list[Tensor | None]]:
-    """Add gradients to sums; every k_steps-th call returns the sums or their means, others None.
+    """Add gradients to sums. Every k_steps-th call returns the sums or means; other calls, None.
 
     A call without gradients, for example after an overflow, does not count.
     """

@@ -1,4 +1,4 @@
-"""Print tensors while a program runs, and call Python functions from it."""
+"""Print tensors while a program runs, and call Python functions from the program."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def py_func_op(
 
 
 class _Call:
-    """One call to a function and to its gradient."""
+    """One call of a user's function, and of its gradient function."""
 
     def __init__(
         self,
@@ -268,8 +268,9 @@ def py_func(
     backward_func: Callable[..., Any] | None = None,
     skip_vars_in_backward_input: Variable | Sequence[Variable] | None = None,
 ) -> Any:
-    """Call `func` with x whenever the program runs, and store the result in `out`; both are
-    LoDTensors.
+    """Call `func` with x whenever the program runs, and store the result in `out`.
+
+    The arguments and results of `func` are LoDTensors.
 
     out: existing variables with shape and type, created by a block's `create_variable`.
     backward_func: takes x, out and the gradients of out, except those to be skipped, and returns

@@ -26,13 +26,13 @@ __all__ = [
 
 
 class PlaceList(list[Place]):
-    """A list of places, with the kind that Fluid's variable for them has."""
+    """A list of places, with the variable kind that Fluid uses for such lists."""
 
     type = "place_list"
 
 
 def get_places(device_count: int | None = None, device_type: str | None = None) -> PlaceList:
-    """Return places for that many replicas, on "CPU" or "CUDA"; the default is CPU_NUM of them."""
+    """Return places for that many replicas, on "CPU" or "CUDA"; the default is CPU_NUM places."""
     if (device_type or "CPU").upper() == "CPU":
         return PlaceList(cpu_places(device_count))
     return PlaceList(cuda_places(None if device_count is None else range(device_count)))
@@ -51,14 +51,14 @@ def data(
     type: Any = None,
     stop_gradient: bool = True,
 ) -> Variable:
-    """Create an input whose fed arrays are not checked; the shape is one sample's.
+    """Create an input whose fed arrays are not checked; `shape` is the shape of one sample.
 
     append_batch_size: put -1 in front of the shape, unless the shape already has a -1 or None.
 
     >>> data("C1", [1], dtype="int64", lod_level=1)
     Variable('C1', shape=(-1, 1), dtype='int64', lod_level=1)
     """
-    del type  # all of them are tensors
+    del type  # all types are tensors
     known = Variable(name, shape, dtype, lod_level, stop_gradient=stop_gradient, is_data=True)
     if append_batch_size and -1 not in known.shape:
         known.shape = (-1, *known.shape)
@@ -107,7 +107,7 @@ def create_py_reader_by_data(
 
 
 def read_file(reader: GeneratorLoader) -> Variable | list[Variable]:
-    """Return the variables that a reader feeds; a single one is not in a list."""
+    """Return the variables that a reader feeds, as a list or, if there is only one, by itself."""
     variables = reader.feed_list
     return variables[0] if len(variables) == 1 else variables
 
@@ -117,7 +117,7 @@ def double_buffer(
     place: Place | None = None,  # noqa: ARG001  set by the Executor
     name: str | None = None,  # noqa: ARG001
 ) -> GeneratorLoader:
-    """Return the reader with one more batch kept ready."""
+    """Return a reader that keeps one more batch ready."""
     reader.use_double_buffer()
     return reader
 
@@ -138,7 +138,7 @@ class ParallelDo:
         yield
 
     def read_input(self, var: Variable) -> Variable:
-        """Return the part of a variable for one place, which is all of it."""
+        """Return the part of a variable for one place, which here is the whole variable."""
         return var
 
     def write_output(self, var: Variable) -> None:
@@ -146,7 +146,7 @@ class ParallelDo:
         self._outputs.append(var)
 
     def __call__(self) -> Variable | Sequence[Variable]:
-        """Return the results: one variable, or a list."""
+        """Return the results: one variable, or a list of several."""
         if not self._outputs:
             raise ValueError("layers.ParallelDo: call write_output(...) within do()")
         return self._outputs[0] if len(self._outputs) == 1 else self._outputs

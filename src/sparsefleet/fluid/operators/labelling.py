@@ -21,7 +21,8 @@ __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "w
 
 # Labels along sequences, with conditional random fields and chunk evaluation.
 #
-# Letters: B sequences, T the longest length, N rows in all of them, D labels.
+# Letters: B is the number of sequences, T the longest length, N the number of rows in all
+# sequences, D the number of labels.
 
 
 Tensor = torch.Tensor
@@ -116,7 +117,7 @@ def crf_decoding_op(
     *,
     lods: list[Any],
 ) -> tuple[Tensor, Lod]:
-    """Return the most likely labels or, if labels are given, 1 where they match: int64[N, 1] or
+    """Return the most likely labels or, if labels are given, 1 where these match: int64[N, 1] or
     [B, T].
     """
     rows = Rows(lods[0], length)
@@ -145,7 +146,7 @@ def crf_decoding_op(
 
 @dataclass(frozen=True)
 class _Scheme:
-    """The tags that mark positions in a chunk; None if the scheme has no such tag."""
+    """The tags that mark positions in a chunk. A tag that the scheme does not have is None."""
 
     num_tags: int
     begin: int | None = None
@@ -381,8 +382,10 @@ def edit_distance_op(
     normalized: bool = True,
     ignored_tokens: list[int],
 ) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Count insertions, deletions and substitutions from each text to its reference: [B, 1]; B:
-    [1].
+    """Count the edits (insertions, deletions, substitutions) from each text to its reference: [B,
+    1].
+
+    Also returns the number of texts, B: [1].
 
     normalized: divide by the length of the reference.
     """
@@ -462,7 +465,8 @@ def edit_distance(
     input_length: Variable | None = None,
     label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return the edit distance from input to label, text by text: [B, 1], and B: [1].
+    """Return the edit distance from input to label for each text, [B, 1], and the number of texts,
+    [1].
 
     Both are int64 [N, 1] with a LoD, or [B, T] with their lengths. normalized: divide by the
     label's length.

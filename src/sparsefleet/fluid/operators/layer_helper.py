@@ -93,7 +93,7 @@ def _reported_type(error: Exception) -> type[Exception]:
 class LayerHelper:
     """Adds one layer to the default programs.
 
-    name: given by the user, or None for the layer's type and a number.
+    name: given by the user; None means the layer's type and a number.
     kwargs: the layer's other arguments, as in `LayerHelper("my_layer", **locals())`.
 
     >>> with unique_name.guard():
@@ -136,7 +136,7 @@ class LayerHelper:
     def iter_inputs_and_params(
         self, input_param_name: str = "input"
     ) -> Iterator[tuple[Variable, ParamAttr | None]]:
-        """Iterate over the inputs with their attrs, given as one for all or a list."""
+        """Iterate over the inputs with their attrs, given as one attr for all inputs or a list."""
         inputs = self.multiple_input(input_param_name)
         return iter(zip(inputs, self.multiple_param_attr(len(inputs)), strict=True))
 
@@ -149,7 +149,7 @@ class LayerHelper:
         return default_startup_program()
 
     def check_input(self, value: Any, what: str = "input") -> Variable:
-        """Return the variable; raise TypeError if it is something else."""
+        """Return the value if it is a variable; otherwise raise TypeError."""
         if not isinstance(value, Variable):
             raise TypeError(
                 f"{call_site()}: layers.{self.layer_type}: {what} must be a Variable in the "
@@ -195,9 +195,7 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """Return the parameter with that name, or a new one that the start-up program
-        initializes.
-        """
+        """Return the parameter with that name, or a new parameter initialized at start-up."""
         attr = attr or ParamAttr()
         if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
             return attr.parameter  # type: ignore[no-any-return]
@@ -267,7 +265,7 @@ class LayerHelper:
         outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        """Add an operator. A table parameter that it reads becomes a plain one."""
+        """Add an operator. A table parameter that it reads becomes a plain parameter."""
         made = self.main_program.current_block().append_op(type, inputs, outputs, attrs)
         if type not in LOOKUPS and made.role == "forward":
             for name in made.input_arg_names:
@@ -287,14 +285,14 @@ class LayerHelper:
     ) -> Variable:
         """Add an operator with one output; return the output: a new variable, or `out`.
 
-        dtype: given for an operator that cannot run without data or does not declare one.
+        dtype: needed for an operator that cannot run without data or does not declare a dtype.
         """
         out = self.new_variable(dtype, stop_gradient=stop_gradient) if out is None else out
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
 
     def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
-        """Add a bias with the sizes of x from `axis` on, if there is one; return the result."""
+        """Add a bias with the sizes of x from `axis` on, if there is a bias; return the result."""
         known = to_param_attr(attr)
         if known is None:
             return x
@@ -343,7 +341,7 @@ class LayerHelper:
     def create_or_get_global_variable(self, name: str, **settings: Any) -> tuple[Variable, bool]:
         """Return the variable with that name in the program's first block, and whether it is new.
 
-        settings: passed to `create_global_variable` if it does not exist.
+        settings: passed to `create_global_variable` if the variable does not exist.
         """
         found = self.main_program.global_block().vars.get(name)
         if found is not None:
@@ -367,7 +365,7 @@ class LayerHelper:
             )
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | None]:
-        """Return the attrs of `length` parameters, given as a list or one for all."""
+        """Return the attrs of `length` parameters, given as a list or as one attr for all."""
         given = self.kwargs.get("param_attr")
         attrs = list(given) if isinstance(given, (list, tuple)) else [given]
         if len(attrs) not in (1, length):

@@ -151,7 +151,10 @@ def roll_op(x: Tensor, *, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
 
 @layer
 def where(condition: Variable, x: Variable | None = None, y: Variable | None = None) -> Variable:
-    """Return positions where the condition holds, int64[K, rank], or x there and y elsewhere."""
+    """Return the positions where the condition holds, int64[K, rank].
+
+    Given x and y, return x where the condition holds and y elsewhere.
+    """
     helper = LayerHelper("where_index" if x is None and y is None else "where")
     helper.check_input(condition, "condition")
     if x is None and y is None:

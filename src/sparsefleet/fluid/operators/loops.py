@@ -14,7 +14,7 @@ __all__ = ["While", "while_loop"]
 
 
 def check_condition(helper: LayerHelper, condition: Any, what: str = "cond") -> Variable:
-    """Return the variable; raise TypeError unless it is a single boolean."""
+    """Return the variable if it is a single boolean; otherwise raise TypeError."""
     found = helper.check_input(condition, what)
     size = 1
     for length in found.shape:
@@ -76,7 +76,7 @@ def while_loop(
     is_test: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Run `loop_vars = body(*loop_vars)` as long as `cond(*loop_vars)`; return the last loop_vars.
+    """Run `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` holds; return the last loop_vars.
 
     loop_vars: variables and arrays, or lists, tuples and dicts of them.
     """

@@ -35,7 +35,7 @@ _DEPTH = 64.0
 
 
 class _Raised(torch.autograd.Function):
-    """Takes the larger of the two; the logits get all of the gradient, even where raised."""
+    """Takes the larger of two values. The logits get the whole gradient, even where raised."""
 
     @staticmethod
     def forward(context: Any, logits: Tensor, floor: Tensor) -> Tensor:
@@ -61,10 +61,9 @@ def cut_logits(logits: Tensor, axis: int) -> Tensor:
 
 
 def check_same_shape(x: Tensor, *others: Tensor) -> None:
-    """Raise ValueError unless all shapes are equal; broadcasting would hide a short batch, for
-    example.
+    """Raise ValueError unless all shapes are equal, since broadcasting would hide a short batch.
 
-    Sizes that stand in for unknown ones while a program is built are not compared.
+    While a program is built, numbers used in place of unknown sizes are not compared.
     """
     for other in others:
         if x.shape != other.shape and not x.is_meta:
@@ -100,7 +99,7 @@ def _cross_entropy_shape(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape]
 def cross_entropy_op(
     x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
 ) -> Tensor:
-    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1], or soft like x."""
+    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1] or soft, like x."""
     if soft_label:
         check_same_shape(x, label)
         return -(label.detach() * _log(x)).sum(-1, keepdim=True)
@@ -152,7 +151,7 @@ def softmax_with_cross_entropy_op(
 def _as_if_summing_to_one(logits: Tensor, logarithms: Tensor, label: Tensor, axis: int) -> Tensor:
     """Return 0, with a gradient that makes the loss's gradient softmax - label, as in Fluid.
 
-    The two differ for labels that do not sum to 1.
+    This differs from the true gradient if labels do not sum to 1.
     """
     total = (logits - logarithms).narrow(axis, 0, 1)  # log of the sum of exponentials
     return (1 - label.sum(axis, keepdim=True)) * (total - total.detach())

@@ -1,4 +1,8 @@
-"""Long short-term memory. Letters: N rows in all sequences, B batch, T steps, D width."""
+"""Long short-term memory.
+
+Letters: N is the number of rows in all sequences, B the batch size, T the number of steps, D the
+    width.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class _Step:
     def __call__(
         self, x: Tensor, hidden: Tensor, cell: Tensor, clip: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """Return the next state and cell for x, with its bias: [B, 4 D]."""
+        """Return the next state and cell. x: [B, 4 D], including the bias."""
         candidate, admit, forget, emit = (x + hidden @ self._weight).chunk(4, 1)
         admit = self._gate(admit + cell * self._checks[0])
         forget = self._gate(forget + cell * self._checks[1])
@@ -312,7 +316,7 @@ def lstm_unit(
     bias_attr: Any = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Compute the next state and cell [B, D] from x_t [B, M] and the previous ones [B, D]."""
+    """Compute the next state and cell [B, D] from x_t [B, M] and the previous two [B, D]."""
     helper = LayerHelper("lstm_unit", name)
     for what, value in (
         ("x_t", x_t),

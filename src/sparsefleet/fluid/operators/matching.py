@@ -1,7 +1,7 @@
 """Layers from `fluid.contrib` for matching texts: products of all word pairs, and their pooling.
 
-Letters: D width of a row, T channels, L and R rows of a pair of sequences. A pair's matrix is kept
-as L * R rows of width 1 per channel.
+Letters: D is the width of a row, T the number of channels, L and R the rows of a pair of sequences.
+A pair's matrix is kept as L * R rows of width 1 per channel.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def sequence_topk_avg_pooling_op(
 ) -> Made:
     """Return, for each row of a matrix and each k, the sum of its k largest values divided by k.
 
-    In a row with fewer than k values, the others count as 0.
+    In a row with fewer than k values, missing values are treated as 0.
     """
     del column
     made = []
@@ -344,7 +344,7 @@ def var_conv_2d(
 def sequence_topk_avg_pooling(
     input: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int
 ) -> Variable:
-    """Return the means of the k largest values in each matrix row, for each k in `topks`."""
+    """Return, for each k in `topks`, the mean of the k largest values in each matrix row."""
     helper = LayerHelper("sequence_topk_avg_pooling")
     inputs = {"X": helper.check_input(input), "ROW": row, "COLUMN": col}
     attrs = {"topks": list(topks), "channel_num": channel_num}
@@ -365,7 +365,7 @@ def tree_conv(
     bias_attr: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Convolve trees, each node with those below it, up to a depth."""
+    """Convolve trees: each node with its descendants, up to a depth."""
     helper = LayerHelper("tree_conv", name, bias_attr=bias_attr)
     helper.check_input(nodes_vector, "nodes_vector")
     inputs = {"NodesVector": nodes_vector, "EdgeSet": helper.check_input(edge_set, "edge_set")}
@@ -384,7 +384,7 @@ def rank_attention(
     rank_param_attr: Any,
     max_rank: int = 3,
 ) -> Variable:
-    """Multiply each row and its neighbors by weights that depend on their ranks."""
+    """Multiply each row and its neighbors by weights that depend on the ranks of both."""
     helper = LayerHelper("rank_attention")
     wanted = input.shape[1] * max_rank * max_rank
     if wanted != rank_param_shape[0]:
@@ -418,7 +418,7 @@ def search_pyramid_hash(
 ) -> Variable:
     """Embed all runs of 2 to `pyramid_layer` ids by hashing.
 
-    lr: the rate at which the layer itself updates its weight; optimizers leave it alone.
+    lr: the rate at which the layer itself updates its weight; optimizers do not update it.
     """
     helper = LayerHelper("search_pyramid_hash", name)
     if num_emb % rand_len:

@@ -63,7 +63,7 @@ def mul_add(
 
 
 def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Shape:
-    """Return the shape of a product; a vector x is one row, and a vector y one column.
+    """Return the shape of a product. A vector x is treated as one row, a vector y as one column.
 
     >>> matmul_shape((-1, -1, -1), (-1, -1, 16), False, False)
     (-1, -1, 16)
@@ -113,7 +113,7 @@ def matmul_op(
     transpose_Y: bool = False,  # noqa: N803
     alpha: float = 1.0,
 ) -> Tensor:
-    """Multiply matrices; a vector x is one row, a vector y one column; each may be transposed."""
+    """Multiply matrices, optionally transposed. A vector x is one row, a vector y one column."""
     shape = matmul_shape(tuple(x.shape), tuple(y.shape), transpose_X, transpose_Y)
     x = x.unsqueeze(0) if x.dim() == 1 else x
     y = y.unsqueeze(1) if y.dim() == 1 else y
@@ -147,7 +147,7 @@ def fc(
     """Return act(sum of each input times its own weights, plus a bias).
 
     num_flatten_dims: the number of leading axes that become rows; -1 means all but the last.
-    param_attr: one for all inputs, or a list.
+    param_attr: one attr for all inputs, or a list.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
@@ -256,13 +256,13 @@ def _half(type: str, x: Variable, diagonal: int, name: str | None) -> Variable:
 
 @layer
 def tril(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
-    """Return the lower triangle of matrices, 0 above."""
+    """Return the lower triangle of matrices, with 0 above it."""
     return _half("tril", input, diagonal, name)
 
 
 @layer
 def triu(input: Variable, diagonal: int = 0, name: str | None = None) -> Variable:
-    """Return the upper triangle of matrices, 0 below."""
+    """Return the upper triangle of matrices, with 0 below it."""
     return _half("triu", input, diagonal, name)
 
 

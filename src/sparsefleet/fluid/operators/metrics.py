@@ -35,7 +35,7 @@ def _accuracy_shapes(
     shape=float_rule(_accuracy_shapes, "float32", "int32", "int32", takes_indices=True),
 )
 def accuracy_op(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
-    """Return the fraction of rows whose label is among the k best."""
+    """Return the fraction of rows whose label is among the k best classes."""
     del values
     if label.numel() != len(indices) and not label.is_meta:
         raise ValueError(
@@ -99,7 +99,7 @@ def _slide(state: Counts, new: Counts, steps: int) -> Counts:
 
 
 def _area(positives: Counts, negatives: Counts) -> NDArray[np.float64]:
-    """Sum trapezoids from the highest bucket down: float64[1]; 0 if a class is missing."""
+    """Return the area as a sum of trapezoids, float64[1], or 0 if a class is missing."""
     right = np.cumsum(positives[::-1], dtype=np.float64)
     product = right[-1] * negatives.sum()
     if product == 0:
@@ -116,7 +116,7 @@ def accuracy(
     correct: Variable | None = None,
     total: Variable | None = None,
 ) -> Variable:
-    """Return the fraction of rows whose label is among the k best: float32[1]."""
+    """Return the fraction of rows whose label is among the k best classes: float32[1]."""
     helper = LayerHelper("accuracy")
     values, indices = topk(input, k=k)
     result = helper.new_variable("float32", stop_gradient=True)

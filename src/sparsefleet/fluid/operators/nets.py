@@ -92,7 +92,7 @@ def img_conv_group(
 ) -> Variable:
     """Apply several `conv2d`, each with optional `batch_norm` and `dropout`, then `pool2d`.
 
-    conv_padding and later arguments: one value for all, or a list with one per convolution.
+    conv_padding and later arguments: one value for all convolutions, or a list with one value each.
     """
     helper = LayerHelper("img_conv_group")
     count = len(conv_num_filter)
@@ -143,7 +143,8 @@ def scaled_dot_product_attention(
 ) -> Variable:
     """Return softmax(q k^T / sqrt(width)) v for [B, Tq, D], [B, Tk, D] and [B, Tk, Dv].
 
-    num_heads: with more than 1, project all three and attend in each part of their width.
+    num_heads: if more than 1, project q, k and v, and attend separately in each part of their
+        width.
     """
     helper = LayerHelper("scaled_dot_product_attention")
     inputs = [queries, keys, values]

@@ -117,7 +117,7 @@ def group_norm_op(
     """Normalize each group of channels to mean 0 and variance 1."""
     first = channels_first(x, data_layout).contiguous()
     num_images, num_channels, *area = first.shape
-    # torch's own rejects groups of one value
+    # torch's group_norm rejects groups of one value
     y = torch.native_group_norm(
         first, scale, bias, num_images, num_channels, math.prod(area), groups, epsilon
     )[0]
@@ -152,7 +152,7 @@ def lrn_op(
 
 
 class _DataNorm(torch.autograd.Function):
-    """Uses the batch's additions to the sums as their gradients, as Fluid's optimizers expect."""
+    """Uses what a batch adds to the sums as their gradients, as Fluid's optimizers expect."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *states: Any) -> Tensor:
@@ -221,14 +221,14 @@ def spectral_norm_op(
 
 
 def _lengths(v: Tensor, dim: int) -> Tensor:
-    """Return the norm of each slice along dim, or of everything if dim is -1: [n]."""
+    """Return the norm of each slice along dim, or of the whole tensor if dim is -1: [n]."""
     found: Tensor = v.norm().reshape(1) if dim < 0 else v.movedim(dim, 0).flatten(1).norm(dim=1)
     return found
 
 
 @op("weight_norm_length", "V", lod="none")
 def weight_norm_length(v: Tensor, *, dim: int = -1) -> Tensor:
-    """Return the lengths for which `weight_norm` returns v itself."""
+    """Return the lengths g for which `weight_norm` returns v itself."""
     return _lengths(v, dim)
 
 
@@ -376,7 +376,7 @@ def group_norm(
     data_layout: str = "NCHW",
     name: str | None = None,
 ) -> Variable:
-    """Normalize each group of channels; scale and shift it if attrs are given."""
+    """Normalize each group of channels; if attrs are given, also scale and shift."""
     helper = LayerHelper("group_norm", name)
     if data_layout not in ("NCHW", "NHWC"):
         raise helper.refuse(f"data_layout must be 'NCHW' or 'NHWC', got {data_layout!r}")
@@ -470,7 +470,7 @@ def data_norm(
 ) -> Variable:
     """Normalize [N, D] with the count, sum and squares of all examples so far.
 
-    These are parameters, and their gradient is what a batch adds to them.
+    The count, sum and squares are parameters, and their gradient is what a batch adds to them.
     param_attr: a dict of initial values for batch_size, batch_sum and batch_square, and for scale_w
         and bias with enable_scale_and_shift.
     slot_dim: columns per slot; a slot whose first column is 0 was never seen and stays 0.

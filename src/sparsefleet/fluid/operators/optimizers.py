@@ -1,6 +1,6 @@
 """In-place parameter updates with Fluid's formulas.
 
-Letters: p parameter, g gradient, rate learning rate float32[1].
+Letters: p is the parameter, g the gradient; rate is the learning rate, float32[1].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
 
-# Then a new sum is started, so that small numbers are not lost in a large one.
+# After this, a new sum is started, so that small numbers are not lost in a large sum.
 _MOST_IN_A_SUM = 16384
 
 # Threads in a pass over a Dataset share parameters. An update in the middle of another could divide
@@ -80,7 +80,7 @@ def unbiased_average(average: Tensor, decay: Tensor, step: Tensor) -> None:
 @op("lookahead", "Param Slow Step K Alpha", "ParamOut", lod="none", in_place=True)
 @torch.no_grad()
 def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tensor) -> None:
-    """Every k steps, move the slow value towards the parameter and reset the parameter to it."""
+    """Every k steps, move the slow value towards the parameter, and set the parameter to it."""
     if int(step) % int(k) == 0:
         slow.copy_(param.data * alpha + slow * (1 - alpha))
         param.data.copy_(slow)
@@ -88,9 +88,7 @@ def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tenso
 
 @op("scheduled_average_decay", "Steps", lod="none")
 def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
-    """Return the decay, which is smaller in the first steps; integer steps disable this, as in
-    Fluid.
-    """
+    """Return the decay, smaller in the first steps. As in Fluid, not for integer steps."""
     if not steps.is_floating_point():
         return torch.full(steps.shape, decay, device=steps.device)
     return ((steps + 1.0) / (steps + 10.0)).clamp(max=decay)
@@ -99,7 +97,7 @@ def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
 def _update(type: str, inputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an in-place update without autograd, which does nothing if there is no gradient.
 
-    Threads that update the same parameter do so one after the other.
+    Updates of the same parameter by several threads run one after the other.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Variables filled with a pattern or random values, with a given size or another variable's."""
+"""Variables filled with a pattern or random values, of a given size or that of another variable."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ Sides = Sequence[tuple[int, int]]
 
 
 def channels_first(x: Tensor, data_format: str) -> Tensor:
-    """Convert [N, ..., C] to [N, C, ...], if that is the format."""
+    """Convert [N, ..., C] to [N, C, ...]; leave other formats unchanged."""
     return x.movedim(-1, 1) if data_format in ("NHWC", "NDHWC") else x
 
 
 def channels_last(x: Tensor, data_format: str) -> Tensor:
-    """Convert back to [N, ..., C]."""
+    """Convert [N, C, ...] back to [N, ..., C]; leave other formats unchanged."""
     return x.movedim(1, -1) if data_format in ("NHWC", "NDHWC") else x
 
 
@@ -65,7 +65,7 @@ _FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
-    """Expand a number to one per axis; a list is only checked."""
+    """Expand a number to a list with one entry per axis; only check a list."""
     found = [value] * rank if isinstance(value, int) else list(value)
     if len(found) == 1:
         found *= rank
@@ -100,7 +100,7 @@ def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -
 
 
 def check_format(helper: LayerHelper, data_format: str, shape: Sequence[int], rank: int) -> int:
-    """Return the number of channels; raise an error if the shape does not match the format."""
+    """Return the number of channels. Raises an error if the shape does not match the format."""
     if data_format not in _FORMATS[rank]:
         wanted = " or ".join(map(repr, _FORMATS[rank]))
         raise helper.refuse(f"data_format must be {wanted}, got {data_format!r}")
@@ -131,7 +131,7 @@ def _register(type: str, rank: int) -> None:
         exclusive: bool = True,
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Pool windows. exclusive: do not count padding in averages."""
+        """Pool windows. exclusive: whether averages exclude padding."""
         x = channels_first(x, data_format)
         axes = tuple(range(2, 2 + rank))
         if global_pooling:
@@ -205,7 +205,7 @@ def _spans(size: int, count: int) -> list[tuple[int, int]]:
 
 @op("adaptive_pool", "X", lod="none")
 def adaptive_pool(x: Tensor, *, ksize: Numbers, pooling_type: str) -> Tensor:
-    """Pool with windows of nearly equal size, as many along each axis as requested."""
+    """Pool with a given number of windows along each axis, all of nearly equal size."""
     for axis, count in enumerate(ksize, start=2):
         parts = [x.narrow(axis, begin, end - begin) for begin, end in _spans(x.shape[axis], count)]
         if pooling_type == "max":
@@ -222,7 +222,7 @@ def _indexed(shape: tuple[int, ...], *, ksize: Numbers) -> list[tuple[int, ...]]
 
 @op("max_pool_with_index", "X", "Out Mask", lod="none", infer=_indexed)
 def max_pool_with_index(x: Tensor, *, ksize: Numbers) -> list[Tensor]:
-    """Return adaptive maxima, and each one's flat position in its image: int32."""
+    """Return adaptive maxima, and the flat position of each maximum in its image: int32."""
     pool = (
         functional.adaptive_max_pool2d_with_indices
         if len(ksize) == 2
@@ -321,7 +321,7 @@ def adaptive_pool2d(
     require_index: bool = False,
     name: str | None = None,
 ) -> Variable | tuple[Variable, Variable]:
-    """Pool with pool_size windows of nearly equal size; require_index also returns argmax."""
+    """Pool with pool_size windows of nearly equal size; with require_index, also return argmax."""
     helper = LayerHelper("max_pool2d_with_index" if pool_type == "max" else "pool2d", name)
     return _adaptive(helper, input, 2, pool_size, pool_type, require_index)
 

@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 @op("rank_loss", "Label Left Right")
 def rank_loss_op(label: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return the RankNet loss (Burges et al. 2005); label 1 ranks left first."""
+    """Return the RankNet loss (Burges et al. 2005); label 1 means that left ranks before right."""
     check_same_shape(left, right, label)
     ahead = left - right
     return functional.softplus(ahead) - label.detach() * ahead
@@ -67,7 +67,7 @@ def kldiv_loss_op(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tens
 def smooth_l1_loss(
     x: Tensor, y: Tensor, inside: Tensor | None, outside: Tensor | None, *, sigma: float = 1.0
 ) -> Tensor:
-    """Return the loss, quadratic near 0 and linear farther out, summed per example: [N, 1]."""
+    """Return the loss, quadratic for small and linear for large differences: [N, 1]."""
     check_same_shape(x, y)
     gap = x - y if inside is None else (x - y) * inside
     square = sigma * sigma
@@ -200,9 +200,7 @@ def smooth_l1(
     outside_weight: Variable | None = None,
     sigma: float | None = None,
 ) -> Variable:
-    """Return the loss, quadratic for small differences and linear for large ones, summed per row:
-    [N, 1].
-    """
+    """Return the loss, quadratic for small and linear for large differences, per row: [N, 1]."""
     helper = LayerHelper("smooth_l1_loss")
     helper.skip_names(1)  # the differences
     inputs = {
@@ -259,7 +257,7 @@ def center_loss(
     param_attr: Any,
     update_center: bool = True,
 ) -> Variable:
-    """Return half the squared distance to the class center, which is updated: [N, 1].
+    """Return half the squared distance to the class center: [N, 1]. Also updates the centers.
 
     param_attr: for the centers [num_classes, D].
     """
@@ -296,7 +294,7 @@ def dice_loss(
 def npair_loss(
     anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002
 ) -> Variable:
-    """Compare each anchor [N, D] with the positives of all others, labels [N] (Sohn 2016)."""
+    """Compare each anchor [N, D] with the positives of other anchors; labels [N] (Sohn 2016)."""
     count = labels.shape[0]
     column = expand(reshape(labels, [count, 1]), [1, count])
     same = cast(column == transpose(column, [1, 0]), "float32")

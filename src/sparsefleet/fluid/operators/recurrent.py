@@ -1,4 +1,7 @@
-"""Run recurrent cells along sequences of equal length. Letters: T steps, B batch."""
+"""Run recurrent cells along sequences of equal length.
+
+Letters: T is the number of steps, B the batch size.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def _gru_shape(shape: Shape, weight: Shape, *others: Any, **settings: Any) -> li
 
 
 class Walk:
-    """Sequences' rows [N, W], padded so that all are stepped through together.
+    """The rows [N, W] of sequences, padded so that all sequences are processed step by step
+    together.
 
     Values computed beyond the end of a sequence are not read.
     """
@@ -174,7 +178,7 @@ def dynamic_gru(
     """Run a gated recurrent unit along each sequence: [N, size].
 
     input: [N, 3 * size], the inputs of update gate, reset gate and candidate, as returned by fc.
-    origin_mode: the update gate weights the old state (Cho et al. 2014), not the new one.
+    origin_mode: the update gate weights the old state (Cho et al. 2014), not the new state.
     """
     helper = LayerHelper("gru")
     if helper.check_input(input).shape[-1] != 3 * size:
@@ -209,7 +213,7 @@ def gru_unit(
     """Compute one step of a gated recurrent unit of width D = size / 3.
 
     input: [B, 3 D], as for `dynamic_gru`; hidden: [B, D].
-    Returns the new state [B, D], the old one times the reset gate [B, D], and update gate, reset
+    Returns the new state [B, D], the old state times the reset gate [B, D], and update gate, reset
     gate and candidate [B, 3 D].
     """
     helper = LayerHelper("gru_unit")

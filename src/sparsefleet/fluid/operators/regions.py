@@ -1,4 +1,7 @@
-"""Features of boxes, extracted from feature maps. Letters: R boxes, C channels."""
+"""Features of boxes, extracted from feature maps.
+
+Letters: R is the number of boxes, C the number of channels.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def boxes_in_pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None)
 
 
 def _sampled(picture: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Interpolate values [C, ...] of an image [C, H, W]; 0 outside."""
+    """Interpolate values [C, ...] of an image [C, H, W]. Positions outside the image yield 0."""
     height, width = picture.shape[1:]
     inside = (rows >= -1) & (rows <= height) & (columns >= -1) & (columns <= width)
     rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
@@ -68,7 +71,7 @@ def roi_align_op(
     spatial_scale: float,
     sampling_ratio: int,
 ) -> tuple[Tensor, Any]:
-    """Average points spread over each part of a box: [R, C, height, width]."""
+    """Average the values at points spread over each part of a box: [R, C, height, width]."""
     made = []
     for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = (float(one) * spatial_scale for one in roi)
@@ -108,7 +111,7 @@ def roi_pool_op(
     pooled_width: int,
     spatial_scale: float,
 ) -> tuple[Tensor, Any]:
-    """Return the maximum in each part of a box: [R, C, height, width]; 0 for an empty part."""
+    """Return the maximum in each part of a box, or 0 if it is empty: [R, C, height, width]."""
     made = []
     for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = (rounded(float(one) * spatial_scale) for one in roi)
@@ -221,9 +224,9 @@ def roi_align(
     name: str | None = None,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Average points spread over each part of a box: [R, C, height, width].
+    """Average the values at points spread over each part of a box: [R, C, height, width].
 
-    spatial_scale: the feature map's size divided by the image's.
+    spatial_scale: the size of the feature map divided by that of the image.
     """
     helper = LayerHelper("roi_align", name)
     attrs = op_settings("roi_align", locals())

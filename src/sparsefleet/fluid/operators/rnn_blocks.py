@@ -77,7 +77,7 @@ class StaticRNN:
             self.seq_len = length
         elif x.shape[0] != -1 and self.seq_len not in (-1, length):
             raise ValueError(
-                f"layers.StaticRNN: step_input has {length} steps, but an earlier one has "
+                f"layers.StaticRNN: step_input has {length} steps, but an earlier step_input has "
                 f"{self.seq_len}"
             )
         name = unique_name.generate(f"{x.name}@step")
@@ -96,8 +96,8 @@ class StaticRNN:
     ) -> Variable:
         """Return the value set by the last `update_memory` or, in the first step, `init`.
 
-        Without init, this is init_value in the given shape, with the batch size taken from
-        batch_ref, a sequence [T, B, ...] or its step.
+        Without init, the initial value is init_value in the given shape, with the batch size of
+        batch_ref, a sequence [T, B, ...] or a step of it.
         """
         body = self._inside("memory")
         if init is None:
@@ -237,7 +237,7 @@ class DynamicRNN:
         ]
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """Return the current item of the sequences in x that have one, longest first."""
+        """Return the current item of each sequence in x that has not ended, longest first."""
         self._inside("step_input")
         if self._helper.check_input(x, "x").lod_level <= level:
             raise self._helper.refuse(f"step_input must have lod_level > {level}, got {x}")
@@ -301,7 +301,7 @@ class DynamicRNN:
         self._updates.append((self._helper.check_input(new_mem, "new_mem"), array))
 
     def output(self, *outputs: Variable) -> None:
-        """Declare results of the step, which become sequences like the step inputs."""
+        """Declare results of the step, which become sequences as long as the step inputs."""
         self._inside("output")
         for each in outputs:
             with self._outside():
@@ -330,7 +330,7 @@ class DynamicRNN:
         return self._table
 
     def _outside(self) -> AbstractContextManager[None]:
-        """Add the layers in the block before the loop."""
+        """Make the layers in the block run before the loop."""
         program = self._helper.main_program
         around: Block | None = program.current_block().parent
         assert around is not None

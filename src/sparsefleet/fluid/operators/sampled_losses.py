@@ -1,4 +1,4 @@
-"""Losses over many classes that sample only a few of them."""
+"""Losses over many classes, computed from a few sampled classes."""
 
 from __future__ import annotations
 
@@ -185,9 +185,7 @@ def sample_logits(
 def _unique_samples(
     classes: int, label: Tensor, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Sample `count` distinct classes for all examples; return them and their inclusion
-    probability.
-    """
+    """Sample `count` distinct classes for all examples; return them with their probabilities."""
     if count > classes:
         raise ValueError(
             f"num_samples must be at most {classes}, the number of classes, got {count}"
@@ -305,7 +303,8 @@ def hsigmoid(
     """Return the hierarchical sigmoid loss: input [N, D], label int64[N, 1] -> [N, 1].
 
     path_table, path_code: with is_custom, the inner nodes from a label's leaf to the root and the 0
-    or 1 taken at each, int64[N, L] padded with -1; num_classes is then the number of these nodes.
+    or 1 taken at each, int64[N, L] padded with -1; num_classes is then the number of
+    inner nodes.
     """
     del is_sparse
     helper = LayerHelper("hierarchical_sigmoid", name)

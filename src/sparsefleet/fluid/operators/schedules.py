@@ -199,8 +199,9 @@ def _eager_schedule(type: str, **attrs: Any) -> Any:
 def exponential_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
-    """Return learning_rate * decay_rate ** (step / decay_steps); `staircase` uses the integer
-    quotient.
+    """Return learning_rate * decay_rate ** (step / decay_steps).
+
+    With `staircase`, the quotient is rounded down.
     """
     return _schedule(
         "exponential_decay",
@@ -247,7 +248,7 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Variable:
-    """Decay from learning_rate to end_learning_rate within decay_steps; `cycle` repeats this."""
+    """Decay from learning_rate to end_learning_rate in decay_steps; with `cycle`, repeatedly."""
     return _schedule(
         "polynomial_decay",
         learning_rate=learning_rate,
@@ -260,7 +261,7 @@ def polynomial_decay(
 
 @layer
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Variable:
-    """Use values[0] before step boundaries[0], and so on."""
+    """Use values[0] before step boundaries[0], values[1] before boundaries[1], and so on."""
     if len(values) != len(boundaries) + 1:
         raise LayerHelper("piecewise_decay").refuse(
             f"got {len(values)} values for {len(boundaries)} boundaries, expected one more value "
@@ -271,7 +272,7 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
 
 @layer
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
-    """Increase for warmup_steps, then decay with the root of the step (Vaswani et al. 2017)."""
+    """Increase for warmup_steps, then decay as 1 / sqrt(step) (Vaswani et al. 2017)."""
     return _schedule(
         "noam_decay",
         begin=1,

@@ -1,7 +1,8 @@
 """The random numbers that 1.8.5 draws on a CPU with a fixed seed.
 
-They come from C++'s `minstd_rand` through libstdc++'s distributions, so a seeded program starts
-with the same parameters as in 1.8.5. An operator with a seed draws the same numbers in every run.
+The numbers come from C++'s `minstd_rand` through libstdc++'s distributions, so a seeded program
+starts with the same parameters as in 1.8.5. An operator with a seed draws the same numbers in every
+run.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _canonical(seed: int, count: int, kind: Any) -> Floats:
 
 
 def _blocks(seed: int, kind: Any) -> Iterator[Floats]:
-    """Yield numbers in 0..1 without end; a float64 uses two of the generator's numbers."""
+    """Yield numbers in 0..1 endlessly. A float64 uses two numbers of the generator."""
     powers = np.ones(_BLOCK, np.uint64)
     for place in range(_BLOCK.bit_length() - 1):  # powers[i] = multiplier ** (i + 1)
         size = 1 << place

@@ -83,7 +83,7 @@ def sequence_enumerate_op(x: Tensor, *, lods: Lods, win_size: int, pad_value: in
 
 @op("sequence_slice", "X Offset Length", lod="function", infer=_open)
 def sequence_slice_op(x: Tensor, offset: Tensor, length: Tensor, *, lods: Lods) -> Made:
-    """Return a part of each sequence, starting at its own offset."""
+    """Return a part of each sequence, which starts at an offset of its own."""
     offsets = level_of(lods[0], "X")
     starts, sizes = offset.reshape(-1).long(), length.reshape(-1).long()
     if len(starts) != len(offsets) - 1 or len(sizes) != len(offsets) - 1:
@@ -130,7 +130,7 @@ def row_conv_op(x: Tensor, weight: Tensor, *, lods: Lods) -> Made:
 def lod_append_op(
     x: Tensor, y: Tensor | None, *, lods: Lods, level: list[int] | None = None
 ) -> Made:
-    """Add a LoD level below the lowest one."""
+    """Add a LoD level below the lowest level."""
     if y is None:
         return x, (*lods[0], torch.tensor(level, dtype=torch.int64))
     return x, (*lods[0], *(lods[1] or (y.reshape(-1).long(),)))
@@ -170,8 +170,8 @@ def im2sequence_op(
 ) -> Made:
     """Return each image's windows as one sequence. paddings: top, left, bottom, right.
 
-    sizes: each image's real height and width, of which out_stride pixels are one pixel here; only
-    windows within them are returned.
+    sizes: each image's real height and width, of which out_stride pixels correspond to one pixel
+    here; only windows within that size are returned.
     """
     del lods
     above, left, below, right = paddings
@@ -218,7 +218,7 @@ def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
 def ctc_greedy_padded(
     x: Tensor, length: Tensor, *, blank: int, padding_value: int = 0
 ) -> list[Tensor]:
-    """Decode [B, T, C] as `ctc_greedy` does: [B, T], padded, and the lengths [B, 1]."""
+    """Like `ctc_greedy`, decode [B, T, C]; return padded labels [B, T] and lengths [B, 1]."""
     best, sizes = x.argmax(2), length.reshape(-1).tolist()
     kept = [_without_repeats(row[:size], blank) for row, size in zip(best, sizes, strict=True)]
     out = torch.full_like(best, padding_value)

@@ -32,7 +32,7 @@ Made = tuple[Any, Lod]
 
 
 def level_of(lod: Lod, what: str, level: int = -1) -> Tensor:
-    """Return a level's offsets int64[B + 1]; raise ValueError if there are no sequences."""
+    """Return the offsets of a level, int64[B + 1]. Raises ValueError if there are no sequences."""
     if not lod:
         raise ValueError(f"its input {what} has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
     return lod[level]
@@ -68,7 +68,7 @@ def sequence_pool_op(
         index = segments(offsets).reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
         pooled = x.new_zeros(shape).scatter_reduce(0, index, x, "amax", include_self=False)
     elif bool((lengths == 1).all()):
-        return x, tuple(lods[0][:-1])  # for every kind of pooling
+        return x, tuple(lods[0][:-1])  # holds for every kind of pooling
     else:
         pooled = x.new_zeros(shape).index_add(0, segments(offsets), x)
         divisor = column.clamp(min=1).to(x.dtype)
@@ -257,7 +257,7 @@ def sequence_last_step(input: Variable) -> Variable:
 
 
 def _like(helper: LayerHelper, type: str, inputs: dict[str, Variable], **attrs: int) -> Variable:
-    """Add an operator whose output is like its input X, with sequences of one level."""
+    """Add an operator whose output has the dtype of its input X and one level of sequences."""
     out = helper.add(type, inputs, attrs)
     out.dtype, out.lod_level = inputs["X"].dtype, 1
     return out

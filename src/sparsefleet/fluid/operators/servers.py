@@ -15,7 +15,7 @@ def _no_outputs(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
 
 @op("send", "X*", "", lod="none", has_effect=True, infer=_no_outputs)
 def send(gradients: list[Any], *, parameters: list[str]) -> list[Any]:
-    """Pass the gradients to the current step, which sends them when it ends."""
+    """Pass the gradients to the current step, which sends them at its end."""
     run = active_run("send")
     run.role.hand_over(run.step, parameters, gradients)
     return []
@@ -36,6 +36,6 @@ def listen_and_serve() -> list[Any]:
 
 @op("prepare_server", "", "", lod="none", has_effect=True, infer=_no_outputs)
 def prepare_server() -> list[Any]:
-    """Start a server; its tables get their initial values from the first worker."""
+    """Start a server. Its tables get their initial values from the first worker."""
     active_role("prepare_server")
     return []

@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 def run_sizes(
     given: Sequence[int], whole: Tensor | None, parts: Sequence[Tensor], places: Sequence[int]
 ) -> list[int]:
-    """Return `given` with the values of `parts` at `places`, or the values of `whole` if present.
+    """Return the values of `whole` if given, else `given` with the values of `parts` at `places`.
 
     >>> run_sizes([-1, 3], None, [torch.tensor([5])], [0])
     [5, 3]
@@ -33,7 +33,7 @@ def run_sizes(
 def open_sizes(
     given: Sequence[int], whole: tuple[int, ...] | None, places: Sequence[int]
 ) -> list[int]:
-    """Return the sizes known while the program is built, with -1 for the others."""
+    """Return the sizes known while the program is built, with -1 for unknown sizes."""
     if whole is not None:
         if any(size < 0 for size in whole):
             raise ValueError(f"a variable that holds sizes must have a known shape, got {whole}")

@@ -1,4 +1,4 @@
-"""Decoders from `fluid.contrib`: one cell, trained step by step and then searched with a beam."""
+"""Decoders from `fluid.contrib`: one cell serves both for training and for beam search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 class InitState:
     """The initial value of a state: `init`, or `value` with the batch size of init_boot.
 
-    need_reorder: whether init is in batch order, not in the step inputs' order.
+    need_reorder: whether init is in batch order rather than in the order of the step inputs.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class InitState:
 
 
 class _Decoder(Protocol):
-    """The part of a decoder that its cell uses."""
+    """The part of a decoder's interface that its cell uses."""
 
     def begin_state(self, first: InitState) -> Variable: ...
 
@@ -68,7 +68,7 @@ class _Decoder(Protocol):
 class StateCell:
     """One step of a decoder, with inputs and states by name and the function that updates states.
 
-    out_state: the state that predictions are made from.
+    out_state: the name of the state that predictions are made from.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -161,7 +161,7 @@ class StateCell:
         return self._current[self._out_state]
 
     def _begin(self) -> None:
-        """Replace initial values with the step's states, on first use in a decoder."""
+        """On first use in a decoder, replace initial values with the states of the step."""
         if self._decoder is None or self._before:
             return
         for name, first in self._first.items():
@@ -169,7 +169,7 @@ class StateCell:
 
 
 class TrainingDecoder:
-    """Runs a cell over target sequences, as a DynamicRNN."""
+    """Runs a cell over target sequences with a DynamicRNN."""
 
     BEFORE_DECODER = 0
     IN_DECODER = 1
@@ -239,9 +239,7 @@ class TrainingDecoder:
 
 
 class BeamSearchDecoder:
-    """Searches for the best sequences with a cell, with `decode()` or a custom step in
-    `block()`.
-    """
+    """Searches for the best sequences with a cell, by `decode()` or a custom step in `block()`."""
 
     BEFORE_BEAM_SEARCH_DECODER = 0
     IN_BEAM_SEARCH_DECODER = 1

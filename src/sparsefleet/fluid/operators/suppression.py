@@ -1,4 +1,4 @@
-"""Detections, which are scored boxes with overlapping ones suppressed."""
+"""Detections: scored boxes, of which overlapping boxes are suppressed."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ Lods = list[Any]
 
 
 def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: float) -> Tensor:
-    """Return the indices of boxes, best first, that overlap no better one by more than the
-    limit.
-    """
+    """Return the indices of boxes, best first, that overlap no better box beyond the limit."""
     order = scores.argsort(descending=True, stable=True)
     shared = overlaps(boxes[order], boxes[order], extra)
     kept: list[int] = []
@@ -53,8 +51,9 @@ def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: f
 
 
 def best_places(scores: Tensor, threshold: float, count: int) -> Tensor:
-    """Return the indices of scores above the threshold, best first; at most `count` if it is >=
-    0.
+    """Return the indices of scores above the threshold, best first.
+
+    If `count` >= 0, returns at most `count` indices.
     """
     places = (scores > threshold).nonzero().reshape(-1)
     order = scores[places].argsort(descending=True, stable=True)
@@ -157,7 +156,7 @@ def matrix_nms_op(
             if not len(first):
                 continue
             shared = overlaps(boxes[picture][first], boxes[picture][first], extra).tril(-1)
-            most = shared.max(1).values  # with any better box
+            most = shared.max(1).values  # the largest overlap with any better box
             if use_gaussian:
                 decay = torch.exp((most[None] ** 2 - shared**2) * gaussian_sigma)
             else:
@@ -356,7 +355,7 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Return rows (label, score, box) for boxes that overlap no better one in their class."""
+    """Return rows (label, score, box) for boxes that overlap no better box in their class."""
     helper = LayerHelper("multiclass_nms", name)
     return _suppressed(
         helper,
@@ -388,7 +387,7 @@ def multiclass_nms2(
     return_index: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Apply `multiclass_nms`; return_index also returns the boxes' indices."""
+    """Apply `multiclass_nms`; with return_index, also return the indices of the boxes."""
     helper = LayerHelper("multiclass_nms2", name)
     attrs = op_settings("multiclass_nms2", locals())
     out, index = _suppressed(helper, bboxes, scores, attrs)

@@ -22,7 +22,7 @@ __all__ = ["ExponentialMovingAverage", "ModelAverage", "plain_parameters"]
 
 
 def plain_parameters(program: Program, user: str) -> list[Parameter]:
-    """Return all of a program's parameters; raise ConfigError if one is in a table."""
+    """Return all parameters of a program. Raises ConfigError if one is in a table."""
     found = program.global_block().all_parameters()
     for parameter in found:
         if parameter.is_table:
@@ -67,9 +67,7 @@ class _Average(ABC):
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Use averages as parameters in the block, and restore the parameters after it if
-        need_restore.
-        """
+        """Use averages as parameters in the block; with need_restore, undo this after it."""
         executor.run(self.apply_program)
         try:
             yield
@@ -86,10 +84,10 @@ class ExponentialMovingAverage(_Average):
     """Maintains average = decay * average + (1 - decay) * parameter in each step.
 
     thres_steps: a float32[1] variable with the number of steps; limits the decay to (1 + steps) /
-    (10 + steps). As in Fluid, an int64 one has no effect.
+    (10 + steps). As in Fluid, an int64 variable has no effect.
 
     Call `update` after minimize. As in Fluid, `apply` corrects the averages themselves for starting
-    at 0, so apply once, or at the end, rather than between steps.
+    at 0, so call `apply` only once, after training, rather than between steps.
     """
 
     def __init__(
@@ -143,10 +141,10 @@ class ExponentialMovingAverage(_Average):
 class ModelAverage(_Average):
     """Averages parameters over the most recent steps.
 
-    average_window_rate: the window as a fraction of the steps done, limited to
+    average_window_rate: the window size as a fraction of the steps done, limited to
     min_average_window..max_average_window.
 
-    Create it after minimize.
+    Create this object after minimize.
     """
 
     def __init__(

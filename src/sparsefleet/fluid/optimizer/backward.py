@@ -24,7 +24,7 @@ def append_backward(
     """Add the backward pass of a loss of shape [1]; return parameters and their gradients.
 
     checkpoints: variables or names between which activations are recomputed in this pass instead of
-    being kept. By default, all are kept.
+    being kept. By default, all activations are kept.
 
     The gradient of any variable that the loss depends on is then `<name>@GRAD`; for a second loss
     it is `<name>@GRAD_0`, and so on.
@@ -55,7 +55,7 @@ def append_backward(
 
 
 def computed_gradients(parameters: Sequence[Any] | None) -> list[tuple[Any, Any]]:
-    """Return parameters and the gradients that `backward` computed for them in imperative mode."""
+    """In imperative mode, return parameters and the gradients that `backward` computed."""
     from sparsefleet.fluid.dygraph.eager import hold_gradient
 
     if parameters is None:
@@ -73,7 +73,8 @@ def gradients(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> list[Variable | None]:
-    """Return the summed gradients of targets with respect to inputs; None for unrelated inputs.
+    """Return the summed gradients of targets with respect to inputs, with None for unrelated
+    inputs.
 
     Values computed from these gradients have gradients, too.
     """
@@ -116,7 +117,7 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> Any:
-    """Return `gradients`; for a single input, return its gradient instead of a list."""
+    """Return the same as `gradients` or, for a single input, its gradient instead of a list."""
     found = gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 
@@ -181,7 +182,7 @@ def _name(item: Variable | str) -> str:
 
 
 def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> set[str]:
-    """Return the variables without a gradient in this backward pass, which also stop it."""
+    """Return the variables at which this backward pass stops, so that they have no gradient."""
     names = {_name(item) for item in no_grad_set or ()}
     for op in block.ops:
         for name in names.intersection(op.output_arg_names):
@@ -190,9 +191,7 @@ def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> se
 
 
 def _sources(block: Block, targets: Sequence[str], stopped: Collection[str]) -> list[Variable]:
-    """Return the variables that have a gradient: those that affect the target and let gradients
-    pass.
-    """
+    """Return the variables with a gradient: those that affect the target and let gradients pass."""
     known_vars = block.visible_vars()
     needed = set(targets)
     for op in reversed(block.ops):
@@ -207,7 +206,7 @@ def _sources(block: Block, targets: Sequence[str], stopped: Collection[str]) -> 
 
 
 def _read_by(op: Operator) -> list[str]:
-    """Return what an operator's outputs depend on."""
+    """Return the variables that an operator's outputs depend on."""
     return op.input_arg_names + (op.attrs["sources"] if op.type == "backward" else [])
 
 

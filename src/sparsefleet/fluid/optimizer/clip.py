@@ -38,7 +38,8 @@ Pairs = list[tuple[Parameter, Variable]]
 class GradientClipBase(ABC):
     """Base class for all clips.
 
-    need_clip: a function that says whether a parameter's gradient is clipped; by default, all are.
+    need_clip: a function that says whether a parameter's gradient is clipped; by default, all are
+        clipped.
     """
 
     def __init__(self, need_clip: Callable[[Any], bool] | None = None) -> None:
@@ -47,11 +48,11 @@ class GradientClipBase(ABC):
         self._need_clip = need_clip
 
     def group(self) -> Any:
-        """Return the group; gradients in the same group are clipped together."""
+        """Return the name of the group. Gradients in the same group are clipped together."""
         return id(self)
 
     def apply(self, pairs: Pairs) -> Pairs:
-        """Add operators to the gradients' program; return the gradients to update with."""
+        """Add operators to the gradients' program; return the gradients to use in the update."""
         known = [(p, g) for p, g in pairs if g is not None]
         chosen = [(p, g) for p, g in known if self._need_clip is None or self._need_clip(p)]
         clipped = {p.name: g for p, g in self._clipped(chosen)} if chosen else {}
@@ -123,8 +124,9 @@ ClipByGlobalNorm = GradientClipByGlobalNorm
 
 
 class ErrorClipByValue:
-    """Clips a variable's gradient to min..max, for `Variable._set_error_clip`; min is -max by
-    default.
+    """Clips a variable's gradient to min..max (min is -max by default).
+
+    Used with `Variable._set_error_clip`.
     """
 
     def __init__(self, max: float, min: float | None = None) -> None:
@@ -144,7 +146,7 @@ def error_clip_callback(block: Any, context: Any) -> None:
 def derived_gradient(
     type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = None
 ) -> Variable:
-    """Create a variable computed from gradients, in their program."""
+    """Create a variable for a result computed from gradients, in the same program."""
     first = next(iter(inputs.values()))
     like: Variable = first[0] if isinstance(first, list) else first
     assert like.block is not None
@@ -159,7 +161,7 @@ def set_gradient_clip(
     param_list: Sequence[Parameter | str] | None = None,
     program: Program | None = None,
 ) -> None:
-    """Clip the gradients of these parameters, or of all, in later `minimize` calls."""
+    """Clip the gradients of these parameters, or of all parameters, in later `minimize` calls."""
     if not isinstance(clip, GradientClipBase):
         raise TypeError(f"clip must be a fluid.clip.GradientClipBy... object, got {clip!r}")
     block = (program or default_main_program()).global_block()

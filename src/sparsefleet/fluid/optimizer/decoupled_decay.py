@@ -18,8 +18,8 @@ __all__ = ["extend_with_decoupled_weight_decay"]
 def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[Optimizer]:
     """Return a subclass that also subtracts `coeff * parameter` from each parameter.
 
-    Its first argument is weight_decay, the coefficient; the keyword argument apply_decay_param_fun
-    selects by name which parameters decay.
+    The first argument of the subclass is weight_decay, the coefficient; the keyword argument
+    apply_decay_param_fun selects by name which parameters decay.
     """
     if not isinstance(base_optimizer, type) or not issubclass(base_optimizer, Optimizer):
         raise TypeError(

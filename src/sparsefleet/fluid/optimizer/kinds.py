@@ -1,4 +1,4 @@
-"""Fluid's optimizers, with its defaults."""
+"""Fluid's optimizers, with Fluid's defaults."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SGDOptimizer(Optimizer):
 
 
 class MomentumOptimizer(Optimizer):
-    """v = momentum * v + g; p -= rate * v, or with Nesterov rate * (g + momentum * v)."""
+    """v = momentum * v + g; p -= rate * v or, with Nesterov, p -= rate * (g + momentum * v)."""
 
     type = "momentum"
     accumulators = (("Velocity", "velocity", 0.0),)

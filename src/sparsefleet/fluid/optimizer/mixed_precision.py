@@ -87,10 +87,10 @@ gray_list = set(
 
 
 class AutoMixedPrecisionLists:
-    """Lists of operators in half precision (white), in float32 (black), or like their inputs
-    (gray).
+    """Lists of operators in half precision (white), float32 (black), or their inputs' type (gray).
 
-    An operator in no list is black. The sets are Fluid 1.8.5's; custom ones take precedence.
+    An operator in no list is black. The lists are those of Fluid 1.8.5; custom lists take
+    precedence.
 
     custom_black_varnames: operators that read or write these variables are black.
 
@@ -151,7 +151,7 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
 
 
 def _kinds(block: Block, lists: AutoMixedPrecisionLists) -> list[Kind | None]:
-    """Return the kind of each operator, or None where nothing before it has one."""
+    """Return the kind of each operator, or None if no operator before it has a kind."""
     black_names = lists.black_varnames | _names_of_bodies(block) | _names_made_twice(block)
     kind_of: dict[str, Kind | None] = {}  # the latest operator that wrote a variable
     found: list[Kind | None] = []
@@ -187,9 +187,7 @@ def _names_of_bodies(block: Block) -> set[str]:
 
 
 def _names_made_twice(block: Block) -> set[str]:
-    """Return variables written more than once, since a variable has one type for all its
-    writers.
-    """
+    """Return variables that are written more than once; all their writers must use one type."""
     found: set[str] = set()
     made: set[str] = set()
     for op in block.ops:
@@ -207,7 +205,7 @@ class _Casts:
         self._made: set[str] = set()
 
     def before(self, op: Operator, kind: Kind) -> list[Operator]:
-        """Return the casts that `op` needs, and make it use their results."""
+        """Return the casts that `op` needs, and make `op` use their results."""
         added = []
         for slot, names in op.inputs.items():
             if kind == "white" and op.type == "batch_norm" and slot != "X":
@@ -315,7 +313,7 @@ class OptimizerWithMixedPrecision(OptimizerWrapper):
                 ]
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """Add the optimizer's updates; with a dynamic scale, only if all gradients are finite."""
+        """Add the updates; with a dynamic scale, they run only if all gradients are finite."""
         if self._is_dynamic:
             with _default_main().role_guard("backward"):
                 params_grads = self._kept_if_finite(params_grads)
@@ -361,7 +359,8 @@ def decorate(
 
     use_dynamic_loss_scaling: use a scale that grows by incr_ratio after more than
     incr_every_n_steps finite steps in a row, and shrinks by decr_ratio after more than
-    decr_every_n_nan_or_inf others. A step with a non-finite gradient changes nothing else.
+    decr_every_n_nan_or_inf steps with a non-finite gradient. A step with a non-finite gradient
+    changes nothing else.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):

@@ -1,6 +1,4 @@
-"""Base class for all optimizers: backward pass, clipping, weight decay, one update per
-parameter.
-"""
+"""Base class for all optimizers: backward pass, clipping, weight decay and updates."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Optimizer:
     """Base class for all optimizers; use one of its subclasses.
 
     learning_rate: a number, or a variable such as one from a schedule.
-    regularization: for parameters without their own.
+    regularization: for parameters without a regularizer of their own.
     grad_clip: overrides `set_gradient_clip` and ParamAttr.
     """
 
@@ -82,7 +80,7 @@ class Optimizer:
         return self.settings()
 
     def table_settings(self) -> dict[str, Any] | None:
-        """Return the `sparsefleet.optim` class and fields for rows, or None if there is none."""
+        """Return the `sparsefleet.optim` class and fields for rows, or None if no class fits."""
         return None
 
     def table_rate(self, rate: Variable) -> Variable:
@@ -90,7 +88,7 @@ class Optimizer:
         return rate
 
     def extra_inputs(self) -> dict[str, Variable]:
-        """Return settings that are variables, by operator slot."""
+        """Return the settings that are variables, by operator slot."""
         return {}
 
     def first_value(self, name: str, value: float) -> float:
@@ -196,7 +194,7 @@ class Optimizer:
         return helper.create_state(known, shape, parameter.dtype, first)
 
     def _in_table(self, parameter: Parameter) -> bool:
-        """Return whether rows are updated in a table; otherwise make the parameter plain."""
+        """Return whether rows are updated in a table; if not, make the parameter a plain one."""
         if parameter.is_table and self.table_settings() is None:
             make_plain(default_main_program(), default_startup_program(), parameter.name)
         return parameter.is_table

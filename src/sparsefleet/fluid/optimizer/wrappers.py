@@ -72,13 +72,13 @@ class OptimizerWrapper(ABC):
 
 
 class GradientMergeOptimizer(OptimizerWrapper):
-    """Updates on every k_steps-th run with the merged gradients from those runs.
+    """Updates on every k_steps-th run, with the merged gradients of the last k_steps runs.
 
-    This trains on a batch k_steps times as large with the memory of one. In between, neither
-    parameters nor optimizer state are updated; learning-rate schedules count runs. Embeddings with
-    is_sparse=True become plain parameters.
+    The effect is a batch k_steps times as large, with the memory of one batch. Between updates,
+    neither parameters nor optimizer state are updated; learning-rate schedules count runs.
+    Embeddings with is_sparse=True become plain parameters.
 
-    avg: use the mean of the gradients; otherwise their sum.
+    avg: whether to use the mean of the gradients rather than their sum.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -203,13 +203,13 @@ class RecomputeOptimizer(OptimizerWrapper):
         no_grad_set: Collection[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Minimize the loss; grad_clip replaces the optimizer's own."""
+        """Minimize the loss; grad_clip replaces the grad_clip of the wrapped optimizer."""
         if grad_clip is not None:
             self._optimizer._grad_clip = grad_clip
         return super().minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def load(self, state_dict: object) -> None:
-        """Raise an error, like Fluid, because `fluid.load` loads a program's state."""
+        """Like Fluid, raise an error, because `fluid.load` loads a program's state."""
         raise NotImplementedError("RecomputeOptimizer has no load(); use fluid.load")
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:

@@ -37,7 +37,7 @@ class ApiName:
     """The name as programs write it; the part before the first dot may be a class, fleet[ps] ..."""
 
     programs: int
-    """Number of public programs that use it."""
+    """Number of public programs that use the name."""
 
     core_programs: int
     """Number of those programs that are about recommendation, matching or parameter servers."""
@@ -62,7 +62,7 @@ def coverage() -> list[ApiName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicName:
-    """A public name of Fluid 1.8.5: one that a module lists, outside `dygraph`, `slim`, `hapi`.
+    """A public name of Fluid 1.8.5, listed by a module other than `dygraph`, `slim` and `hapi`.
 
     >>> {one.name: one for one in public_names()}["paddle.fluid.layers.fc"].is_here
     True
@@ -70,12 +70,10 @@ class PublicName:
 
     name: str
     is_here: bool
-    """Whether it resolves under its path."""
+    """Whether the name can be resolved under its path."""
 
     cases: int
-    """Number of cases, among those tried from the original's tests, that use the name and pass
-    there.
-    """
+    """Number of cases from Paddle's tests that use the name and pass with Paddle."""
 
     passing: int
     """Number of those cases that also pass here, when last measured."""
@@ -95,7 +93,7 @@ def _public_name(row: dict[str, str]) -> PublicName:
 
 
 def _resolves(name: str) -> bool:
-    """Return whether a path such as `paddle.fluid.layers.fc` exists, imported as programs do."""
+    """Return whether programs can import a path such as `paddle.fluid.layers.fc`."""
     module, _, last = name.rpartition(".")
     top, _, rest = module.removeprefix("paddle").removeprefix(".").partition(".")
     if not top:
@@ -110,7 +108,7 @@ def _resolves(name: str) -> bool:
 
 
 def _starts() -> dict[str, list[Start]]:
-    """Return, for each first part of a name, the objects to look up the rest in."""
+    """Return, for each first part of a name, the objects in which to look up the rest."""
     fleet = "incubate.fleet"
     servers = f"{fleet}.parameter_server.distribute_transpiler"
     strategies = [
@@ -146,7 +144,7 @@ def _starts() -> dict[str, list[Start]]:
 
 
 def _within(path: str) -> Start:
-    """Return a cached lookup of the object at a path below `fluid`."""
+    """Return a cached function that looks up the object at a path under `fluid`."""
     return functools.cache(lambda: _follow(fluid, path))
 
 
@@ -162,7 +160,7 @@ def _is_here(name: str, starts: dict[str, list[Start]]) -> bool:
 
 
 def _follow(start: Any, path: str) -> Any:
-    """Follow a path of attributes, calling those with ()."""
+    """Follow a path of attributes, calling attributes that are followed by ()."""
     for part in path.split("."):
         start = getattr(start, part.removesuffix("()"))
         if part.endswith("()"):

@@ -16,8 +16,8 @@ PROVIDED_PATH = str(Path(__file__).parent / "provided")
 def environment_with_paddle(variables: Mapping[str, str]) -> dict[str, str]:
     """Return `variables` changed so that child processes find this `paddle` first.
 
-    `python` is then this interpreter, because pipe commands call it by that name and a different
-    one may not have sparsefleet.
+    In them, `python` is this interpreter, because pipe commands call it by that name and another
+    interpreter may not have sparsefleet.
 
     >>> found = environment_with_paddle({"PYTHONPATH": "/mine"})["PYTHONPATH"]
     >>> found == f"{PROVIDED_PATH}{os.pathsep}/mine"

@@ -19,7 +19,8 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with bytes decoded, also within lists, sets and dicts; `inplace` modifies those.
+    """Return `obj` with bytes decoded, also in lists, sets and dicts; `inplace` modifies the
+    containers.
 
     >>> to_text([b"a", "b", 3])
     ['a', 'b', 3]
@@ -28,8 +29,8 @@ def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with strings encoded, also within lists, sets and dicts; `inplace` modifies
-    those.
+    """Return `obj` with strings encoded, also in lists, sets and dicts; `inplace` modifies the
+    containers.
 
     >>> to_bytes({"a"})
     {b'a'}
@@ -38,7 +39,7 @@ def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def round(x: float, d: int = 0) -> float:
-    """Round half away from zero, as Python 2 did.
+    """Like Python 2, round half away from zero.
 
     >>> round(0.5), round(-2.5), round(2.675, 1)
     (1.0, -3.0, 2.7)

@@ -29,7 +29,7 @@ class PlotData:
 class Ploter:
     """Curves with these titles, drawn by Matplotlib; needs `pip install matplotlib`.
 
-    With the environment variable DISABLE_PLOT=True, it draws nothing and does not need Matplotlib.
+    If the environment variable DISABLE_PLOT is True, nothing is drawn and Matplotlib is not needed.
     """
 
     def __init__(self, *args: str) -> None:

@@ -63,7 +63,7 @@ rc = "0"
 istaged = True
 
 commit = "sparsefleet"
-"""Print the commit, as Fluid does with its source's commit."""
+"""Print the commit of the source, as in Fluid."""
 
 with_mkl = "OFF"
 

@@ -47,7 +47,7 @@ def make_app(config: ServeConfig) -> FastAPI:
 
     >>> make_app(ServeConfig(models=Path("nowhere")))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    sparsefleet.errors.CheckpointError: nowhere contains no exported model: ...
+    sparsefleet.errors.CheckpointError: nowhere contains no exported model, because ...
     """
     service = Service(config)
 

@@ -1,6 +1,6 @@
 """CIFAR, small color images. A sample is (pixels float32[3072] in 0..1, class).
 
-This reads the binary archives, because the Python ones would have to be unpickled.
+This reads the binary archives, because the Python archives would have to be unpickled.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _cifar100() -> str:
 
 
 def _reader(path: str, part: str, num_labels: int, cycle: bool = False) -> Reader:
-    """Return a reader. num_labels: bytes before the pixels; the last one is the (fine) class."""
+    """Return a reader. num_labels: bytes before the pixels; the last byte is the (fine) class."""
 
     def one_pass() -> Iterator[tuple[NDArray[np.float32], int]]:
         with tarfile.open(path) as archive:

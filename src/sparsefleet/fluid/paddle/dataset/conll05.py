@@ -1,4 +1,4 @@
-"""CoNLL 2005, semantic roles. Letters: T words in a sentence.
+"""CoNLL 2005, semantic roles. Letters: T is the number of words in a sentence.
 
 A sample has nine lists of T numbers: the words; five of the verb's context, each repeated (two
 words before, one before, the verb's position, one after, two after); the verb, repeated; 1 near the

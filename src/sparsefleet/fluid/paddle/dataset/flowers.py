@@ -26,7 +26,7 @@ LABEL_URL, LABEL_MD5 = f"{URL_PREFIX}imagelabels.mat", "e0620be6f572b9609742df49
 SETID_URL, SETID_MD5 = f"{URL_PREFIX}setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"
 
 TRAIN_FLAG, TEST_FLAG, VALID_FLAG = "tstid", "trnid", "valid"
-"""The parts in setid.mat. The largest, meant for tests, is used for training, as in Paddle."""
+"""The parts in setid.mat. As in Paddle, the largest, meant for tests, is for training."""
 
 Sample = tuple[bytes, int]
 Mapper = Callable[[Sample], Any]
@@ -116,6 +116,8 @@ def _matrix(path: str, name: str) -> NDArray[Any]:
     try:
         scipy_io = importlib.import_module("scipy.io")
     except ImportError as error:
-        raise ImportError(f"reading {path} requires SciPy; run pip install scipy") from error
+        raise ImportError(
+            f"reading {path} requires the scipy package; run `pip install scipy`"
+        ) from error
     row: NDArray[Any] = scipy_io.loadmat(path)[name][0]
     return row

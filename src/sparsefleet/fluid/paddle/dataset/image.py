@@ -169,4 +169,6 @@ def _pillow() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        raise ImportError("decoding images requires Pillow; run pip install pillow") from error
+        raise ImportError(
+            "decoding images requires the pillow package; run `pip install pillow`"
+        ) from error

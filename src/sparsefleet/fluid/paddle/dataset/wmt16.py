@@ -74,8 +74,8 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
 
 
 def _words(lang: str, dict_size: int) -> list[str]:
-    """Return the marks, then words by frequency, cached in a file with one per line, as in
-    Paddle.
+    """Return the marks, then words by frequency. As in Paddle, they are cached in a file, one per
+    line.
     """
     _check_language(lang)
     size = min(dict_size, TOTAL_EN_WORDS if lang == "en" else TOTAL_DE_WORDS)

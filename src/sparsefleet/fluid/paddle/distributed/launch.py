@@ -1,7 +1,7 @@
 """`python -m sparsefleet.distributed.launch`: Fluid's launcher for collective jobs, with its flags.
 
 Starts one process per GPU on this machine; run the same command on each machine in the job. Unlike
-Fluid's, it returns the exit code of the failed process; see `sparsefleet launch`.
+Fluid's launcher, this one returns the exit code of the failed process; see `sparsefleet launch`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class PaddleCluster:
     def from_first_port(
         cls, node_ips: tuple[str, ...], node_rank: int, port: int | None, num_local: int
     ) -> PaddleCluster:
-        """Use ports starting at `port` on every machine; None uses free ports on the only machine.
+        """Use ports starting at `port` on every machine; if None, use free ports on the only
+        machine.
 
         >>> PaddleCluster.from_first_port(("10.0.0.7", "10.0.0.8"), 0, 6070, 2).endpoints
         ('10.0.0.7:6070', '10.0.0.7:6071', '10.0.0.8:6070', '10.0.0.8:6071')
@@ -58,7 +59,7 @@ class PaddleCluster:
 def cluster_from_cloud(
     variables: Mapping[str, str], started_port: int | None, num_local: int
 ) -> PaddleCluster:
-    """Read the variables from Paddle's scheduler. Raises ConfigError naming the invalid one."""
+    """Read the variables from Paddle's scheduler. Raises ConfigError for an invalid variable."""
     environ = CheckedEnviron(variables, "--use_paddlecloud needs it")
     node_ips = tuple(text.strip() for text in environ["PADDLE_TRAINERS"].text.split(","))
     environ["POD_IP"].one_of(*node_ips)
@@ -184,9 +185,7 @@ def _config(options: argparse.Namespace, environ: Mapping[str, str], log_dir: st
 
 
 def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
-    """Return the numbers of the given GPUs among the visible ones; see Fluid's
-    FLAGS_selected_gpus.
-    """
+    """Return the numbers of the given GPUs among the visible GPUs; see FLAGS_selected_gpus."""
     if selected is None:
         import torch
 

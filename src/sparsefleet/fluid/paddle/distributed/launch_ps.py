@@ -1,7 +1,7 @@
 """`python -m sparsefleet.distributed.launch_ps`: Fluid's launcher, with its flags.
 
-Starts all servers and workers on this machine. Unlike Fluid's, it ends the whole job when one
-process fails and returns that process's exit code; see `sparsefleet launch` for more.
+Starts all servers and workers on this machine. Unlike Fluid's launcher, this one ends the whole job
+when one process fails and returns that process's exit code; see `sparsefleet launch` for more.
 """
 
 from __future__ import annotations

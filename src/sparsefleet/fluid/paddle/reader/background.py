@@ -17,7 +17,7 @@ __all__ = ["Background", "WAIT_S", "check_count", "close_iterator", "end_threads
 
 
 def check_count(name: str, value: object, low: int = 1) -> int:
-    """Return `value` as an int >= `low`; raise ConfigError naming `name` otherwise.
+    """Return `value` as an int >= `low`. Otherwise, raise ConfigError, which mentions `name`.
 
     A float is truncated, because old scripts divide sizes with `/`, which Python 2 truncated.
     """
@@ -43,8 +43,9 @@ _log = logging.getLogger("sparsefleet.fluid.paddle.reader")
 class Background(Iterator[T]):
     """Iterates over `begin()` with up to `capacity` items read ahead; items must not be None.
 
-    An error from `begin()` or its iterator is raised after the items before it, with its traceback.
-    The thread stops at the end of the items, on `close()`, or when this is garbage-collected.
+    An error from `begin()` or its iterator is raised after all items before the error, with its
+    traceback. The thread stops at the end of the items, on `close()`, or when this object is
+    garbage-collected.
 
     what: the name of the items' source, for messages.
     """
@@ -79,7 +80,7 @@ class Background(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread; no more items follow. Thread-safe; waiting callers see the end."""
+        """Stop the thread; no more items follow. Thread-safe; waiting callers return."""
         self._end()
 
 

@@ -1,6 +1,6 @@
 """Batches from NVIDIA DALI pipelines, for both APIs; needs `pip install sparsefleet[dali]`.
 
-Letters: B samples in a batch.
+Letters: B is the number of samples in a batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LastBatch = Literal["fill", "partial", "drop"]
 class DaliBatches:
     """Passes over DALI pipelines; tensors stay on the device where the pipelines created them.
 
-    pipelines: one, or one per place, built or not, all with the same batch size.
+    pipelines: one pipeline, or one per place, built or not, all with the same batch size.
     names: names of the outputs. A batch is then a dict of name -> tensor [B, ...] for
-    `exe.run(feed=...)`, or a list of dicts with several pipelines. With None, batches are tuples,
-    as `Trainer.fit` takes.
+    `exe.run(feed=...)`, or a list of dicts with several pipelines. If None, batches are tuples, as
+        `Trainer.fit` takes.
     size: samples per pass of one pipeline; None uses the number that the reader reports.
     reader_name: the pipelines' reader, which knows the number of samples in its shard. It should
     have pad_last_batch=True, so that each pass starts at the first sample. With neither size nor
@@ -32,7 +32,7 @@ class DaliBatches:
     last_batch: what to do with an incomplete last batch. "fill" keeps it as the pipeline returns
     it, "partial" keeps only samples from this pass, "drop" drops it.
 
-    Tensors are copies, since pipelines overwrite theirs.
+    Tensors are copies, since pipelines overwrite their own tensors.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def compose(*readers: ReaderFunction, check_alignment: bool = True) -> Resumable
     """Combine the items of all readers into one tuple; tuples are flattened into it.
 
     check_alignment: raise ComposeNotAligned if one reader ends before another; otherwise stop
-        there.
+        when the first reader ends.
 
     >>> list(compose(lambda: iter([1, 2]), lambda: iter([(3, 4), (5, 6)]))())
     [(1, 3, 4), (2, 5, 6)]
@@ -56,7 +56,7 @@ def compose(*readers: ReaderFunction, check_alignment: bool = True) -> Resumable
 
 
 def chain(*readers: ReaderFunction) -> ResumableReader:
-    """Read the items of the first reader, then the next reader's, and so on.
+    """Read the items of the first reader, then those of the next reader, and so on.
 
     >>> list(chain(lambda: iter([1, 2]), lambda: iter([3]))())
     [1, 2, 3]
@@ -77,7 +77,7 @@ def shuffle(reader: ReaderFunction, buf_size: int, *, seed: int | None = None) -
     """Read `buf_size` items at a time and return them in random order.
 
     The order depends on the seed and the pass number; it differs between passes and repeats for the
-    same seed. seed: None draws one from Python's `random`.
+    same seed. seed: if None, a seed is drawn from Python's `random`.
 
     >>> numbers = shuffle(lambda: iter(range(5)), 100, seed=1)
     >>> sorted(numbers())
@@ -87,7 +87,7 @@ def shuffle(reader: ReaderFunction, buf_size: int, *, seed: int | None = None) -
 
 
 def cache(reader: ReaderFunction) -> ResumableReader:
-    """Read everything in the first pass and keep it in memory for later ones.
+    """Read everything in the first pass and keep it in memory for later passes.
 
     >>> numbers = cache(lambda: iter(range(3)))
     >>> list(numbers()), list(numbers())
@@ -110,7 +110,7 @@ def buffered(reader: ReaderFunction, size: int, *, wait_s: float = WAIT_S) -> Re
 def batch(reader: ReaderFunction, batch_size: int, drop_last: bool = False) -> ResumableReader:
     """Group items into lists of `batch_size`.
 
-    drop_last: drop a shorter last list.
+    drop_last: drop the last list if it is shorter.
 
     >>> list(batch(lambda: iter(range(5)), 2)())
     [[0, 1], [2, 3], [4]]

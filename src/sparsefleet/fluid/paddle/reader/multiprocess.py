@@ -41,7 +41,7 @@ def multiprocess_reader(
     into a queue of `queue_size` items.
     wait_s: seconds to wait for an item before raising DataError.
 
-    A reader's error is raised here. All children have exited when the pass ends.
+    An error in a reader is raised in this process. All children have exited when the pass ends.
 
     >>> numbers = multiprocess_reader([lambda: iter([1, 2]), lambda: iter([3])])
     >>> sorted(numbers())
@@ -66,7 +66,7 @@ class _Child(NamedTuple):
 
 
 class _InProcesses(ResumableReader):
-    """Runs readers in processes. A position has one entry per reader, or "end" if it has ended."""
+    """Runs readers in processes. A position has one entry per reader, "end" for a finished one."""
 
     kind = "multiprocess_reader"
 

@@ -27,7 +27,7 @@ class PassProgress:
     number: int
     """The number of the pass, from 0."""
     position: Any = None
-    """The position after the last item handed out."""
+    """The position after the last item that was returned."""
     is_over: bool = False
 
 
@@ -40,18 +40,18 @@ class ResumableReader(ABC):
     """
 
     kind = "function"
-    """The operation on its sources, with the settings that positions depend on."""
+    """The name of the reader's operation, with the settings that positions depend on."""
     sources: tuple[ResumableReader, ...] = ()
     seed: int | None = None
     """The seed of a shuffling reader."""
 
     def __init__(self) -> None:
-        self._progress = PassProgress(-1, is_over=True)  # before the first
+        self._progress = PassProgress(-1, is_over=True)  # before the first pass
         self._loaded: PassProgress | None = None
 
     @abstractmethod
     def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield the items after `position`, or all if it is None, each with its own position."""
+        """Yield the items after `position`, or all items if it is None, with their positions."""
 
     def describe(self) -> str:
         """Describe how the reader was built; a state only fits a reader built the same way."""
@@ -72,7 +72,7 @@ class ResumableReader(ABC):
         return self._progress, self.walk(self._progress.number, self._progress.position)
 
     def __call__(self) -> Iterator[Any]:
-        """Iterate over one pass; the first one after `load_state_dict` is the rest of a pass."""
+        """Iterate over one pass; the first pass after `load_state_dict` is the rest of a pass."""
         return self._items(*self.begin())
 
     def _items(self, progress: PassProgress, walk: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
@@ -81,9 +81,9 @@ class ResumableReader(ABC):
         progress.is_over = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last started pass; at its end, the start of the next one.
+        """Return the position in the last started pass; at its end, the start of the next pass.
 
-        It consists of lists, dicts, strings and numbers.
+        The position consists of lists, dicts, strings and numbers.
         """
         progress = self._loaded or self._progress
         if progress.is_over:
@@ -91,13 +91,11 @@ class ResumableReader(ABC):
         return self._state_at(progress)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass; at its end, resuming yields no more
-        items.
-        """
+        """Return the position in the last started pass; from its end, resuming yields no items."""
         return self.state_dict() if self._progress.number < 0 else self._state_at(self._progress)
 
     def rewind(self) -> None:
-        """Abandon the started pass; the next one is complete, unless a state was loaded."""
+        """Abandon the started pass. The next pass is complete, unless a state was loaded."""
         if self._loaded is None:
             self._progress.is_over = True
 
@@ -111,7 +109,8 @@ class ResumableReader(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass after the item where `state` was taken; later ones are complete.
+        """Make the next pass resume after the item where `state` was taken. Later passes are
+        complete.
 
         The reader must be built the same way, and its functions must return the same items.
         """
@@ -160,7 +159,7 @@ class FunctionReader(ResumableReader):
 
 
 def resumable(reader: ReaderFunction) -> ResumableReader:
-    """Return the reader with `state_dict` and `load_state_dict`, or itself if it has them.
+    """Return a reader with `state_dict` and `load_state_dict`, or `reader` itself if it has both.
 
     A function must return the same items in each pass.
 

@@ -159,7 +159,7 @@ class Cached(ResumableReader):
             yield item, number
 
     def _items_of_all(self) -> list[Any]:
-        """Return the items of the source's first pass; read again only if the order has changed."""
+        """Return the items of the source's first pass. Reads again only if the order changed."""
         with self._lock:
             seeds = self.seeds()
             if self._kept is None or self._kept[0] != seeds:
@@ -192,7 +192,7 @@ class Buffered(ResumableReader):
 
 
 class Batched(ResumableReader):
-    """Groups items into lists; a position is the last item's."""
+    """Groups items into lists; a position is that of the last item."""
 
     kind = "batch"
 

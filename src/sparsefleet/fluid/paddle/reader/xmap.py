@@ -51,14 +51,15 @@ class _Task(NamedTuple):
     value: Any
     error: BaseException | None = None
     was_taken: bool = False
-    """Whether it was already handed out when the state was taken; it is then only used for its
-    position.
+    """Whether the item was already returned when the state was taken. If so, only its position
+    is used.
     """
 
 
 class _ParallelMapped(ResumableReader):
-    """Maps items in threads. A position is the point up to which all items were handed out, plus
-    any later items handed out.
+    """Maps items in threads.
+
+    A position is the point up to which all items were returned, plus any later items returned.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class _ParallelMapped(ResumableReader):
 
 
 class _GivenOut:
-    """Tracks which items were handed out, when their order is arbitrary."""
+    """Tracks which items were returned, when their order is arbitrary."""
 
     def __init__(self, before: Any, had: list[int]) -> None:
         self._before = before
@@ -169,7 +170,7 @@ class _MapTeam:
 
     def _read(self) -> None:
         for task in self._tasks:
-            self._room.acquire()  # `end` releases it
+            self._room.acquire()  # `end` releases the semaphore
             if self._done.is_stopped:
                 break
             self._todo.put(task)
@@ -188,7 +189,7 @@ class _MapTeam:
 
 
 def _tasks_of(walk: Iterator[tuple[Any, Any]], had: set[int]) -> Iterator[_Task]:
-    """Yield the items as tasks; an error, if any, is the last."""
+    """Yield the items as tasks. An error, if any, is the last task."""
     number = -1
     try:
         for number, (item, position) in enumerate(walk):
