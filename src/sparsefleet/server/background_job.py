@@ -72,7 +72,7 @@ class BackgroundJob:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Raise an error if the job was ended or its lease expired; called by the work regularly."""
+        """Raise an error if the job was ended or its lease expired. The work calls it regularly."""
         with self._changed:
             if self._is_ended:
                 raise DeadlineError(f"{self._name} was canceled")

@@ -210,7 +210,9 @@ def test_a_failing_map_is_named(file: Path) -> None:
     def broken(batch: Any) -> Any:
         raise ValueError("not that")
 
-    with pytest.raises(DataError, match=r"'broken' passed to Reader.map failed for a batch of 10 .*not"):
+    with pytest.raises(
+        DataError, match=r"'broken' passed to Reader.map failed for a batch of 10 .*not"
+    ):
         list(Reader(file, ONE_ID, 10).map(broken))
 
 
