@@ -161,9 +161,9 @@ def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
         strings_can_be_null=False,
     )
     table = pyarrow.csv.read_csv(source, convert_options=options)
-    for item in schema.inputs:
-        if table.column_names.count(item.name) > 1:
-            raise ValueError(f"the first line names '{item.name}' more than once")
+    for name in (item.name for item in schema.inputs):
+        if table.column_names.count(name) > 1:
+            raise ValueError(f"the first line names '{name}' more than once")
     for item in schema.hashed:
         if item.input in table.column_names and item.input not in lists:
             place, cells = table.column_names.index(item.input), table.column(item.input)
