@@ -40,7 +40,7 @@ def preempt(launcher: LaunchProcess, directory: Path) -> None:
     wait_until(lambda: all(path.exists() for path in begun), "all workers train")
     launcher.send(signal.SIGTERM)
     assert launcher.wait() == 75, launcher.output() + launcher.log("workerlog.0")
-    assert "start it elsewhere" in launcher.output()
+    assert "start the job elsewhere" in launcher.output()
     assert "had to be killed" not in launcher.output()
     for rank in range(2):
         assert "hands over" in launcher.log(f"workerlog.{rank}")
