@@ -323,7 +323,7 @@ def test_taken_port_is_named_before_anything_starts(start: Start) -> None:
         port = taken.getsockname()[1]
         launcher = start("hang()", "--start-port", str(port))
         assert launcher.wait() == 1
-    assert f"port {port} of 127.0.0.1 is in use" in launcher.output()
+    assert f"port {port} on 127.0.0.1 is in use" in launcher.output()
     assert not launcher.pids()
 
 

@@ -74,7 +74,7 @@ def test_taken_port_is_named(start: Start) -> None:
         port = taken.getsockname()[1]
         launcher = start("--start_port", str(port), "--server_num", "1", "train.py")
         assert launcher.wait() == 1
-    assert f"launch_ps: error: port {port} of 127.0.0.1 is in use" in launcher.output()
+    assert f"launch_ps: error: port {port} on 127.0.0.1 is in use" in launcher.output()
 
 
 def test_empty_print_config_starts_nothing(start: Start) -> None:

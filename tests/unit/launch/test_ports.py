@@ -30,7 +30,7 @@ def test_held_port_is_kept_from_others_and_refuses_connections() -> None:
 def test_port_with_a_listener_is_refused_by_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, PortReservation() as ports:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use"):
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use"):
             ports.take(f"127.0.0.1:{port}")
 
 

@@ -108,12 +108,12 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "field missing": (
         manifest(lambda m: m.pop("tables")),
         CorruptFileError,
-        r"manifest lacks \['tables'\]",
+        r"manifest has missing fields \['tables'\]",
     ),
     "field too many": (
         manifest(lambda m: m["golden"].update(price=3)),
         CorruptFileError,
-        r"manifest.golden .* has \['price'\] more",
+        r"manifest.golden .* unknown fields \['price'\]",
     ),
     "field of another kind": (
         manifest(lambda m: m["tables"][0].update(rows="many")),

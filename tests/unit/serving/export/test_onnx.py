@@ -113,7 +113,7 @@ def test_missing_extra_is_named_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ConfigError, match=r"ONNX is not .* pip install sparsefleet\[onnx\]"):
+    with pytest.raises(ConfigError, match=r"ONNX is not .*pip install sparsefleet\[onnx\]"):
         save_inference_model(tmp_path, nn.Linear(2, 1), torch.rand(3, 2), onnx=True)
     manifest = save_inference_model(tmp_path, nn.Linear(2, 1), torch.rand(3, 2))
     assert "pip install sparsefleet[onnx]" in str(manifest.onnx.missing)
