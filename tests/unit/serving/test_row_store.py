@@ -81,7 +81,7 @@ def test_unavailable_rows_are_reported_and_come_back(engine: Any) -> None:
 
 def test_rows_of_another_export_are_refused() -> None:
     directory, manifest = exported_shop()
-    message = f"is the export {manifest.digest}, but the rows given are those of 0123456789abcdef"
+    message = f"is the export {manifest.digest}, but the given rows belong to 0123456789abcdef"
     with pytest.raises(CheckpointMismatchError, match=message):
         Predictor(directory, rows=OtherRows())
 

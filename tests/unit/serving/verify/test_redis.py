@@ -64,7 +64,7 @@ def test_sample_of_rows_has_its_confidence(redis: RedisProcess, server: RedisSer
     report = against(redis, sample=30)
     assert report.passed
     [rows] = [x for x in report.results if x.check == "parameters" and "redis" in x.side]
-    assert "at 95 % confidence, at most 0.095 of a table's rows are wrong" in rows.summary
+    assert "at 95% confidence, at most 0.095 of a table's rows are wrong" in rows.summary
 
 
 def _stale(client: Any, key: str) -> None:
