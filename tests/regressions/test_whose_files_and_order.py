@@ -71,4 +71,4 @@ def test_predictions_in_any_order_are_reported(
     reader = Reader(files, SLOTS, 2, label="click", threads=threads)
     with Trainer(Clicks(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
         assert len(trainer.predict(reader)) == 10
-    assert ("in any order" in caplog.text) == (threads > 1)
+    assert ("in arbitrary order" in caplog.text) == (threads > 1)

@@ -170,18 +170,12 @@ class DistributedModel:
 
     @property
     def device(self) -> torch.device | None:
-        """Return the device for batches, or None to keep batches on the CPU.
-
-        Available after `start()`.
-        """
+        """Return the device for batches; None keeps them on the CPU. Available after `start()`."""
         return self.placement.device
 
     @property
     def board(self) -> Board:
-        """Return the board where workers leave notes for each other; available after `start()`.
-
-        If there are servers, the board is on the servers.
-        """
+        """Return the board for notes between workers, on the servers if any; after `start()`."""
         return require_started(self._board)
 
     @property

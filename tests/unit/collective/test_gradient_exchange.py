@@ -295,7 +295,7 @@ def test_a_second_gradient_in_one_step_is_refused() -> None:
 
 def test_gradients_of_unknown_parameters_or_other_shapes_are_refused() -> None:
     exchange = GradientExchange(parameters(), ALONE, CollectiveStrategy())
-    with pytest.raises(ConfigError, match="'d' is not one of the 5 parameters"):
+    with pytest.raises(ConfigError, match="'d' is not one of the 5 exchanged parameters"):
         exchange.ready("d", torch.ones(1))
     with pytest.raises(ShapeError, match=r"must have shape \(7,\), got \(1,\)"):
         exchange.ready("a.bias", torch.ones(1))

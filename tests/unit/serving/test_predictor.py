@@ -88,9 +88,9 @@ def test_predictor_is_a_name_of_the_package_and_shows_its_schema(
 def test_inputs_that_do_not_fit_are_refused(engine: str, predictors: dict[str, Predictor]) -> None:
     inputs = needed(batch(), *DROPPED)
     with pytest.raises(
-        FeedError, match=r"'items' is int32\[4, 3\], expected items: int64\[batch, 3\]"
+        FeedError, match=r"'items' is int16\[4, 3\], expected items: int64\[batch, 3\]"
     ):
-        predictors[engine].predict(inputs | {"items": inputs["items"].astype(np.int32)})
+        predictors[engine].predict(inputs | {"items": inputs["items"].astype(np.int16)})
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,9 @@ def test_early_stopping_waits_and_ends(
 
 def test_a_figure_that_there_is_not_is_named() -> None:
     with trainer_of(Clicks(), callbacks=[EarlyStopping("auc")]) as trainer:
-        with pytest.raises(ConfigError, match=r"monitor='auc'.*only train_auc, train_loss; pass"):
+        with pytest.raises(
+            ConfigError, match=r"monitor='auc'.*available: train_auc, train_loss; pass"
+        ):
             trainer.fit(clicks(2), epochs=2)
 
 
