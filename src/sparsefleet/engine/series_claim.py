@@ -100,8 +100,8 @@ def _require_same_job(
         return
     what = "a different model" if mine.job == owner.job else f"{owner}, and this is {mine}"
     raise CheckpointMismatchError(
-        f"{directory}: the checkpoints there ({len(listed)}) belong to {what}. Give this job its own "
-        f"directory; to continue from one of them, pass resume={listed[-1].path!r}. Runs that "
+        f"{directory}: the checkpoints there ({len(listed)}) belong to {what}. Give this job its "
+        f"own directory; to continue from one of them, pass resume={listed[-1].path!r}. Runs that "
         "belong to one job despite different arguments need the same CheckpointConfig(job=...) or "
         "SPARSEFLEET_JOB"
     )

@@ -102,9 +102,8 @@ def test_a_failing_filter_is_named_with_the_file_and_its_records(file: Path) -> 
     def broken(columns: dict[str, Any]) -> Any:
         raise KeyError("no such thing")
 
-    with pytest.raises(
-        DataError, match=r"part-0, records 1 to 10: 'broken' passed to Reader.filter failed: .*no"
-    ):
+    named = "part-0, records 1 to 10: the function 'broken' passed to Reader.filter failed: .*no"
+    with pytest.raises(DataError, match=named):
         list(Reader(file, ONE_ID, 10).filter(broken))
     with pytest.raises(DataError, match=r"returned int64\[10\], expected bool\[10\]"):
         list(Reader(file, ONE_ID, 10).filter(lambda columns: columns["id"]))
