@@ -58,7 +58,10 @@ class SparseFleetError(Exception):
 
 
 class ConfigError(SparseFleetError, ValueError):
-    """An invalid setting or argument. The message has its name, its value and what was expected."""
+    """An invalid setting or argument.
+
+    The message contains the name of the setting, its value and what was expected.
+    """
 
 
 class TableError(SparseFleetError):

@@ -67,7 +67,7 @@ def token_of(path: str) -> str | None:
 def encode_name(name: str) -> str:
     """Encode a table name for a path: every byte except `A-Z a-z 0-9 _ -` becomes `%XX`.
 
-    In a longer result, everything after 180 characters is replaced by a hash.
+    If the result is longer than 180 characters, a hash replaces everything after the first 160.
 
     >>> encode_name("ads/eu")
     'ads%2Feu'

@@ -62,7 +62,7 @@ class RemoteFolder(Folder):
         return f"{self._path.rstrip('/')}/{path}"
 
     def _make_folder(self, full: str) -> None:
-        """Create the folder of the file."""
+        """Create the folder that contains the file."""
         # In an object store, creating a folder with a misspelled name would create a bucket.
         if self.root.partition("://")[0] not in OBJECT_STORES:
             self._fs.makedirs(full.rpartition("/")[0], exist_ok=True)

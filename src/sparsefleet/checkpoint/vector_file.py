@@ -95,7 +95,10 @@ def _csv_names(file: IO[bytes]) -> list[str]:
 
 
 def _refuse_numbers(path: str, names: list[str]) -> None:
-    """Raise if the first line has only numbers, since using it as the header would lose a row."""
+    """Raise if the first line contains only numbers.
+
+    Using that line as the header would lose a row.
+    """
     if all(_NUMBER.fullmatch(name) for name in names):
         raise InputFileError(
             f"{path}: expected column names in the first line, found numbers "

@@ -216,7 +216,7 @@ class BucketRound:
     def _write_notes(
         self, notes: torch.Tensor, arrived: Sequence[torch.Tensor | None], state: int
     ) -> None:
-        """Write the state of this rank [R], and which parameters have gradients [P]."""
+        """Write this rank's state into the states [R], and which parameters have gradients [P]."""
         size = self._world.size
         notes.copy_(self._all_used)
         notes[self._world.rank] = state

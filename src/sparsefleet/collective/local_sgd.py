@@ -125,9 +125,10 @@ class LocalSgd:
             self._meet()
 
     def shadow(self) -> bool:
-        """Take part in the next averaging, with this rank's remaining steps if it has any.
+        """Take part in the next averaging, including this rank's remaining steps, if any.
 
-        Return False if no rank had made steps; all ranks are then done and have equal parameters.
+        Return False if no rank has taken any steps; all ranks are then done and have equal
+        parameters.
         """
         return self._meet()
 
@@ -154,7 +155,7 @@ class LocalSgd:
     def _summed_differences(self) -> list[float]:
         """Fill the buckets with the sums over ranks of (common point - own parameters).
 
-        Return the notes: which ranks made steps [R], the sum of losses, and the number of steps.
+        Return the notes: which ranks took steps [R], the sum of losses, and the number of steps.
         """
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)

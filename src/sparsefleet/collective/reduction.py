@@ -200,7 +200,7 @@ class Reduction(ABC):
 
 
 class _RingReduction(Reduction):
-    """The all-reduce of torch.distributed, used if the order of summation does not matter."""
+    """torch.distributed's all-reduce, used if the order of summation does not matter."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:
         self._group = group
@@ -271,7 +271,10 @@ class _OrderedReduction(_ThreadReduction):
         dist.all_to_all_single(tensor, parts, group=self._group)
 
     def _room_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return reused memory, since fresh pages in every step would cost as much as the sums."""
+        """Return a reused buffer.
+
+        Allocating fresh pages in every step would cost as much as the summation.
+        """
         if self._scratch.dtype != tensor.dtype or len(self._scratch) < len(tensor):
             self._scratch = torch.empty_like(tensor)
         return self._scratch[: len(tensor)]

@@ -225,8 +225,8 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
         )
     except RuntimeError as error:
         raise DeadlineError(
-            f"cannot connect to the meeting point {meeting_point} within {timeout_s:g} s: check "
-            "that rank 0, which listens there, is running and reachable from this machine"
+            f"could not connect to the meeting point {meeting_point} within {timeout_s:g} s: "
+            "check that rank 0, which listens there, is running and reachable from this machine"
         ) from error
 
 

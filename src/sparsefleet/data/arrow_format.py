@@ -244,10 +244,10 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 class ArrowStream(ArrowFormat):
     """The rows of a dataset, or of the Arrow tables that a function yields.
 
-    source: a dataset of Hugging Face `datasets` (a `Dataset` or an `IterableDataset`), a dataset or
-        shard of Ray Data, a pyarrow Table, or a function without arguments that returns an iterable
-        of Arrow tables or record batches. It is read on the reading thread. To resume, it is read
-        again and its first rows are skipped, so it should have the same order each time.
+    source: a Hugging Face dataset (a `Dataset` or an `IterableDataset`), a Ray Data dataset or
+        shard, a pyarrow Table, or a function without arguments that returns an iterable of Arrow
+        tables or record batches. The source is read on the reading thread. To resume, the source is
+        read again and its first rows are skipped, so it should have the same order each time.
     slots: as for `Parquet`.
 
     The reader's files are None. With ``Reader(worker_num=N)`` each worker reads the whole source
@@ -267,7 +267,7 @@ class ArrowStream(ArrowFormat):
         function = _function_of(source)
         if function is None:
             raise ConfigError(
-                "ArrowStream takes a dataset of Hugging Face or Ray Data, an Arrow table, or a "
+                "ArrowStream takes a Hugging Face or Ray Data dataset, an Arrow table, or a "
                 "function that returns an iterable of Arrow tables, got a "
                 f"{type(source).__name__}"
             )
@@ -325,7 +325,7 @@ def is_arrow_dataset(source: object) -> bool:
 
 
 def _hugging_face_tables(dataset: Any) -> Iterator[pa.Table]:
-    """Return the tables of a `Dataset` or `IterableDataset` of Hugging Face."""
+    """Return the tables in a Hugging Face `Dataset` or `IterableDataset`."""
     import pyarrow as pa
 
     if getattr(dataset, "features", None) is not None:
@@ -344,7 +344,7 @@ def _function_of(source: Any) -> Callable[[], Iterable[pa.Table | pa.RecordBatch
     """
     if callable(source):
         return source  # type: ignore[no-any-return]
-    if hasattr(source, "iter_batches"):  # a dataset, iterator or shard of Ray Data
+    if hasattr(source, "iter_batches"):  # a Ray Data dataset, iterator or shard
         return lambda: source.iter_batches(batch_format="pyarrow", batch_size=_DATASET_ROWS)
     if hasattr(source, "with_format") and hasattr(source, "iter"):  # Hugging Face
         return lambda: _hugging_face_tables(source)

@@ -353,7 +353,7 @@ class Features:
     ) -> Reader:
         """Return a reader of files or of a dataset, with labels if there is a label.
 
-        files: paths as for `Reader`, or a dataset of Hugging Face or Ray Data, or an Arrow table;
+        files: paths as for `Reader`, or a Hugging Face or Ray Data dataset, or an Arrow table;
             see `ArrowStream`.
         format: the result of `csv()` or a similar method. None chooses it by the suffix of the
             first file: .csv, .tsv (both also with .gz or .zst), .parquet, .arrow or .feather.
@@ -415,7 +415,7 @@ class Features:
         is_path = isinstance(files, (str, os.PathLike))
         if not is_path and files is not None and not isinstance(files, Iterable):
             raise ConfigError(
-                "Features.reader takes paths, a dataset of Hugging Face or Ray Data, or an Arrow "
+                "Features.reader takes paths, a Hugging Face or Ray Data dataset, or an Arrow "
                 f"table, got {files!r:.100}"
             )
         one = files if is_path else next(iter(files or ()), "")

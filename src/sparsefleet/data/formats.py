@@ -21,7 +21,9 @@ _SKIPPED_AT_ONCE = 4096
 
 
 class MultiSlot(TextFormat):
-    """MultiSlot text, where each line has all slots in order, each as a count and that many values.
+    """MultiSlot text.
+
+    Each line contains all slots in order, each as a count and that many values.
 
     A line for the slots of the example: ``2 0.5 0.25 3 17 18 99 1 1``.
 

@@ -370,8 +370,8 @@ class MemoryData:
         if state.get("dealt") != self._dealt:
             raise ConfigError(
                 f"the state was saved after the global shuffles {state.get('dealt')} (seed, "
-                f"workers), but this data had {self._dealt}: call global_shuffle with the same "
-                "seeds first"
+                f"workers), but this data has been through {self._dealt}: call global_shuffle with "
+                "the same seeds first"
             )
         if state.get("num_records") != self.num_records:
             raise ConfigError(

@@ -57,7 +57,7 @@ class PipeCommand:
             _end(child, kill=not is_well)
 
     def await_failure(self, blocks: Iterator[bytes]) -> PipeCommandError | None:
-        """Return the error of a command that printed malformed output and fails soon afterwards.
+        """Return the error from a command that printed malformed output and fails soon afterwards.
 
         blocks: the iterator returned by `blocks`, not yet exhausted.
         """

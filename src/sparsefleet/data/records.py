@@ -264,8 +264,8 @@ class RecordPacker:
     def pack_batch(self, batch: Any) -> tuple[list[TakenColumn], int]:
         """Return the columns of a batch, and its number of records B.
 
-        The batch has an array [B, *shape] for a slot with a shape, and a pair (values [N],
-        offsets [B + 1]) for a slot without.
+        The batch contains an array [B, *shape] for a slot with a shape, and a pair (values [N],
+        offsets [B + 1]) for a slot without a shape.
         """
         columns = [
             _check_column(field, column)

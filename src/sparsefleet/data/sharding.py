@@ -30,7 +30,7 @@ class Shard(Protocol):
         """Report that all files taken have been read, and return them."""
 
     def release(self) -> None:
-        """Return the unread rest of this worker's files to the other workers."""
+        """Give the unread remainder of this worker's files to the other workers."""
 
 
 class Sharding(Protocol):
@@ -213,7 +213,7 @@ class WorkList:
             del self._owners[path]
 
     def release(self, worker: str) -> None:
-        """Put the unread rest of the worker's files at the front of the queue."""
+        """Put the unread remainder of the worker's files at the front of the queue."""
         for path in reversed(self.files_of(worker)):
             del self._owners[path]
             self._waiting.appendleft(path)

@@ -132,7 +132,9 @@ def _table_name(number: int) -> str:
 def describe_optimizer(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Any]
 ) -> optim.Optimizer:
-    """Return the description that updates like torch. Raises ConfigError if there is none.
+    """Return the optimizer description whose updates match the torch optimizer's.
+
+    Raises ConfigError if there is none.
 
     >>> layer = nn.Linear(2, 1)
     >>> adam = torch.optim.Adam(layer.parameters(), lr=0.002)

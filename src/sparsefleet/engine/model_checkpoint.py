@@ -117,7 +117,7 @@ class ModelSave:
         self._tables.open()
 
     def write(self) -> Base:
-        """Write the files and commit, while training continues; return a base for deltas."""
+        """Write and commit the files while training continues; return a base for deltas."""
         self._tables.write()
         try:
             tensors = dict(self._own)

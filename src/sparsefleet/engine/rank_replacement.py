@@ -196,7 +196,7 @@ class RankReplacement:
         furthest = max(all_steps)
         source = all_steps.index(furthest)
         if furthest < 0:
-            raise ConfigError("all ranks are new, so none has a state to send: restart the job")
+            raise ConfigError("all ranks are new, so none has any state to send: restart the job")
         mine = self._state() if source == self._rank else b""
         tensors = load(self._world.broadcast_bytes(mine, source))
         self._found = json.loads(tensors.pop(_POSITION).numpy().tobytes())

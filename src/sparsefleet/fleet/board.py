@@ -29,7 +29,7 @@ _ASK_FOR_LOST_S = 2.0
 
 
 class Board(Protocol):
-    """Notes by key, and clocks of a group's members; see `Store`."""
+    """Holds notes by key and the clocks of a group's members; see `Store`."""
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None: ...
 

@@ -85,7 +85,7 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """Computes the mean edit distance of texts and the fraction of wrong texts."""
+    """Computes the mean edit distance and the fraction of sequences with errors."""
 
     def __init__(
         self,
@@ -108,7 +108,10 @@ class EditDistance(Evaluator):
         self.metrics.extend([total, wrong])
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Return the mean distance and the fraction of wrong texts: float32[1] each."""
+        """Return the mean edit distance and the fraction of sequences with errors.
+
+        Both are float32[1].
+        """
         del executor, eval_program
         total, count, wrong = self._totals()
         count = max(count, 1.0)

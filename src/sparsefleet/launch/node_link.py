@@ -6,7 +6,7 @@ The launcher of node 0 is the hub; the others (leaves) connect to it. Messages t
 the hub: `welcome JOB_ID`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` and `alive`.
 RESTARTS is the number of restarts so far; messages about an earlier start are ignored.
 
-A TCPStore of torch.distributed could carry these messages, but it has no authentication: anyone who
+torch.distributed's TCPStore could carry these messages, but it has no authentication: anyone who
 reaches its port could end or restart the job. The store also does not report that a peer is gone,
 so `alive` and its deadline would still be needed, and it would load torch (a second, 200 MB) into
 each launcher.
@@ -148,7 +148,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def _linger(self) -> None:
-        """Wait a while until all nodes have been notified of the end of the job."""
+        """Wait, for a limited time, until all nodes have been told that the job has ended."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...

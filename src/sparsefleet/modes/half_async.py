@@ -118,7 +118,7 @@ class BarrierMode(Mode):
     ) -> None:
         """Push the mean of the mini-batches.
 
-        The reply has the values of their dense tables and the requested ``rows``.
+        The reply contains the values of their dense tables and the requested ``rows``.
         """
 
 

@@ -343,7 +343,7 @@ class Mode(ABC):
             self._record.pulled(time.perf_counter() - began)
 
     def _worker_error(self, error: BaseException) -> WorkerError:
-        """Return the error that the other threads of this worker raise after a thread failed."""
+        """Return the error that this worker's other threads raise after one thread has failed."""
         wrapped = WorkerError({self._setting.worker_index: error})
         wrapped.__cause__ = error
         return wrapped

@@ -166,7 +166,10 @@ class DistinctLeaf:
         return DistinctRows(self._array, self._rows.places_of(indexes[0]), self)
 
     def add(self, sums: Floats) -> None:
-        """Add gradients for the rows, float32[U, D]; the leaf keeps the first array."""
+        """Add gradients float32[U, D] for the rows.
+
+        The leaf keeps a reference to the first array and adds to it, so do not reuse the array.
+        """
         if self._sums is None:
             self._sums = sums
         else:

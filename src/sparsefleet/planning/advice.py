@@ -262,7 +262,7 @@ def _fleet(request: PlanRequest, workers: int, servers: int) -> FleetShape:
 
 
 def _limit(found: Prediction, servers: int, for_memory: int) -> str:
-    """Describe the limiting factors of the rate and of the number of servers."""
+    """Describe what limits the rate and the number of servers."""
     if found.worker_busy >= _BUSY:
         limit = f"workers compute {found.worker_busy:.0%} of the time"
     elif found.network_busy >= _BUSY:

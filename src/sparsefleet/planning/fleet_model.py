@@ -343,7 +343,10 @@ class _FleetModel:
         return max(self._random.gammavariate(shape, mean_s / shape) for _ in range(draws))
 
     def _step_with_servers(self, worker: _Worker) -> Process:
-        """Run sync and half_async, where the reply to the gradients has the next batch's rows."""
+        """Simulate a worker in sync or half_async mode.
+
+        There, the reply to a push contains the next batch's rows.
+        """
         keys, dense = self.job.keys, "both" if self.job.dense else ""
         in_round = self.mode == "sync"
         gradients = "round" if in_round else "push"

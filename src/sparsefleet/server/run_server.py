@@ -225,7 +225,7 @@ def predecessor_config(log_dir: str) -> ServerConfig:
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"no server can be recovered from {log_dir}: {error}; expected a --log-dir with a "
-            f"{SUCCESSOR_FILE}, which a server writes once it listens"
+            f"{SUCCESSOR_FILE}, which a server writes once it is listening"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Derives the checkpoint entry of a table from its spec."""
+"""Derives a table's checkpoint entry from its spec."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def counter_names(spec: TableSpec) -> tuple[str, ...]:
 
 
 def table_entry(spec: TableSpec) -> TableEntry:
-    """Return the entry of the table, without files.
+    """Return the checkpoint entry for the table, without files.
 
     >>> from sparsefleet.optim import Adam
     >>> entry = table_entry(TableSpec(name="ads", dim=4, optimizer=Adam()))

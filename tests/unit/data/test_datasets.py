@@ -138,5 +138,5 @@ def test_a_source_without_rows_or_tables_is_an_error() -> None:
 
 @pytest.mark.parametrize("source", [3, {"ad": [1]}, None])
 def test_other_objects_are_refused_with_what_is_wanted(source: Any) -> None:
-    with pytest.raises(ConfigError, match="a dataset of Hugging Face or Ray Data, an Arrow table"):
+    with pytest.raises(ConfigError, match="a Hugging Face or Ray Data dataset, an Arrow table"):
         ArrowStream(source, Slot("ad", "uint64", ()))

@@ -263,5 +263,5 @@ def test_the_scale_is_saved_with_the_parameters(tmp_path: Path) -> None:
 
 
 def test_lists_refuse_what_is_in_both() -> None:
-    with pytest.raises(ValueError, match="but both have mul"):
+    with pytest.raises(ValueError, match="but both contain mul"):
         AutoMixedPrecisionLists({"mul"}, {"mul", "exp"})

@@ -367,8 +367,8 @@ def test_wrong_settings_are_named(changed: dict[str, Any], message: str) -> None
     ("changed", "message"),
     [
         ({"name": "2024-ads"}, "name must start with a letter"),
-        ({"image": ""}, "image must be the name of an image"),
-        ({"image": "registry/my ads:1"}, "image must be the name of an image"),
+        ({"image": ""}, "image must be an image name"),
+        ({"image": "registry/my ads:1"}, "image must be an image name"),
         ({"key_secret": "My_Key"}, "key_secret must be lower-case letters"),
         ({"storage_class": "Fast"}, "storage_class must be lower-case letters"),
     ],

@@ -149,7 +149,7 @@ def test_a_second_push_of_a_version_changes_nothing_and_a_label_is_free_once(
     pushed = push_rows(first, server, label="a")
     assert push_rows(first, server, label="b").pushed == pushed.pushed
     assert push_rows(first, server).label == "b"
-    with pytest.raises(CheckpointError, match=f"'b' is version {one.digest}"):
+    with pytest.raises(CheckpointError, match=f"'b' already names version {one.digest}"):
         push_rows(second, server, label="b")
 
 

@@ -61,7 +61,7 @@ class CheckPoints:
         return sorted(int(end) for prefix, _, end in names if prefix == _PREFIX and end.isdigit())
 
     def last(self) -> int:
-        """Return the highest number, or -1 if there is none."""
+        """Return the highest checkpoint number, or -1 if there are no checkpoints."""
         return max(self.numbers(), default=-1)
 
     def add(self, status: TrainStatus, save: Callable[[str], None], cache: str) -> int:

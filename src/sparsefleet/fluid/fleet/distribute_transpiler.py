@@ -187,8 +187,9 @@ class DistributeTranspiler:
             return
         if config.mode not in ("nccl2", "collective") or not isinstance(trainers, (str, list)):
             raise ConfigError(
-                f'mode must be "pserver", "nccl2" or "collective", the last two with the endpoints '
-                f"of all ranks as trainers, got {config.mode!r} and {trainers!r}"
+                'mode must be "pserver", "nccl2" or "collective"; for the last two, trainers must '
+                f"list the endpoints of all ranks; got mode {config.mode!r} and trainers "
+                f"{trainers!r}"
             )
         endpoints = trainers.split(",") if isinstance(trainers, str) else list(trainers)
         if config.mode == "collective":

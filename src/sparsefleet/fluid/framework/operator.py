@@ -1,4 +1,7 @@
-"""Operators. Each operator is a step of a program, which names a function and its variables."""
+"""Operators.
+
+Each operator is a step of a program; it names a function and the variables it uses.
+"""
 
 from __future__ import annotations
 

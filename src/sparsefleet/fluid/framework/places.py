@@ -38,7 +38,7 @@ class Place:
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether a CPU tensor is already at this place."""
+        """Return whether this place is the CPU, so that a CPU tensor need not be copied."""
         return False
 
     # Names from Fluid's native class that programs call.

@@ -11,7 +11,7 @@ __all__ = ["UniqueNameGenerator", "generate", "guard", "switch"]
 
 
 class UniqueNameGenerator:
-    """Counts the names generated for each key, under a prefix."""
+    """Generates unique names from a prefix, a key and a counter for each key."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix

@@ -421,7 +421,7 @@ def _paddle_arrays(
 
 
 def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
-    """Return whether a folder has a variable with that name, as a file or a subfolder."""
+    """Return whether a folder contains a variable with that name, as a file or a subfolder."""
     path = Path(dirname) / name
     return path.is_file() or (path / MANIFEST).is_file()
 

@@ -395,7 +395,10 @@ def log1p_op(x: Tensor) -> Tensor:
 
 @op("prelu", "X Alpha")
 def prelu_op(x: Tensor, alpha: Tensor, *, mode: str) -> Tensor:
-    """Multiply negative values by alpha: one number for all, for each channel or each element."""
+    """Multiply negative values by alpha.
+
+    Alpha is one number in total, one per channel or one per element.
+    """
     if mode == "channel":
         alpha = alpha.reshape(1, -1, *[1] * (x.dim() - 2))
     elif mode == "element":

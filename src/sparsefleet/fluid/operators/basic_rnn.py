@@ -66,8 +66,9 @@ def _layers(
     sequence_length: Variable | None,
     batch_first: bool,
 ) -> tuple[Variable, list[Variable]]:
-    """Return the concatenated outputs of both directions, and the last states and cells: [L * ways,
-    B, D].
+    """Return the concatenated outputs of all directions, and the last states and cells.
+
+    The states and cells are [L * directions, B, D] each.
     """
     steps = transpose(input, [1, 0, 2]) if batch_first else input
     inputs = [steps]

@@ -108,7 +108,10 @@ def assign_value(
 
 
 def _is_seeded(made: Tensor, seed: int) -> bool:
-    """Return whether to draw the same numbers as 1.8.5 on a CPU. Also used on a GPU."""
+    """Return whether to draw the same random numbers as Fluid 1.8.5 does on a CPU.
+
+    This also applies when running on a GPU.
+    """
     return bool(seed) and not made.is_meta and made.dtype in (torch.float32, torch.float64)
 
 

@@ -208,7 +208,7 @@ def _attrs(helper: LayerHelper, param_attr: Any, bias_attr: Any) -> tuple[ParamA
 def _check_width(helper: LayerHelper, input: Variable, size: int) -> int:
     if size % 4 or helper.check_input(input).shape[-1] != size:
         raise helper.refuse(
-            f"size must be 4 * width and equal the last size of input, got {size}, {input}"
+            f"size must be 4 * width and equal the last dimension of input, got {size}, {input}"
         )
     return size // 4
 

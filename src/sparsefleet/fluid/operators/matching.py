@@ -428,7 +428,7 @@ def search_pyramid_hash(
     for wanted in distribute_update_vars or ():
         if wanted not in known:
             raise ValueError(
-                f"distribute_update_vars has {wanted!r}, which is not a parameter of the layer"
+                f"distribute_update_vars contains {wanted!r}, which is not a parameter of the layer"
             )
     made = {}
     sizes = {"w": space_len + rand_len, "white": white_list_len, "black": black_list_len}

@@ -182,7 +182,9 @@ def dynamic_gru(
     """
     helper = LayerHelper("gru")
     if helper.check_input(input).shape[-1] != 3 * size:
-        raise helper.refuse(f"the last size of input must be 3 * size = {3 * size}, got {input}")
+        raise helper.refuse(
+            f"the last dimension of input must be 3 * size = {3 * size}, got {input}"
+        )
     check_activations(helper, gate_activation, candidate_activation)
     weight_attr, known_bias = to_param_attr(param_attr), to_param_attr(bias_attr)
     if weight_attr is None:
@@ -219,7 +221,7 @@ def gru_unit(
     helper = LayerHelper("gru_unit")
     if size % 3 or helper.check_input(input).shape[-1] != size:
         raise helper.refuse(
-            f"size must be 3 * width and equal the last size of input, got {size}, {input}"
+            f"size must be 3 * width and equal the last dimension of input, got {size}, {input}"
         )
     check_activations(helper, gate_activation, activation)
     weight_attr, known_bias = to_param_attr(param_attr), to_param_attr(bias_attr)

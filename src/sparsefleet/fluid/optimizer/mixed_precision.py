@@ -107,7 +107,8 @@ class AutoMixedPrecisionLists:
         white, black = set(custom_white_list or ()), set(custom_black_list or ())
         if white & black:
             raise ValueError(
-                f"custom lists must not overlap, but both have {', '.join(sorted(white & black))}"
+                "custom lists must not overlap, but both contain "
+                f"{', '.join(sorted(white & black))}"
             )
         self.white_list = (white_list - black) | white
         self.black_list = (black_list - white) | black

@@ -47,7 +47,7 @@ def require_kubernetes_names(config: ManifestConfig) -> None:
         )
     if not re.fullmatch(r"[^\s\0]+", config.image):
         raise ConfigError(
-            "ManifestConfig.image must be the name of an image without spaces, such as "
+            "ManifestConfig.image must be an image name without spaces, such as "
             f"registry/ads:1, got {config.image!r}"
         )
     for field_name in ("key_secret", "storage_class"):

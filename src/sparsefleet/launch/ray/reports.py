@@ -25,12 +25,12 @@ class AlignedReports:
     """Keeps the reports of all workers aligned when one worker is replaced.
 
     A report waits for those of all other workers. When a worker is lost, Ray Train drops the report
-    that the others wait in; and the new process runs the function from the top, so that it repeats
-    reports that its predecessor has made. Without this class the workers would no longer make the
-    same number of reports, and the last ones would wait forever.
+    that the other workers are waiting to complete. The new process then runs the function from the
+    top and repeats reports that its predecessor already made. Without this class, the workers would
+    no longer make the same number of reports, and the last ones would wait forever.
 
-    has_trained: whether this process has trained on anything yet. Before that, it repeats the calls
-        of its predecessor.
+    has_trained: whether this process has trained on anything yet. Until it has, it repeats its
+        predecessor's calls.
     """
 
     def __init__(

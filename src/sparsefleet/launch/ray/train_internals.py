@@ -1,4 +1,4 @@
-"""Private names of Ray Train that are needed here, and checks that they exist.
+"""Private Ray Train names that are needed here, and checks that they exist.
 
 Ray Train has no public hook for replacing a failed worker alone, nor for giving it the records of
 its predecessor.

@@ -181,7 +181,7 @@ def union(**kinds: Form) -> Form:
     def check(value: Any) -> Any:
         names = list(_object(value))
         if len(names) != 1 or names[0] not in kinds:
-            raise RefusedError(f"got the kind {', '.join(names)!r:.80}, which is not supported")
+            raise RefusedError(f"the kind {', '.join(names)!r:.80} is not supported")
         try:
             return {names[0]: kinds[names[0]](value[names[0]])}
         except RefusedError as error:

@@ -109,4 +109,4 @@ class TracedStep(StepRows):
 
 
 def _no_pull(*_: object, **__: object) -> dict[str, np.ndarray]:
-    raise AssertionError("rows cannot be pulled while a graph is recorded")
+    raise AssertionError("rows cannot be pulled while a graph is being recorded")

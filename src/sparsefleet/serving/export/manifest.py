@@ -127,7 +127,7 @@ class ExportManifest:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def table(self, name: str) -> ExportedTable:
-        """Return the entry of a table."""
+        """Return the entry for a table."""
         return next(entry for entry in self.tables if entry.name == name)
 
     def to_json(self) -> str:

@@ -167,7 +167,10 @@ class Schema:
         return next((item for item in self.hashed if item.input == name), None)
 
     def filling(self, name: str) -> int | float | None:
-        """Return the replacement for an input's missing numbers, or None if it must have all."""
+        """Return the replacement for an input's missing numbers.
+
+        None means that no number may be missing.
+        """
         return next((item.value for item in self.filled if item.input == name), None)
 
     def takes_null(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 Torch evaluates the text of a formula as Python. This module therefore rewrites the text from a
 syntax tree that contains only known parts: numbers, symbols, arithmetic and functions of sizes.
-Formulas that would take long to evaluate, such as towers of powers, are rejected too.
+Formulas that would take a long time to evaluate, such as towers of powers, are rejected too.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class ServeConfig:
     """Maximum number of examples in a batch that combines requests; 1 never combines requests."""
 
     batch_wait_s: float = 0.0
-    """How long a batch waits for more examples. If 0, a batch has only the examples that arrived
-    while the previous batch was computed, so there is no added delay.
+    """How long a batch waits for more examples. If 0, a batch contains only the examples that
+    arrived while the previous batch was computed, so there is no added delay.
 """
 
     timeout_s: float = 5.0

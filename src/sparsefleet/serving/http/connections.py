@@ -130,7 +130,7 @@ def origin_of(address: str | None) -> str:
 
 
 def within_descriptors(wanted: int) -> int:
-    """Return how many of `wanted` connections the process has descriptors for.
+    """Return how many of the `wanted` connections the process has descriptors for.
 
     Raises the soft limit on open files as far as needed and allowed. Some descriptors are reserved
     for files.

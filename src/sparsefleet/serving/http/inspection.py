@@ -58,9 +58,9 @@ class Inspected(NamedTuple):
 
     targets: Arrays
     unknown: list[dict[str, Any]]
-    """The keys without a row. Each entry has the table, the key (as text, since JavaScript would
-    round it), the input and the examples that contain the key. Input and examples are null if the
-    model computed the key.
+    """The keys without a row. Each entry contains the table, the key (as text, since JavaScript
+    would round it), the input and the examples that contain the key. Input and examples are null
+    if the model computed the key.
     """
     lookups: list[RecordedLookup]
 

@@ -186,8 +186,8 @@ def _integers(
     if flat and (min(flat) < low or max(flat) >= end):
         at = next(at for at, value in enumerate(flat) if not low <= value < end)
         raise FeedError(
-            f"example {places.example(at)}, input '{item.name}' must be in {low}..{end - 1}, got "
-            f"{_shown(flat[at])}"
+            f"example {places.example(at)}, input '{item.name}': expected a value in "
+            f"{low}..{end - 1}, got {_shown(flat[at])}"
         )
     if dtype == np.int64 and flat and max(flat) >= _INT64_END:  # keys keep their bits
         flat = [value - _KEYS_END if value >= _INT64_END else value for value in flat]

@@ -172,8 +172,8 @@ class _Push:
         for each in self._versions.all():
             if self._label and each.label == self._label and each.digest != self._manifest.digest:
                 raise CheckpointError(
-                    f"'{self._label}' is version {each.digest} in {self._server.where}; choose a "
-                    "different name, or delete that version"
+                    f"'{self._label}' already names version {each.digest} in "
+                    f"{self._server.where}; choose a different name, or delete that version"
                 )
 
     def _warn_of_eviction(self) -> None:

@@ -43,7 +43,7 @@ class UpdatedRows:
 
     A thread polls for updates; each update becomes active for all tables and the dense parameters
     at once. If an update is missing, damaged or from a different model, that is reported in
-    `problem` and logged, and the last good snapshot is served until a whole update arrives.
+    `problem` and logged, and the last good snapshot is served until a full update arrives.
 
     base: the store with the export's rows, which is closed together with this store.
     updates: the directory, or the Redis URL, that a trainer publishes to.

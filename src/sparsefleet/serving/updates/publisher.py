@@ -59,8 +59,8 @@ class PublishConfig:
     """
 
     deltas_between_wholes: int = 100
-    """After this many updates, write a whole update, which holds all changes since the export.
-    Services that start or have missed an update begin with a whole update. A larger value means
+    """After this many updates, write a full update, which holds all changes since the export.
+    Services that start or have missed an update begin with a full update. A larger value means
     less data to write but more files to read.
     """
 
@@ -246,7 +246,7 @@ class Publisher:
         }
 
     def _tidy(self, update: Update) -> None:
-        """Write a whole update periodically and remove older updates. Failures are harmless."""
+        """Write a full update periodically and remove older updates. Failures are harmless."""
         try:
             if self._deltas >= self._deltas_between_wholes:
                 self._fold()
@@ -258,7 +258,7 @@ class Publisher:
             _log.warning("updates after %d in %s: %s", update.sequence, self.where, error)
 
     def _fold(self) -> None:
-        """Write a whole update for the newest snapshot, built from the updates in the log."""
+        """Write a full update for the newest snapshot, built from the updates in the log."""
         manifest = self._export.manifest
         reader = UpdateReader(self._log, manifest.digest, manifest.tables)
         reader.catch_up()

@@ -47,8 +47,8 @@ class UpdateName(NamedTuple):
     sequence: int
     """Increases by one with each published snapshot."""
     snapshot_id: str
-    """16 hexadecimal digits that identify the snapshot after this update. A delta and a whole
-    update of the same snapshot lead to the same rows. Equal sequence numbers with different
+    """16 hexadecimal digits that identify the snapshot after this update. A delta and a full
+    update with the same snapshot lead to the same rows. Equal sequence numbers with different
     snapshots belong to logs that were restarted.
     """
     checksum: str
@@ -94,7 +94,7 @@ class Update:
     sequence: int
     snapshot_id: str
     previous: str | None
-    """The snapshot that a delta applies to; None for a whole update, which applies to the
+    """The snapshot that a delta applies to; None for a full update, which applies to the
     export.
     """
     made: float

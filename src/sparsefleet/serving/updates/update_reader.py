@@ -38,7 +38,7 @@ class ModelSnapshot(NamedTuple):
 
     @classmethod
     def of_whole(cls, update: Update) -> ModelSnapshot:
-        """Return the snapshot that results from a whole update."""
+        """Return the snapshot that results from a full update."""
         rows = Overlay().after(update.tables)
         dense = DenseValues(update.dense)
         return cls(update.base, update.sequence, update.snapshot_id, update.made, rows, dense)
@@ -59,7 +59,7 @@ class ModelSnapshot(NamedTuple):
         )
 
     def as_whole(self) -> Update:
-        """Return a whole update that results in this snapshot."""
+        """Return a full update that results in this snapshot."""
         return Update(
             base=self.base,
             sequence=self.sequence,
@@ -72,7 +72,7 @@ class ModelSnapshot(NamedTuple):
 
 
 class UpdatePath(NamedTuple):
-    """The updates to apply in order; a whole update, if any, comes first."""
+    """The updates to apply in order; a full update, if any, comes first."""
 
     names: list[UpdateName]
     missing: int | None = None
@@ -85,7 +85,7 @@ def find_path(
     """Find the updates that lead from `at` to the newest reachable update.
 
     at: number and id of the current snapshot, or None for the export.
-    start_over: start at the newest whole update, even if there are deltas after `at`.
+    start_over: start at the newest full update, even if there are deltas after `at`.
 
     >>> whole, one, two = (
     ...     UpdateName(kind, number, f"{number:016x}", "0" * 16)
@@ -109,9 +109,7 @@ def find_path(
         if at[0] + len(forward) == newest:
             return UpdatePath(forward)
         newest_whole = max(wholes, default=0)
-        if newest_whole <= at[0] + len(
-            forward
-        ):  # starting again from a whole update would not help
+        if newest_whole <= at[0] + len(forward):  # starting again from a full update would not help
             return UpdatePath(forward, at[0] + len(forward) + 1)
     if not wholes:
         return UpdatePath([], 1 if newest else None)
@@ -139,7 +137,7 @@ class UpdateReader:
     """Follows a log from snapshot to snapshot. Not thread-safe.
 
     A delta that is missing, damaged or from a different log is never skipped; the reader stays at
-    the last snapshot known to be correct until a whole update bridges the gap.
+    the last snapshot known to be correct until a full update bridges the gap.
 
     tables: the tables of the export that the updates must match.
     """
@@ -173,14 +171,14 @@ class UpdateReader:
         return is_new
 
     def _start_over(self, cause: Exception) -> tuple[ModelSnapshot | None, str | None]:
-        """Start over from the newest whole update, which may be newer than the list read before."""
+        """Start over from the newest full update, which may be newer than the list read before."""
         try:
             found, problem = self._follow(self._log.names(), start_over=True)
         except (CheckpointMismatchError, CorruptFileError, NotFoundError) as error:
-            return self.snapshot, f"{error}; waiting for a whole update"
+            return self.snapshot, f"{error}; waiting for a full update"
         at = self.snapshot
         if found is None or (at is not None and found.made < at.made):
-            return at, f"{cause}; waiting for a whole update"
+            return at, f"{cause}; waiting for a full update"
         return found, problem
 
     def _follow(
@@ -200,7 +198,7 @@ class UpdateReader:
         return at, (
             f"update {path.missing} is missing in {self._log.where}, although there are newer "
             "updates; "
-            "waiting for a whole update"
+            "waiting for a full update"
         )
 
     def _read(self, name: UpdateName) -> Update:

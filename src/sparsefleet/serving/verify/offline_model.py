@@ -200,7 +200,10 @@ class OfflineModel:
         return Trace(arrays, trace_layers(self.graph, self.schema, arrays, rows))
 
     def with_dense(self, dense: Arrays) -> OfflineModel:
-        """Return a model with different dense parameters, where the shapes match."""
+        """Return a copy of the model with these dense parameters.
+
+        Parameters whose name or shape does not match are ignored.
+        """
         other = copy.copy(self)
         other.__dict__["graph"] = self._graph_with(self.graph, dense)
         return other

@@ -69,7 +69,7 @@ class ParametersCheck:
 
 
 def _checksums(case: Case, side: Side) -> list[Finding]:
-    """Compare the checksum of dense parameters; used if the side does not report the values."""
+    """Compare checksums of the dense parameters; used if `side` does not report their values."""
     theirs = side.checksums()
     if theirs is None or side.dense() is not None:
         return []

@@ -1,6 +1,6 @@
-"""Check 4: offline and online make the same predictions for the same examples.
+"""Check 4: the offline and online models make the same predictions for the same examples.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_bad_values_are_named_with_example_input_value_and_wanted_form(export: P
                 "example 1, input 'where' has the value null, expected where",
             ),
             ({"tags": ["x", {}]}, "example 1, input 'tags' has the value an object, expected tags"),
-            ({"ad": 2**64}, "example 1, input 'ad' must be in -9223372036854775808.."),
+            ({"ad": 2**64}, "example 1, input 'ad': expected a value in -9223372036854775808.."),
         ):
             answer = await served.predict([ROWS[0], {**ROWS[0], **changes}])
             assert answer.status_code == 422

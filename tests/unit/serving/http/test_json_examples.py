@@ -97,10 +97,10 @@ def test_no_rows_are_empty_arrays() -> None:
         ({"ad": {}}, "input 'ad' has the value an object"),
         (
             {"ad": 2**64},
-            "example 1, input 'ad' .*must be in -9223372036854775808..18446744073709551615",
+            "example 1, input 'ad': expected a value in -9223372036854775808..18446744073709551615",
         ),
-        ({"ad": -(2**63) - 1}, "example 1, input 'ad' .*must be in"),
-        ({"hour": 256}, r"input 'hour' must be in 0\.\.255, got 256"),
+        ({"ad": -(2**63) - 1}, "example 1, input 'ad': expected a value in"),
+        ({"hour": 256}, r"input 'hour': expected a value in 0\.\.255, got 256"),
         ({"new": 1}, "input 'new' has the value 1, expected new: bool"),
         ({"box": [1, 2]}, "input 'box' must be a list, got 1"),
         ({"box": [[1, 2]]}, "input 'box' has lists of 1 to 2 values"),
