@@ -1,6 +1,6 @@
 """Compare two checkpoints.
 
-Letters: N is the number of rows in a table.
+In shapes, N is the number of rows in a table.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The metadata is encoded with the few parts of Thrift's compact protocol that it 
 a dict {field number: value}; the Python type of a value determines its Thrift type: bool, I32,
 int (i64), str, dict (struct), or a list of I32, str or dicts.
 
-Letters: N is the number of rows in a chunk, W the width of a list column.
+In shapes, N is the number of rows in a chunk, W the width of a list column.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of a table as columns, and the shard that holds each row.
 
-Letters: N is the number of rows, D the row width, S the number of floats of optimizer state per
+In shapes, N is the number of rows, D the row width, S the number of floats of optimizer state per
 row, C the number of counters per row.
 """
 

@@ -1,6 +1,6 @@
 """Use Arrow to read files of keys and vectors written by other programs.
 
-Letters: N is the number of rows in a chunk, D the number of values in a row.
+In shapes, N is the number of rows in a chunk, D the number of values in a row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collective operations on tensors, with gradients, and on tables that every rank holds.
 
-Letters: R is the number of ranks, N the number of rows per rank or of keys, D the row width.
+In shapes, R is the number of ranks, N the number of rows per rank or of keys, D the row width.
 """
 
 from __future__ import annotations

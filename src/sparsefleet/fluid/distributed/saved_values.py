@@ -1,6 +1,6 @@
 """Convert a job's values to the variables of a single process, and back.
 
-Letters: N is the number of elements of a dense table, S the number of arrays of optimizer state.
+In shapes, N is the number of elements of a dense table, S the number of arrays of optimizer state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Passes over a Dataset, as Fluid feeds or as batches for a Trainer.
 
-Letters: B is the number of records in a batch, N the number of values of a slot in the batch.
+In shapes, B is the number of records in a batch, N the number of values of a slot in the batch.
 """
 
 from __future__ import annotations

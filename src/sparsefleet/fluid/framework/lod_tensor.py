@@ -1,6 +1,6 @@
 """Tensors that record where their sequences start.
 
-Letters: N is the number of rows in all sequences.
+In shapes, N is the number of rows in all sequences.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parameters whose rows are in a table, such as embeddings with is_sparse=True.
 
-Letters: U is the number of distinct keys, D the row width.
+In shapes, U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An array is stored as the tensor with its name. The rows of a table are stored a
 `<name>//keys`, `//values`, `//state` and `//counters`, and the note `<name>//optimizer`. A table
 needs memory for a few chunks of rows.
 
-Letters: N is the number of rows, D the row width, S the number of floats of optimizer state per
+In shapes, N is the number of rows, D the row width, S the number of floats of optimizer state per
 row, C the number of counters per row.
 """
 

@@ -1,4 +1,4 @@
-"""Pool rows by sequence. Letters: B is the number of sequences, N the number of all rows."""
+"""Pool rows by sequence. In shapes, B is the number of sequences, N the number of all rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rows that a lowered program will look up, as far as they are known before it runs.
 
-Letters: N is the number of ids.
+In shapes, N is the number of ids.
 """
 
 from __future__ import annotations

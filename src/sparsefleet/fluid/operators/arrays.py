@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-# Arrays of tensors, and sequences split into steps. Letters: B is the number of sequences, N that
-# of all rows.
+# Arrays of tensors, and sequences split into steps. In shapes, B is the number of sequences, N the
+# number of all rows.
 #
 # An array is a list of (tensor, LoD). A rank table is int64[B, 2]: index and length of each
 # sequence, longest first.

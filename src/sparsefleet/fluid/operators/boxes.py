@@ -1,6 +1,6 @@
 """Boxes in images: clipping, overlaps, matching and encoding.
 
-A box is [left, top, right, bottom]. Letters: N is the number of boxes, P that of priors.
+A box is [left, top, right, bottom]. In shapes, N is the number of boxes, P the number of priors.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
 # Operators that the ranks of a collective job run together; see `fluid.collective`.
 #
-# Letters: R is the number of ranks.
+# In shapes, R is the number of ranks.
 
 
 Tensor = torch.Tensor

@@ -180,8 +180,9 @@ class _BeamState(NamedTuple):
 
 
 class BeamSearchDecoder(Decoder):
-    """Keeps the beam_size best prefixes of each example. Letters: B is the batch size, K the number
-    of beams, V the number of words.
+    """Keeps the beam_size best prefixes of each example.
+
+    In shapes, B is the batch size, K the number of beams, V the number of words.
 
     cell: an RNNCell; embedding_fn: maps word ids to cell inputs; output_fn: maps cell outputs to
     logits [..., V].

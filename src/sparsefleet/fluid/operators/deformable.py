@@ -1,6 +1,7 @@
 """Sampling of feature maps at computed positions: deformable and perspective layers.
 
-Letters: N is the number of images, C of channels, R of boxes; H and W are the size of a map.
+In shapes, N is the number of images, C the number of channels, R the number of boxes; H and W are
+the size of a map.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses for the one-stage detectors SSD and YOLOv3, and the head that predicts SSD's boxes.
 
-Letters: N is the number of images, P of priors, B of ground-truth boxes per image, C of classes,
-K of anchors in use.
+In shapes, N is the number of images, P the number of priors, B the number of ground-truth boxes
+per image, C the number of classes, K the number of anchors in use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training targets for detectors: which anchors and regions represent which ground-truth box.
 
-A box is [left, top, right, bottom] in pixels. Letters: A is the number of anchors,
-G of ground-truth boxes, R of regions.
+A box is [left, top, right, bottom] in pixels. In shapes, A is the number of anchors, G the
+number of ground-truth boxes, R the number of regions.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "w
 
 # Labels along sequences, with conditional random fields and chunk evaluation.
 #
-# Letters: B is the number of sequences, T the longest length, N the number of rows in all
+# In shapes, B is the number of sequences, T the longest length, N the number of rows in all
 # sequences, D the number of labels.
 
 

@@ -1,6 +1,6 @@
 """Long short-term memory.
 
-Letters: N is the number of rows in all sequences, B the batch size, T the number of steps, D the
+In shapes, N is the number of rows in all sequences, B the batch size, T the number of steps, D the
     width.
 """
 

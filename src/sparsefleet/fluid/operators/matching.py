@@ -1,7 +1,7 @@
 """Layers from `fluid.contrib` for matching texts: products of all word pairs, and their pooling.
 
-Letters: D is the width of a row, T the number of channels, L and R the rows of a pair of sequences.
-A pair's matrix is kept as L * R rows of width 1 per channel.
+In shapes, D is the width of a row, T the number of channels, L and R the numbers of rows of a
+pair of sequences. A pair's matrix is kept as L * R rows of width 1 per channel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run recurrent cells along sequences of equal length.
 
-Letters: T is the number of steps, B the batch size.
+In shapes, T is the number of steps, B the batch size.
 """
 
 from __future__ import annotations

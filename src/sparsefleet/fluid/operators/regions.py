@@ -1,6 +1,6 @@
 """Features of boxes, extracted from feature maps.
 
-Letters: R is the number of boxes, C the number of channels.
+In shapes, R is the number of boxes, C the number of channels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check a prediction's inputs against the schema.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Like the reader in training, hash input strings to ids and fill in missing values.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

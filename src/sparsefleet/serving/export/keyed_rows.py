@@ -1,6 +1,6 @@
 """A table that finds distinct keys and uses them to look up ids of any shape.
 
-Letters: U is the number of distinct keys, N the number of keys, D the row width.
+In shapes, U is the number of distinct keys, N the number of keys, D the row width.
 """
 
 from __future__ import annotations

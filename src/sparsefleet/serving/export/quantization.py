@@ -1,6 +1,6 @@
 """Storage formats for row values in an exported model, and the errors that they introduce.
 
-Letters: N is the number of rows, D the row width.
+In shapes, N is the number of rows, D the row width.
 """
 
 from __future__ import annotations

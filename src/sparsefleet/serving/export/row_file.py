@@ -1,6 +1,6 @@
 """Row files, which are sorted by key and memory-mapped for lookups.
 
-Letters: N is the number of rows, D the row width.
+In shapes, N is the number of rows, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compute the predictions for waiting requests in batches.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

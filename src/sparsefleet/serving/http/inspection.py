@@ -1,6 +1,6 @@
 """Details of a prediction: ids without a row, lookups and layers.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parse examples in JSON strictly: a number of the wrong kind is an error.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows in Redis, loaded there by `push_rows`.
 
-Letters: U is the number of distinct keys, D the row width.
+In shapes, U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A cache for one table's fetched rows, with a memory limit.
 
-Letters: U is the number of distinct keys, D the row width, S the number of sets, W the number of
+In shapes, U is the number of distinct keys, D the row width, S the number of sets, W the number of
 rows per set.
 
 Keys are hashed to sets; a set holds W rows, and a new row replaces the least recently used row.

@@ -1,6 +1,6 @@
 """A running training job's rows, read from its servers.
 
-Letters: U is the number of distinct keys, D the row width.
+In shapes, U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An export's rows combined with the updates that a trainer publishes.
 
-Letters: U is the number of distinct keys, D the row width.
+In shapes, U is the number of distinct keys, D the row width.
 """
 
 from __future__ import annotations

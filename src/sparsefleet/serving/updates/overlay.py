@@ -1,6 +1,6 @@
 """The changes from many updates, layered over an export's rows.
 
-Letters: U is the number of requested keys, N the number of rows, D the row width.
+In shapes, U is the number of requested keys, N the number of rows, D the row width.
 
 Organized like a log-structured merge tree: sorted runs, newest last, each at least twice as large
 as the next. An update adds a run and merges runs of similar size, so that applying n rows costs

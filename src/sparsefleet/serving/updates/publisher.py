@@ -1,6 +1,6 @@
 """Publish the changes to a model in training.
 
-Letters: N is the number of rows, D the row width.
+In shapes, N is the number of rows, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The examples on which the export and a side are compared.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

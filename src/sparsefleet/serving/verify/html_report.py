@@ -1,6 +1,6 @@
 """The report as one self-contained HTML file.
 
-Letters: B is the number of examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

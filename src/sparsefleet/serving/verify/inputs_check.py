@@ -1,6 +1,6 @@
 """Check 3: the same example produces the same ids and floats on both sides.
 
-Letters: B is the number of examples, F the number of slots.
+In shapes, B is the number of examples, F the number of slots.
 """
 
 from __future__ import annotations

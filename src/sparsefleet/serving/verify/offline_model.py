@@ -1,6 +1,6 @@
 """The export under test, with its updates.
 
-Letters: U is the number of distinct keys, N the number of rows, D the row width.
+In shapes, U is the number of distinct keys, N the number of rows, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compare a table's rows in the export with those of a side, row by row.
 
-Letters: N is the number of keys, D the row width.
+In shapes, N is the number of keys, D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface to whatever an export is compared with.
 
-Letters: N is the number of keys, D the row width.
+In shapes, N is the number of keys, D the row width.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""CoNLL 2005, semantic roles. Letters: T is the number of words in a sentence.
+"""CoNLL 2005, semantic roles. T is the number of words in a sentence.
 
-A sample has nine lists of T numbers: the words; five of the verb's context, each repeated (two
-words before, one before, the verb's position, one after, two after); the verb, repeated; 1 near the
-verb and 0 elsewhere; the labels.
+A sample contains nine lists of T numbers: the words; five for the verb's context, each repeated
+(two words before, one before, the verb's position, one after, two after); the verb, repeated; 1
+near the verb and 0 elsewhere; the labels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Batches from NVIDIA DALI pipelines, for both APIs; needs `pip install sparsefleet[dali]`.
 
-Letters: B is the number of samples in a batch.
+In shapes, B is the number of samples in a batch.
 """
 
 from __future__ import annotations
