@@ -145,7 +145,7 @@ class BinarySource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield the records from `part.begin` on; the last piece also has the total count."""
+        """Yield the records from `part.begin` on; the last piece also contains the total count."""
         self._batch.take()  # drops the leftovers of an abandoned pass
         number, rest = 0, b""
         with contextlib.closing(file_blocks(part.path, self._context)) as blocks:

@@ -98,7 +98,7 @@ class RecordsSource:
         self._pack = self._pack_batches if format.gives_batches else self._pack_records
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield packed records; the last piece also has the total number of records."""
+        """Yield packed records; the last piece also contains the total number of records."""
         with contextlib.closing(self._items(part.path)) as items:
             total = yield from self._pack(part, items, room)
         if self._context.stopped():

@@ -73,7 +73,7 @@ class TextSource:
         self._context = context
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Yield parsed lines; the last piece also has the file's number of lines."""
+        """Yield parsed lines; the last piece also contains the file's number of lines."""
         config = self._context.config
         pipe = None
         if config.command is not None:

@@ -331,7 +331,7 @@ _KEY_BYTES = 32
 
 
 def given_key(environ: Mapping[str, str], *, is_required: bool) -> bool:
-    """Return whether the environment has a job key for the processes to inherit.
+    """Return whether the environment contains a job key for the processes to inherit.
 
     Raises ConfigError if a required key is missing, or if the processes would reject it.
     """

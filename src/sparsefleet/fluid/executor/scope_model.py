@@ -114,7 +114,7 @@ class ScopeModel:
         self._pull = self._source()
 
     def start(self) -> None:
-        """Do nothing, since the scope already has the values."""
+        """Do nothing, since the scope already contains the values."""
 
     def finish(self) -> None:
         """Replace the mode with a new object after a failure."""

@@ -264,7 +264,7 @@ class BatchLayout:
         return first
 
     def split(self, targets: Arrays, counts: Sequence[int]) -> list[Arrays]:
-        """Split the targets into parts; `counts` has the number of examples in each part."""
+        """Split the targets into parts; `counts` contains the number of examples in each part."""
         ends = np.cumsum(counts)[:-1]
         pieces = {name: np.split(array, ends) for name, array in targets.items()}
         return [{name: pieces[name][at] for name in targets} for at in range(len(counts))]

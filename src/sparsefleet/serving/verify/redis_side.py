@@ -24,7 +24,7 @@ __all__ = ["HalfLoadedError", "RedisSide"]
 
 
 class HalfLoadedError(StoreUnavailableError):
-    """Raised if a store has only some of a version's rows."""
+    """Raised if a store contains only some of a version's rows."""
 
 
 class RedisSide(Side):
