@@ -47,12 +47,13 @@ class GradientExchange:
 
     In each step, gradients arrive (through ``ready``, or through the hooks that ``attach``
     installs), then ranks with data call ``finish`` and ranks without data call ``shadow``. A bucket
-    is sent once it is complete and all buckets before it were sent, so ranks agree on the order.
-    Notes after the last bucket say which ranks took part and which parameters were used.
+    is sent once it is complete and all buckets before it have been sent, so ranks agree on the
+    order. Notes after the last bucket say which ranks took part and which parameters were used.
 
     Afterwards, the gradients have the same bits on all ranks; on CPUs, these bits do not depend on
-    the number of buckets or rings. If a parameter has a gradient on some ranks only, it is treated
-    as zero on the others; if it has a gradient on no rank, it has none afterwards. Not thread-safe.
+    the number of buckets or rings. If a parameter has a gradient on only some ranks, its gradient
+    counts as zero on the others; if it has a gradient on no rank, it has none afterwards. Not
+    thread-safe.
 
     >>> weight = torch.nn.Parameter(torch.ones(2))
     >>> exchange = GradientExchange([("weight", weight)], World.join(), CollectiveStrategy())

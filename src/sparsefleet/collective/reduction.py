@@ -138,8 +138,8 @@ def gather_gradient(
 ) -> torch.Tensor:
     """Return the sum over ranks of a sparse gradient of ``parameter`` [K, D].
 
-    The result is a coalesced sparse tensor. All ranks must call it; None is a gradient without
-    rows.
+    The result is a coalesced sparse tensor. All ranks must call it; passing None counts
+    as a gradient without rows.
     """
     if gradient is None:
         keys = torch.zeros(0, dtype=torch.int64, device=parameter.device)

@@ -432,7 +432,7 @@ class Features:
             return self.arrow()
         raise ConfigError(
             f"the suffix of {os.fspath(one)!r} does not identify its format: expected .csv, .tsv, "
-            ".parquet, .arrow or .feather; pass one, such as features.csv(...)"
+            ".parquet, .arrow or .feather; pass the format explicitly, such as features.csv(...)"
         )
 
     def _check_tables(self) -> None:

@@ -381,7 +381,7 @@ class _ArrayReader:
         if self._at != len(self._data):
             raise ProtocolError(
                 f"worker {self._sender} sent {len(self._data)} bytes, but its columns end at "
-                f"{self._at}"
+                f"byte {self._at}"
             )
 
     def take(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:

@@ -310,7 +310,11 @@ def merge_records(
 
 
 class _Groups:
-    """Groups of records with the same text: `members` group by group, `begins` and `sizes`."""
+    """Groups of records with the same text.
+
+    `members` lists the records group by group; group i starts at `begins[i]` and has `sizes[i]`
+    records.
+    """
 
     def __init__(self, column: MemoryColumn, num_records: int) -> None:
         texts = split_texts(column.take(np.arange(num_records, dtype=np.uint32)))

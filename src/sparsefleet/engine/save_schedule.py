@@ -130,8 +130,9 @@ class SaveSchedule:
 
     The worker that first finds something due posts a numbered request on the board. If workers run
     independently, a thread listens for requests, and each worker pauses when it sees one. If they
-    step together, all must pause after the same step: either by count, which they share, or by
-    time, in which case the request names a step that no worker can have passed without checking.
+    step together, all must pause after the same step. For an interval in steps, every worker finds
+    that step by itself, since all have the same step count. For an interval in time, the request
+    names a step that no worker can have passed without checking.
 
     intervals: the intervals by name.
     name: identifies this training run on the board.

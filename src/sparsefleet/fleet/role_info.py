@@ -73,8 +73,8 @@ class RoleInfo:
             require(distinct, self, field, "a list without duplicates")
         if self.kind == "server" and self.index >= len(self.server_endpoints):
             raise ConfigError(
-                f"RoleInfo.index of a server must be less than the number of servers, "
-                f"{len(self.server_endpoints)}, got {self.index}"
+                f"RoleInfo.index of a server must be less than the number of servers "
+                f"({len(self.server_endpoints)}), got {self.index}"
             )
 
     @property

@@ -72,7 +72,8 @@ def _common_spec(
         if other != spec:
             raise ConfigError(
                 f"modules '{first_path}' and '{path}' share table '{spec.name}' but describe it "
-                f"differently: {_difference(spec, other)}; use equal settings or two table names"
+                f"differently: {_difference(spec, other)}; use the same settings or "
+                "different table names"
             )
         if module.unknown != first.unknown:
             raise ConfigError(

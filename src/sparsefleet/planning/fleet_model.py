@@ -1,8 +1,8 @@
 """A discrete-event model of a training job, which predicts a fleet's examples per second.
 
 Keys are spread over servers by a hash, so all servers get the same load. A few of them are
-simulated, and each represents the same number of others: it handles the requests of one server, but
-they occupy a worker's network card with the bytes of all. Similarly, at most 128 workers are
+simulated, and each represents an equal share of the others: it handles the requests of one server,
+but they occupy a worker's network card with the bytes of all. Similarly, at most 128 workers are
 simulated. A server is then busy, and its card loaded, as if all workers had sent requests; and
 where workers step together, each simulated one takes as long as the slowest it represents.
 """
@@ -80,7 +80,7 @@ class _Call:
     """Total time in all servers after a round is complete."""
     merge_s: float = 0.0
     """Total time in all servers for the part of `key_s` that only the thread that completes a round
-    can do, such as finding equal keys.
+    can do, such as finding duplicate keys.
     """
     add_s: float = 0.0
     """The part of `key_s` in which several threads sum rows. The rest is decryption, done by each

@@ -86,7 +86,8 @@ class Crowding:
     def stretch(self, *, tasks: int, cores: float) -> float:
         """Return the factor by which processor time grows when `tasks` want to run.
 
-        With more tasks than cores, all but cores / tasks of the slices follow a different task.
+        With more tasks than cores, a fraction 1 - cores / tasks of the time slices follow a slice
+        of a different task.
         """
         added = 0.0
         if cores > 1:

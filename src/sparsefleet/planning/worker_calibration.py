@@ -102,6 +102,8 @@ def _step_times(model: _Model, batch: int, ids: int) -> list[float]:
 
 
 def _variation(durations: Sequence[float]) -> float:
-    """Return the variation of steps as a fraction of their mean, without the slowest tenth."""
+    """Return the variation of step times as a fraction of their mean, ignoring the slowest
+    tenth.
+    """
     kept = sorted(durations)[: max(2, len(durations) * 9 // 10)]
     return statistics.pstdev(kept) / statistics.fmean(kept)

@@ -174,7 +174,9 @@ class RemoteStore(Store):
 
 
 def _is_worker(name: str) -> bool:
-    """Return whether a store with this name trains as a worker, under any scheduler."""
+    """Return whether this store name belongs to a training worker, whichever scheduler started
+    it.
+    """
     index = os.environ.get("SPARSEFLEET_INDEX", "[0-9]+")
     return re.search(rf"\bworker-{index}$", name) is not None
 

@@ -52,7 +52,8 @@ class Figures:
     """Sums of loss and metrics. Not thread-safe: each thread has its own; they are merged at the
     end.
 
-    metrics: None if they do not apply to this model, such as AUC with more than two classes.
+    metrics: None if they do not apply to this model; AUC, for example, does not apply to more than
+        two classes.
     """
 
     def __init__(self, metrics: MetricSet | None) -> None:

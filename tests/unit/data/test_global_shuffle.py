@@ -238,7 +238,7 @@ def test_blocks_that_are_not_whole_are_refused(folder: Path) -> None:
     for size in range(len(packed)):
         with pytest.raises(ProtocolError):
             unpack(packed[:size], SLOTS)
-    with pytest.raises(ProtocolError, match="its columns end at"):
+    with pytest.raises(ProtocolError, match="its columns end at byte"):
         unpack(packed + b"12345678", SLOTS)
     with pytest.raises(ProtocolError, match="4 columns, but this worker has 1 slots"):
         unpack(packed, SLOTS[:1])

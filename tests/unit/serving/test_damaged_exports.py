@@ -103,7 +103,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "newer version": (
         manifest(lambda m: m.update(version=2)),
         CheckpointError,
-        "has format version 2, but this sparsefleet reads 1",
+        "has format version 2, but this version of sparsefleet reads 1",
     ),
     "field missing": (
         manifest(lambda m: m.pop("tables")),

@@ -104,8 +104,8 @@ class Ranks:
         """Return this object. Raises ConfigError if the program needs another number of ranks."""
         if wanted != self.size:
             raise ConfigError(
-                f"{what} has nranks={wanted}, but this job has {self.size} ranks; pass "
-                "fleet.worker_num(), after fleet.init"
+                f"{what} has nranks={wanted}, but this job has {self.size} ranks; call "
+                "fleet.init, then pass fleet.worker_num()"
             )
         return self
 

@@ -102,7 +102,7 @@ class DatasetLoader:
         return self._dataset.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass; see the dataset's method."""
+        """Return the position in the last pass; see the dataset's method."""
         return self._dataset.state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:

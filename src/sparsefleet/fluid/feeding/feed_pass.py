@@ -40,7 +40,7 @@ class FeedPass(Iterator[list[Columns]]):
     drop_last: drop the last group if it has fewer batches than places.
 
     The threads stop at the end of the data, on `close()`, or when this object is garbage-collected.
-    An error in the generator is raised after all batches before the error, and again on each later
+    An error in the generator is raised after all batches that precede it, and again on each later
     request.
     """
 

@@ -74,7 +74,10 @@ class SparseParameter(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Return whether rows can be read and written; on servers, not after training has ended."""
+        """Return whether rows can be read and written.
+
+        For a table on servers, this is False once training has ended.
+        """
         return True
 
     @abstractmethod

@@ -80,7 +80,7 @@ class LookupPlan:
 
 
 def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat: bool) -> Lookup:
-    """Return the lookup for ids [...], or with `flat` for ids [..., 1]."""
+    """Return the lookup for ids of shape [...], or, with `flat`, of shape [..., 1]."""
     ids = ids if ids.dtype is torch.int64 else ids.long()
     if flat:
         ids = ids.reshape(-1)  # most ids have one column, so their rows need no reshaping

@@ -182,7 +182,7 @@ class TableLowering:
         return True
 
     def gradient(self, name: str, after: fx.Node, op: Operator) -> fx.Node:
-        """Return the node of the gradients to push to a parameter's table once `after` has run."""
+        """Return the node for the gradients to push to a parameter's table once `after` has run."""
         if self._gradients is None or self._gradients[0] is not after:
             node = self._lowering.call("table_gradients", table_gradients, self.rows, after)
             self._gradients = (after, node)

@@ -245,7 +245,7 @@ def _scalar(value: float | Variable, dtype: str) -> Variable:
 def range(
     start: float | Variable, end: float | Variable, step: float | Variable, dtype: Any
 ) -> Variable:
-    """Return numbers from start in steps up to, but not including, end."""
+    """Return the numbers from start up to, but not including, end, in increments of step."""
     helper = LayerHelper("range")
     kind = dtype_name(dtype)
     values = {"Start": start, "End": end, "Step": step}

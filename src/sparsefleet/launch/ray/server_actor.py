@@ -1,4 +1,4 @@
-"""The actors that run a job's servers, on separate threads, and their replicas."""
+"""The actors that run a job's servers and the servers' replicas, on separate threads."""
 
 from __future__ import annotations
 

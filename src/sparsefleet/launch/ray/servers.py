@@ -241,8 +241,8 @@ def waiting_text(
 
     >>> waiting_text(["worker-1"], 20.4, {"server": {"CPU": 1.0}, "worker": {"CPU": 2.0}},
     ...              free={"CPU": 1.0}, total={"CPU": 4.0})
-    'waiting for 20 s for worker-1. Each worker asks Ray for CPU 2; free: CPU 1 of 4. If that is \
-too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources_per_worker=...); \
+    'still waiting after 20 s for worker-1. Each worker asks Ray for CPU 2; free: CPU 1 of 4. If \
+that is too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources_per_worker=...); \
 --server-cpus, --worker-cpus), end other jobs or add nodes; `ray status` shows who waits'
     """
     roles = [role for role in wanted if any(name.startswith(role) for name in missing)]
@@ -255,7 +255,7 @@ too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources_per_wor
     has = ", ".join(f"{name} {free.get(name, 0.0):g} of {total.get(name, 0.0):g}" for name in names)
     who = ", ".join(missing[:8]) + (f" and {len(missing) - 8} others" if len(missing) > 8 else "")
     return (
-        f"waiting for {seconds:.0f} s for {who}. {asked[:1].upper()}{asked[1:]}; free: "
+        f"still waiting after {seconds:.0f} s for {who}. {asked[:1].upper()}{asked[1:]}; free: "
         f"{has or 'not counted'}. If that is too little, ask for less (Servers(num_cpus=...), "
         "ScalingConfig(resources_per_worker=...); --server-cpus, --worker-cpus), end other jobs "
         "or add nodes; `ray status` shows who waits"

@@ -157,8 +157,8 @@ class ExportManifest:
         version = content.pop("version", None)
         if version != _VERSION:
             raise CheckpointError(
-                f"{where} has format version {version!r}, but this sparsefleet reads {_VERSION}; "
-                "use the version that wrote it, or export again"
+                f"{where} has format version {version!r}, but this version of sparsefleet reads "
+                f"{_VERSION}; use the version that wrote it, or export again"
             )
         manifest = _read_dataclass(cls, content, where, "manifest")
         manifest._check_names(where)

@@ -79,7 +79,10 @@ def _local_catalogue(path: Path) -> Catalogue:
 
 
 def find(catalogue: Catalogue, wanted: str) -> Version:
-    """Return the version with that name or digest. Raises NotFoundError that lists all versions."""
+    """Return the version with that name or digest.
+
+    Raises a NotFoundError that lists all versions.
+    """
     versions = catalogue.versions()
     for version in reversed(versions):
         if wanted in (version.name, version.digest):

@@ -150,7 +150,7 @@ class Update:
             if (head["kind"], head["version"]) != (_KIND, _VERSION):
                 raise CorruptFileError(
                     f"{where}: '{name}' is {head['kind']!r} of version {head['version']!r}; this "
-                    f"sparsefleet reads {_KIND!r} of version {_VERSION}"
+                    f"version of sparsefleet reads {_KIND!r} of version {_VERSION}"
                 )
             tables = {
                 key[len(_KEYS) :]: _changes(arrays, key[len(_KEYS) :])

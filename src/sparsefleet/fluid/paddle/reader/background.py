@@ -43,7 +43,7 @@ _log = logging.getLogger("sparsefleet.fluid.paddle.reader")
 class Background(Iterator[T]):
     """Iterates over `begin()` with up to `capacity` items read ahead; items must not be None.
 
-    An error from `begin()` or its iterator is raised after all items before the error, with its
+    An error from `begin()` or its iterator is raised after all items that precede it, with its
     traceback. The thread stops at the end of the items, on `close()`, or when this object is
     garbage-collected.
 
