@@ -72,6 +72,7 @@ class Lookup:
         mine, theirs = self.given, other.given
         return (
             self.version == other.version
+            and mine.dtype is theirs.dtype
             and self.padding_idx == other.padding_idx
             and (
                 mine is theirs or (mine.shape == theirs.shape and mine.stride() == theirs.stride())

@@ -192,6 +192,7 @@ def _find(
     for path, tensor in tensors:
         if (
             tensor.data_ptr() == ids.data_ptr()
+            and tensor.dtype is ids.dtype
             and tensor.shape == ids.shape
             and tensor.stride() == ids.stride()
         ):
@@ -205,6 +206,8 @@ def _find(
 
 def _view_in(tensor: torch.Tensor, ids: torch.Tensor) -> _View | None:
     """Return the layout of ``ids`` within ``tensor``, or None if they are not part of it."""
+    if tensor.dtype is not ids.dtype:  # one may view the bytes of the other
+        return None
     if tensor.untyped_storage().data_ptr() != ids.untyped_storage().data_ptr():
         return None
     offset = int(ids.storage_offset()) - int(tensor.storage_offset())

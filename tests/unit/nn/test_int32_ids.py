@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -64,6 +65,25 @@ def test_int32_ids_are_planned_ahead_as_int64_ids_are() -> None:
         [0, 1, 2, 3, 4, 5],
     ]
     assert {lookup.ids.dtype for lookup in lookups} == {torch.int64}
+
+
+def test_int64_views_of_int32_pairs_look_up_the_64_bit_ids() -> None:
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids = SparseEmbedding("ids", 2)
+
+        def forward(self, halves):  # int32[N, 2], the halves of 64-bit ids
+            return self.ids(halves.view(torch.int64).squeeze(1)).sum(1)
+
+    wide = torch.tensor([2**32 + 5, 2 * 2**32 + 6, 3 * 2**32 + 7])
+    data = [(wide.view(torch.int32).view(3, 2), torch.ones(3))] * 4
+    with Trainer(
+        Halves(), nn.MSELoss(), optim.SGD(lr=0.1), config=TrainerConfig(quiet=True)
+    ) as trainer:
+        trainer.fit(data)
+        keys = np.concatenate([part.keys for part in trainer.model.ids.store.rows("ids")])
+    assert sorted(keys.tolist()) == wide.tolist()
 
 
 @pytest.mark.parametrize("exported", [torch.int32, torch.int64], ids=["int32", "int64"])
