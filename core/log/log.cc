@@ -63,7 +63,10 @@ Status Log::Write(std::uint64_t lsn, std::uint32_t type, const Payload& payload)
   if (writer_->bytes() >= options_.segment_bytes) {
     if (Status s = BeginSegment(); !s.ok()) return s;
   }
-  const Status written = writer_->Append(lsn, type, payload);
+  Status written = writer_->Append(lsn, type, payload);
+  if (written.code() == Code::kDiskFull && !writer_->is_broken() && directory_.RemoveSpares()) {
+    written = writer_->Append(lsn, type, payload);
+  }
   if (written.ok()) bytes_ += kRecordHeadBytes + payload.bytes;
   // Not from the start: a server that logs little needs no second segment.
   if (preparer_ != nullptr && writer_->bytes() >= options_.segment_bytes / 4 &&

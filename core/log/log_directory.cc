@@ -42,6 +42,12 @@ std::optional<std::uint64_t> LsnIn(const std::string& name, std::string_view pre
   return number;
 }
 
+bool HasZeroHead(std::span<const std::byte> file) {
+  return file.size() >= kFileHeadBytes &&
+         std::ranges::all_of(file.first(kFileHeadBytes),
+                             [](std::byte b) { return b == std::byte{}; });
+}
+
 // The process that has locked the file, read from the file; 0 if it has not written its id yet.
 pid_t HolderOf(int lock) {
   char text[32] = {};
@@ -187,9 +193,11 @@ Status LogDirectory::ReadSegment(std::uint64_t lsn, std::optional<std::uint64_t>
   const auto bytes = file.value().bytes();
   RecordReader reader(bytes);
   auto head = reader.Head();
-  // A reused segment that still has its old header.
-  const bool is_stale = head.ok() && head.value().kind == FileKind::kSegment && is_last &&
-                        head.value().first_lsn < lsn;
+  // A reused segment that still has its old header, or a prepared one of which only the size
+  // survived a power loss.
+  const bool is_stale = is_last && (head.ok() ? head.value().kind == FileKind::kSegment &&
+                                                    head.value().first_lsn < lsn
+                                              : HasZeroHead(bytes));
   if (!head.ok() || is_stale) {
     // The process ended while it was starting this segment.
     if (!is_stale && (!is_last || bytes.size() >= kFileHeadBytes)) {
@@ -342,6 +350,16 @@ Status LogDirectory::RemoveBefore(std::uint64_t lsn, bool keeps_spares) const {
     }
   }
   return Status::Ok();
+}
+
+bool LogDirectory::RemoveSpares() const {
+  auto listing = List();
+  bool has_removed = false;
+  if (!listing.ok()) return false;
+  for (const std::string& name : listing.value().spares) {
+    has_removed = calls_.Remove((path_ + "/" + name).c_str()) == 0 || has_removed;
+  }
+  return has_removed;
 }
 
 bool LogDirectory::TakeSpare(const std::string& path) const {

@@ -75,6 +75,8 @@ class LogDirectory {
   // Gives a spare segment, if there is one, the name `path`. Its records have lower numbers than
   // any to come, so they cannot be mistaken for new ones.
   bool TakeSpare(const std::string& path) const;
+  // Removes the spare segments, for their space. True if there was one.
+  bool RemoveSpares() const;
   // Writes a spare segment of `bytes` zeros after a header, unless there is a spare already or
   // little space on the disk. Calls `stops` now and then, and abandons the spare if that returns
   // true. True if there is a spare now.

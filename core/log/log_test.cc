@@ -314,6 +314,33 @@ const Test kHalfPrepared("a prepared segment without a header of its own holds n
   ExpectEqual(found.seen.size(), std::size_t{1});
 });
 
+const Test kZeroHead("a prepared segment of which a power loss left only zeros holds nothing", [] {
+  const TemporaryDirectory place;
+  Recovery start = Recover(place.path());
+  auto log = Begin(start);
+  RequireOk(Append(*log, "first"));
+  log.reset();
+  std::ofstream(start.directory->SegmentPath(2), std::ios::binary) << std::string(100'000, '\0');
+  start.directory.reset();
+  const Recovery found = Recover(place.path());
+  ExpectEqual(found.found.next_lsn, std::uint64_t{2});
+  ExpectEqual(found.seen.size(), std::size_t{1});
+});
+
+const Test kSpareMakesRoom("a full disk takes the space of spare segments", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  Recovery start = Recover(place.path(), files);
+  auto log = Begin(start);
+  Require(start.directory->PrepareSpare(1, 100'000, [] { return false; }));
+  files.FailWritesAfter(0, ENOSPC);
+  RequireOk(Append(*log, "held"));
+  Expect(SparesIn(place.path()).empty(), "the spare is left");
+  ExpectEqual(log->num_held(), std::size_t{1});
+  files.Heal();
+  Expect(log->WriteHeld().ok());
+});
+
 const Test kNotPrepared("a spare that is abandoned or does not fit leaves nothing", [] {
   const TemporaryDirectory place;
   FaultyFiles files;
