@@ -152,12 +152,14 @@ class AsyncMode(Mode):
             )
         )
         self._threads = ActiveThreads(setting.threads)
-        self._warmup_left = config.warmup_steps
+        at = setting.position
+        self._steps = 0 if at is None else at.count("steps") + at.batches  # of this worker
+        self._warmup_steps = config.warmup_steps
         self._waits_in_warmup = config.waits_in_warmup(setting)
 
     @property
     def needs_fresh_rows(self) -> bool:
-        return self._warmup_left > 0
+        return self._steps < self._warmup_steps
 
     def start(self) -> None:
         """Fetch the dense values and, with a staleness bound, join the other workers."""
@@ -172,8 +174,8 @@ class AsyncMode(Mode):
 
     def hand_over(self, gradients: StepGradients) -> None:
         self._raise_failure()
-        is_warming_up = self._warmup_left > 0
-        self._warmup_left -= 1  # concurrent threads may lose a count; a few extra do not matter
+        is_warming_up = self._steps < self._warmup_steps
+        self._steps += 1  # concurrent threads may lose a count, which does not matter
         origin = gradients.origin
         waited_s, staleness = self._sender.put(
             gradients.sparse,
@@ -189,7 +191,7 @@ class AsyncMode(Mode):
 
     def state(self) -> dict[str, int]:
         bound = {} if self._bound is None else self._bound.state()
-        return {"counted": self._counter.own, **bound}
+        return {"counted": self._counter.own, "steps": self._steps, **bound}
 
     def leave(self) -> None:
         self._raise_failure()

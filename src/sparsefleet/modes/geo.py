@@ -33,6 +33,7 @@ _CHUNK_FLOATS = 1 << 18
 """Number of differences sent at a time, few enough to stay in the processor's cache."""
 _GROWTH = 100  # mini-batches so far per mini-batch of the interval
 _MOST_STEPS = 100
+_FEW_STEPS = 10  # an interval is not divided among workers below this
 _FRAME_SHARE = 0.9
 
 
@@ -43,9 +44,9 @@ class GeoConfig:
     push_interval_steps: int | None = None
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency). Larger
     values mean less traffic but staler rows. None means a hundredth of the mini-batches so far, at
-    most 100, divided by the number of other workers, at least 1. This keeps workers together while
-    the model changes quickly. The changes of all workers add up, so the more workers there are, the
-    sooner rows that all of them change overshoot.
+    most 100, divided by the number of other workers, but not to less than 10. This keeps workers
+    together while the model changes quickly. The changes of all workers add up, so the more workers
+    there are, the sooner rows that all of them change overshoot.
     """
 
     def __post_init__(self) -> None:
@@ -338,6 +339,19 @@ def _like(arrays: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: np.empty_like(array) for name, array in arrays.items()}
 
 
+def settled_interval(workers: int) -> int:
+    """Return the default interval of `GeoConfig` once it has stopped growing.
+
+    >>> [settled_interval(workers) for workers in (1, 2, 5, 500)]
+    [100, 100, 25, 10]
+    """
+    return _divided(_MOST_STEPS, max(workers - 1, 1))
+
+
+def _divided(grown: int, others: int) -> int:
+    return max(grown // others, min(grown, _FEW_STEPS))
+
+
 class ExchangeWindows:
     """Counts one window of mini-batches while the previous one is exchanged.
 
@@ -413,7 +427,7 @@ class ExchangeWindows:
     def _interval(self) -> int:
         if self._fixed is not None:
             return self._fixed
-        return max(min(self._total // _GROWTH, _MOST_STEPS) // self._others, 1)
+        return max(_divided(min(self._total // _GROWTH, _MOST_STEPS), self._others), 1)
 
     def _turn_if_full(self) -> None:
         if not self._full and self._filling >= self._interval:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.modes.geo import settled_interval
 from sparsefleet.planning.costs import KEY_BYTES, Linear, MachineCosts
 from sparsefleet.planning.simulation import (
     Card,
@@ -139,6 +140,7 @@ class _FleetModel:
         self.mode = mode
         self.job = job
         self.fleet = fleet
+        self.exchange_steps = job.exchange_steps or settled_interval(fleet.workers)
         self.simulation = Simulation()
         self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
         self._each = fleet.workers / self.num_workers  # workers represented by each simulated one
@@ -414,13 +416,13 @@ class _FleetModel:
 
     def _train_copies(self, worker: _Worker) -> Process:
         """Run geo's training thread, which sends no requests; it is at most one interval ahead."""
-        steps = max(1, self.job.exchange_steps // _GEO_PARTS)
+        steps = max(1, self.exchange_steps // _GEO_PARTS)
         done = 0
         while True:
             yield worker.host.work(self._compute(steps))
             done += steps
             self.steps += steps
-            if done >= self.job.exchange_steps:
+            if done >= self.exchange_steps:
                 done = 0
                 yield worker.exchanged.wait()
                 worker.exchanged.close()
@@ -428,8 +430,8 @@ class _FleetModel:
 
     def _exchange(self, worker: _Worker) -> Process:
         """Send this worker's differences, and fetch the rows that any worker has changed since."""
-        own = self.job.keys_of(self.job.exchange_steps)
-        everyone = self.job.keys_of(self.job.exchange_steps * self.fleet.workers)
+        own = self.job.keys_of(self.exchange_steps)
+        everyone = self.job.keys_of(self.exchange_steps * self.fleet.workers)
         dense = "both" if self.job.dense else ""
         give = self._request(pushed=own, dense=dense)
         take = self._request(pulled=everyone, rows="changes")
@@ -467,7 +469,7 @@ def predict(
         steps = max(8, min(60, 3000 // fleet.workers))
     warm = _WARM_STEPS
     if mode == "geo":
-        warm, steps = job.exchange_steps, 3 * job.exchange_steps
+        warm, steps = model.exchange_steps, 3 * model.exchange_steps
     for worker in model.workers:
         for process in model.processes(worker):
             model.simulation.start(process)

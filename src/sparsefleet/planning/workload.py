@@ -60,8 +60,8 @@ class JobShape:
     """Whether all optimizers are plain SGD, in which case async may merge mini-batches."""
     variation: float = 0.05
     """Standard deviation of the duration of a step, as a fraction of its mean."""
-    exchange_steps: int = 100
-    """Mini-batches between two geo exchanges."""
+    exchange_steps: int | None = None
+    """Mini-batches between two geo exchanges; None means the default of `modes.GeoConfig`."""
     crowding: Crowding = field(default_factory=Crowding)
     """How much slower a step is next to other work on its machine."""
 
@@ -72,7 +72,8 @@ class JobShape:
         require(self.rows >= self.keys, self, "rows", f"at least keys, {self.keys:g}")
         for name in ("dense", "growth", "variation"):
             require_not_negative(self, name)
-        require_int(self, "exchange_steps", 1, 2**31 - 1)
+        if self.exchange_steps is not None:
+            require_int(self, "exchange_steps", 1, 2**31 - 1)
         require(self.growth <= 1, self, "growth", "<= 1")
         if self.keys > self.ids * (1 + 1e-9):
             raise ConfigError(

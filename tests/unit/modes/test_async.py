@@ -8,7 +8,7 @@ from tests.support.mode_workers import ModeWorkers, gradients
 
 from sparsefleet.errors import ConfigError, UnknownTableError, WorkerError
 from sparsefleet.modes import AsyncConfig
-from sparsefleet.modes.mode_setting import StepGradients
+from sparsefleet.modes.mode_setting import ModePosition, StepGradients
 from sparsefleet.optim import Adagrad
 
 LINGER = 30.0
@@ -140,8 +140,12 @@ def test_rows_are_not_pulled_ahead_during_the_warm_up() -> None:
             fresh.append(mode.needs_fresh_rows)
             mode.hand_over(gradients(1.0))
         assert fresh == [True, True, True, False, False]
+        assert mode.state()["steps"] == 5
     with ModeWorkers(AsyncConfig(warmup_steps=0)) as job:
         assert not job.modes[0].needs_fresh_rows
+    begun = ModePosition(state={"steps": 900}, batches=100)
+    with ModeWorkers("async", position=begun) as job:
+        assert not job.modes[0].needs_fresh_rows, "a worker in place of another warms up again"
     with pytest.raises(ConfigError, match="warmup_steps"):
         AsyncConfig(warmup_steps=-1)
 

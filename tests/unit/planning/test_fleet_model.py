@@ -98,6 +98,15 @@ def test_data_that_a_mode_displaces_itself_is_not_displaced_again() -> None:
     assert rates[1:] == pytest.approx([1.0, 1.0], rel=0.01)
 
 
+def test_geo_exchanges_at_its_default_interval_for_the_number_of_workers() -> None:
+    fixed = [dataclasses.replace(JOB, exchange_steps=steps) for steps in (10, 100)]
+    few, many = cluster(2, 1), cluster(40, 4)
+    by_default = [predict("geo", JOB, fleet, COSTS).bytes_per_example for fleet in (few, many)]
+    assert by_default[0] == predict("geo", fixed[1], few, COSTS).bytes_per_example
+    assert by_default[1] == predict("geo", fixed[0], many, COSTS).bytes_per_example
+    assert by_default[1] > 2 * predict("geo", fixed[1], many, COSTS).bytes_per_example
+
+
 def test_work_on_all_cores_of_a_machine_is_slower_than_alone() -> None:
     crowded = dataclasses.replace(JOB, crowding=Crowding(neighbours=0.3))
     alone, full = (predict("geo", crowded, cluster(count, 1), COSTS) for count in (1, 8))
