@@ -77,6 +77,23 @@ def test_the_feed_of_a_place_iterates_over_its_names(places: int) -> None:
         assert [sorted(feed) for feed in item] == [["x"]] * places
 
 
+def test_a_value_set_in_the_feed_of_a_place_is_fed() -> None:
+    x = fluid.data("x", [None, 1])
+    loader = fluid.io.DataLoader.from_generator([x], capacity=4)
+    loader.set_batch_generator(batches, fluid.cpu_places(1))
+    y = L.scale(x, 2.0)
+    exe = fluid.Executor()
+    first, second = loader()
+    first[0]["x"] = np.array([[7], [8]], np.float32)
+    for feed in second:
+        feed["x"] = np.array([[5], [6]], np.float32)
+    assert exe.run(feed=first, fetch_list=[y])[0].tolist() == [[14], [16]]
+    assert exe.run(feed=second, fetch_list=[y])[0].tolist() == [[10], [12]]
+    assert list(second.copy().keys()) == ["x"]
+    second["x"] = np.array([[1], [2]], np.float32)
+    assert exe.run(feed=second[0], fetch_list=[y])[0].tolist() == [[2], [4]]
+
+
 def test_the_queue_of_a_reader_that_has_not_started_is_empty() -> None:
     reader = L.py_reader(4, [(-1, 1)], ["float32"])
     reader.decorate_tensor_provider(batches)

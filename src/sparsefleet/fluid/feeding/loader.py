@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
 from sparsefleet.data import ReaderStats
@@ -16,17 +17,21 @@ from sparsefleet.fluid.paddle.reader import ResumableReader
 __all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 
 
-class FeedOfPlace(dict[str, LoDTensor]):
-    """The feed of one place. Fluid returns a list of these, and programs take the first.
+class FeedOfPlace(UserDict[str, LoDTensor]):
+    """The feed of one place, by name or, as in the list that Fluid returns, by position. Both
+    ways read and change the same dict.
 
     >>> feed = FeedOfPlace(ads=LoDTensor())
     >>> list(feed[0])
     ['ads']
+    >>> feed[0]["ads"] = LoDTensor()
+    >>> feed["ads"] is feed[0]["ads"]
+    True
     """
 
     def __iter__(self) -> Any:
         """Yield the feed of each place, like Fluid's list; keys() returns the names."""
-        return iter([dict(self.items())])
+        return iter([self.data])
 
     def __len__(self) -> int:
         """Return the number of places."""
@@ -34,8 +39,20 @@ class FeedOfPlace(dict[str, LoDTensor]):
 
     def __missing__(self, key: object) -> dict[str, LoDTensor]:
         if key in (0, -1):
-            return dict(self.items())
+            return self.data
         raise KeyError(key)
+
+    def keys(self) -> KeysView[str]:
+        return self.data.keys()
+
+    def values(self) -> ValuesView[LoDTensor]:
+        return self.data.values()
+
+    def items(self) -> ItemsView[str, LoDTensor]:
+        return self.data.items()
+
+    def copy(self) -> FeedOfPlace:
+        return FeedOfPlace(self.data)
 
 
 class DataLoaderBase:

@@ -222,9 +222,11 @@ class AdamOptimizer(_WithBetas):
     """Adam (Kingma and Ba 2014).
 
     Moments keep moving a rare row in the steps between its batches. A table does not touch rows
-    without gradients, so it applies the whole movement at once: the sum over the following steps
-    equals a plain step with beta1 = 0 at Adam's rate at that time. With lazy_mode, rows wait for
-    their gradients and count their own steps.
+    without gradients, so it applies the whole movement at once: a step with beta1 = 0 and the
+    learning rate corrected for beta2 only. A row with a gradient in each step moves as in Fluid. A
+    row seen once moves less in the first steps (1.0 learning rate instead of 6.0 if seen only in
+    step 1), and nearly the same later. With lazy_mode, rows wait for their gradients and count
+    their own steps.
     """
 
     type = "adam"
