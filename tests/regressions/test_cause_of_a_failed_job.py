@@ -113,6 +113,32 @@ raise PeerLostError("server 7 (10.0.0.7:9100) is gone")
     assert first.endswith("PeerLostError: server 7 (10.0.0.7:9100) is gone")
 
 
+def test_an_error_handled_long_ago_does_not_make_a_failure_a_consequence(start: Start) -> None:
+    script = """
+if role == "server":
+    signal.pause()
+if index == "1":
+    wait_for("ended")
+    time.sleep(0.5)  # worker 0 is seen to have ended by now
+    raise ValueError("a worker is missing")
+import traceback
+try:
+    raise ConnectionResetError("a client is gone")
+except ConnectionResetError:
+    traceback.print_exc()
+for step in range(15_000):
+    print("step", step)
+sys.stdout.flush()
+pathlib.Path("ended").touch()
+sys.exit("no label column")
+"""
+    launcher = start(script, "--workers", "2")
+    assert launcher.wait() == 1
+    first = complaint(launcher)[0]
+    assert "worker 0 (pid" in first
+    assert "; its log ends with 'no label column'" in first
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -128,6 +154,15 @@ raise PeerLostError("server 7 (10.0.0.7:9100) is gone")
             'atexit.register(print, "\\n".join(f"closing {i}" for i in range(5000)))\n'
             'raise ValueError("a reason")',
             ": ValueError: a reason",
+        ),
+        (
+            "import traceback\n"
+            'try: raise ConnectionResetError("a client is gone")\n'
+            "except ConnectionResetError: traceback.print_exc()\n"
+            'print("\\n".join(f"step {i}" for i in range(15_000)), flush=True)\n'
+            'sys.exit("no label column")',
+            "; its log ends with 'no label column'; last error, 15001 lines earlier: "
+            "ConnectionResetError: a client is gone",
         ),
     ],
 )

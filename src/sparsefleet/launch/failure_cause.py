@@ -11,7 +11,9 @@ from sparsefleet.launch.child_process import ChildProcess, describe_exit
 
 __all__ = ["describe_failure", "error_of", "find_cause", "is_consequence"]
 
-_LINES, _LOG_BYTES = 20_000, 1 << 20
+# A process that fails reports its error within its last lines. An error further back may have been
+# handled, so it is only mentioned.
+_NEAR_LINES, _FAR_LINES, _LOG_BYTES = 200, 20_000, 1 << 20
 _MAX_ERROR = 300
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit))(?::\s.*)?"
@@ -38,17 +40,23 @@ _CONSEQUENCES = frozenset(
 
 
 def error_of(child: ChildProcess) -> str:
-    """Return the last exception in a process's log, or "" if there is none. This is the line with
-    the exception's name, which its notes may follow.
+    """Return the last exception at the end of a process's log, or "" if there is none. This is the
+    line with the exception's name, which its notes may follow.
     """
-    lines = [_MARGIN.sub("", line) for line in child.log.last_lines(_LINES, _LOG_BYTES)]
+    return _last_error(child, _NEAR_LINES)[0]
+
+
+def _last_error(child: ChildProcess, count: int) -> tuple[str, int]:
+    """Return the last exception in the last `count` lines, or "", and how many lines follow it."""
+    lines = [_MARGIN.sub("", line) for line in child.log.last_lines(count, _LOG_BYTES)]
     for at in reversed(range(len(lines))):
         if _ERROR.fullmatch(lines[at]):
-            return _shortened(lines[at])
+            return _shortened(lines[at]), len(lines) - at - 1
         if lines[at].endswith(_TRACEBACK):  # of an exception with any other name
-            ends = (line for line in lines[at + 1 :] if line and not line.startswith(" "))
-            return _shortened(next(ends, ""))
-    return ""
+            ends = (i for i in range(at + 1, len(lines)) if lines[i] and lines[i][0] != " ")
+            end = next(ends, None)
+            return ("", 0) if end is None else (_shortened(lines[end]), len(lines) - end - 1)
+    return "", 0
 
 
 def _shortened(line: str) -> str:
@@ -109,4 +117,8 @@ def _why(child: ChildProcess) -> str:
     if error:
         return f": {error}"
     last = child.log.last_line() if (child.exit_code or 0) > 0 else ""
-    return f"; its log ends with {_shortened(last)!r}" if last else ""
+    if not last:
+        return ""
+    earlier, lines = _last_error(child, _FAR_LINES)
+    more = f"; last error, {lines} lines earlier: {earlier}" if earlier else ""
+    return f"; its log ends with {_shortened(last)!r}{more}"
