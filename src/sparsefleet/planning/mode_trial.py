@@ -297,16 +297,27 @@ def _at_equal_examples(results: Sequence[ModeResult]) -> list[ModeResult]:
 def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
     """Return the mode to use, and why; local only serves as a baseline."""
     local = next((one for one in results if one.mode == "local" and not one.error), None)
-    good = [one for one in results if one.mode != "local" and not one.error]
-    if not good:
+    completed = [one for one in results if one.mode != "local" and not one.error]
+    if not completed:
         return ("local", ["no other mode completed"]) if local else ("", ["no mode ran"])
     reasons = []
-    close = [one for one in good if local is None or _is_close(one, local)]
     if local is None:
         reasons.append("local was not tried, so quality is not compared")
+    elif not math.isfinite(local.loss):
+        reasons.append(f"the loss of local is {local.loss}, so quality is not compared")
+        local = None
+    good = [one for one in completed if math.isfinite(one.loss)]
+    for one in completed:
+        if one not in good:
+            reasons.append(f"{one.mode} is excluded: its loss is {one.loss}")
+    if not good and local is not None:
+        return "local", [*reasons, "no other mode has a finite loss"]
+    if not good:
+        return "", [*reasons, "no mode has a finite loss; try a lower learning rate"]
+    close = [one for one in good if local is None or _is_close(one, local)]
     if not close and local is not None:
-        least = min(good, key=lambda one: (math.isnan(one.loss), one.loss))
-        reasons = [f"{one.mode}: {_gap(one, local)}" for one in good]
+        least = min(good, key=lambda one: one.loss)
+        reasons += [f"{one.mode}: {_gap(one, local)}" for one in good]
         reasons.append(
             f"no mode learns as well as local in this time; {least.mode} has the lowest loss. Try "
             "longer (--seconds) before you decide"
@@ -319,7 +330,8 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
     strict = sorted(close, key=lambda one: _STRICT_FIRST.index(one.mode))
     chosen = next(one for one in strict if one.examples_per_s >= _AS_FAST * fastest.examples_per_s)
     if chosen is fastest:
-        reasons.append(f"{chosen.mode} is the fastest mode that learns as well as local")
+        quality = "" if local is None else " that learns as well as local"
+        reasons.append(f"{chosen.mode} is the fastest mode{quality}")
     else:
         reasons.append(
             f"{chosen.mode} is within 5% of the speed of {fastest.mode}, and its values are fresher"
@@ -333,14 +345,12 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
 
 
 def _is_close(one: ModeResult, local: ModeResult) -> bool:
-    if math.isnan(one.loss) and not math.isnan(local.loss):
-        return False  # it has diverged
     if one.auc is not None and local.auc is not None and one.auc < local.auc - _AUC_CLOSE:
         # A slower mode sees fewer examples in the same time; only then does the loss decide.
         if one.examples >= local.examples:
             return False
         return one.loss <= local.loss * (1 + _LOSS_CLOSE)
-    return not one.loss > local.loss * (1 + _LOSS_CLOSE)
+    return one.loss <= local.loss * (1 + _LOSS_CLOSE)
 
 
 def _gap(one: ModeResult, local: ModeResult) -> str:

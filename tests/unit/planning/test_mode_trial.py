@@ -61,9 +61,29 @@ def test_a_mode_that_diverges_is_not_recommended() -> None:
     results = [_trained("local", 0.5), _trained("sync", 0.5), _trained("async", math.nan, 900.0)]
     chosen, reasons = recommend(results)
     assert chosen == "sync"
-    assert any(reason.startswith("async is excluded: loss nan") for reason in reasons)
+    assert "async is excluded: its loss is nan" in reasons
     chosen, reasons = recommend([_trained("local", 0.5), _trained("async", math.nan), results[1]])
     assert chosen == "sync"
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_mode_that_diverges_is_not_recommended_without_a_baseline_either(lost: float) -> None:
+    modes = [_trained("sync", 0.5), _trained("async", lost, 900.0)]
+    for results in (modes, [_trained("local", lost), *modes]):
+        chosen, reasons = recommend(results)
+        assert chosen == "sync"
+        assert f"async is excluded: its loss is {lost}" in reasons
+        assert not any("as well as local" in reason for reason in reasons)
+
+
+def test_local_is_recommended_if_all_other_modes_diverge_and_none_if_local_does_too() -> None:
+    chosen, reasons = recommend([_trained("local", 0.5), _trained("async", math.nan)])
+    assert chosen == "local"
+    assert reasons == ["async is excluded: its loss is nan", "no other mode has a finite loss"]
+    for results in ([], [_trained("local", math.nan)]):
+        chosen, reasons = recommend([*results, _trained("async", math.nan)])
+        assert chosen == ""
+        assert reasons[-1] == "no mode has a finite loss; try a lower learning rate"
 
 
 def test_a_trial_as_json_has_null_for_what_was_not_measured(
