@@ -297,10 +297,12 @@ def manifest_config(options: argparse.Namespace) -> ManifestConfig:
 def _tasks(options: argparse.Namespace, role: str) -> TaskShape:
     count = getattr(options, f"{role}s")
     if count < 1:
-        raise ConfigError(
-            f"--{role}s must be at least 1, got {count}; a job without servers needs no manifest "
-            "of sparsefleet (docs/clusters.md, torchrun)"
-        )
+        advice = {
+            "server": "a job without servers needs no manifest of sparsefleet (docs/clusters.md, "
+            "torchrun)",
+            "worker": "workers run the script; pass the number of processes that train",
+        }
+        raise ConfigError(f"--{role}s must be at least 1, got {count}; {advice[role]}")
     return TaskShape(
         count=count,
         cpus=getattr(options, f"{role}_cpus"),

@@ -6,8 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from sparsefleet.errors import ConfigError
-
 __all__ = ["RECIPE_DESCRIPTION", "add_recipe_commands", "run_recipe_command"]
 
 RECIPE_DESCRIPTION = """\
@@ -96,9 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     settings_of(recipe, options)
     if options.mode is not None:
         mode_config(options.mode)
-    if options.seed < 0:
-        raise ConfigError(f"--seed must be an int >= 0, got {options.seed}")
-    recipe.check(Path(options.data))
+    recipe.check(Path(options.data), options.seed)
     arguments = [options.name, "--data", options.data, "--seed", str(options.seed), "--out", out]
     arguments += ["--mode", options.mode] if options.mode else []
     for flag, value in (("--epochs", options.epochs), ("--batch-size", options.batch_size)):

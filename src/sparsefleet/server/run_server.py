@@ -128,9 +128,10 @@ class ServerConfig:
     is "off". Its contents are recovered at the start."""
 
     snapshot_bytes: int = 1 << 30
-    """Log size that triggers a snapshot; it is written earlier if replaying the log would take more
-    than half a second. The log must also be larger than the last snapshot. With smaller values,
-    recovery is faster but more is written."""
+    """Log size in bytes after which a snapshot is written. It is written earlier if the log is
+    longer than both 256 MiB and 16 times the last snapshot, or if the log is longer than 32 MiB and
+    replaying it would take more than half a second, but never before the log is longer than half
+    the last snapshot. With smaller values, recovery is faster but more is written."""
 
     replica: str = ""
     """HOST:PORT of the `sparsefleet replica` that holds a copy of the log; required if `durability`

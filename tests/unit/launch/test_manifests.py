@@ -424,6 +424,10 @@ def test_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None
         (["slurm", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["jobset", "train.py"], "the following arguments are required: --image"),
         (["jobset", "--image=x", "--servers=0", "train.py"], "--servers must be at least 1, got 0"),
+        (
+            ["jobset", "--image=x", "--workers=0", "train.py"],
+            "--workers must be at least 1, got 0; workers run the script",
+        ),
         (["jobset", "--image=x", "--env=A", "train.py"], "--env must be NAME=VALUE"),
     ):
         with pytest.raises(SystemExit) as ended:

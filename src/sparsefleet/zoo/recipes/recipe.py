@@ -229,8 +229,10 @@ class Recipe:
     settings: Settings
     published: tuple[Published, ...] = ()
 
-    def check(self, directory: Path) -> None:
-        """Raise an error if a file is missing or has the wrong version."""
+    def check(self, directory: Path, seed: int = 0) -> None:
+        """Raise an error if the seed is negative, or a file is missing or has the wrong version."""
+        if seed < 0:
+            raise ConfigError(f"recipe {self.name!r}: seed must be an int >= 0, got {seed}")
         if not directory.is_dir():
             raise ConfigError(f"{directory}: no such directory; name it with --data")
         for file in self.files:
@@ -246,9 +248,7 @@ class Recipe:
         quiet: bool = False,
     ) -> Report:
         """Train and evaluate in the fleet of this process; must be called by all workers."""
-        if seed < 0:
-            raise ConfigError(f"the seed of a recipe must be an int >= 0, got {seed}")
-        self.check(directory)
+        self.check(directory, seed)
         chosen = settings or self.settings
         if mode == "geo" and not chosen.plain_sgd:
             chosen = replace(chosen, plain_sgd=True)
