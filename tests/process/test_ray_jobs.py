@@ -208,6 +208,8 @@ def test_a_dataset_of_ray_data_is_read_as_the_same_columns_in_memory(cluster: Ra
         np.testing.assert_array_equal(np.concatenate([one for _, one in found])[order], labels)
         tags = [part for inputs, _ in found for part in np.split(*_borders(inputs["tags"]))]
         np.testing.assert_array_equal(np.concatenate([tags[at] for at in order]), wanted["tags"][0])
+    with pytest.raises(ConfigError, match=r"for worker_num=2: .*dataset\.materialize\(\)"):
+        list(features.reader(dataset.limit(1000), batch_size=64, worker_num=2))
     half = [features.reader(dataset, batch_size=64, worker_index=at, worker_num=2) for at in (0, 1)]
     assert sum(len(labels) for reader in half for _, labels in reader) == 1000
 

@@ -251,8 +251,9 @@ class ArrowStream(ArrowFormat):
     slots: as for `Parquet`.
 
     The reader's files are None. With ``Reader(worker_num=N)`` each worker reads the whole source
-    and keeps every Nth row; a shard per worker, such as ``ray.train.get_dataset_shard("train")``,
-    needs no ``worker_num``.
+    and keeps every Nth row, so a Ray Data dataset must be materialized: otherwise each worker would
+    execute it, in an order of its own. A shard per worker, such as
+    ``ray.train.get_dataset_shard("train")``, needs no ``worker_num``.
 
     >>> import pyarrow
     >>> from sparsefleet.data import ArrowStream, Reader, Slot
@@ -272,8 +273,20 @@ class ArrowStream(ArrowFormat):
                 f"{type(source).__name__}"
             )
         self.function = function
+        self._is_unordered = _is_unordered(source)
         named = source if callable(source) else type(source)
         self.unnamed_input = f"<{getattr(named, '__name__', type(named).__name__)}>"
+
+    def open_source(self, context: SourceContext) -> ArrowSource:
+        if self._is_unordered and context.share.num > 1:
+            raise ConfigError(
+                f"ArrowStream got a Ray Data {self.unnamed_input} for worker_num="
+                f"{context.share.num}: each worker would execute it itself, in any order, so that "
+                "rows would be repeated and left out; pass dataset.materialize(), or pass the "
+                "dataset to RayTrainer(datasets=...) and read ray.train.get_dataset_shard(name) "
+                "without worker_num"
+            )
+        return super().open_source(context)
 
     @contextlib.contextmanager
     def open_batches(self, part: FilePart, config: ReaderConfig) -> Iterator[RowBatches]:  # noqa: ARG002
@@ -317,6 +330,13 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+
+
+def _is_unordered(source: Any) -> bool:
+    """Return whether this is a Ray Data source whose rows may come in another order each time."""
+    if callable(source) or not hasattr(source, "iter_batches"):
+        return False
+    return all(kind.__name__ != "MaterializedDataset" for kind in type(source).__mro__)
 
 
 def is_arrow_dataset(source: object) -> bool:

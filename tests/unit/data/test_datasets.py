@@ -136,6 +136,30 @@ def test_a_source_without_rows_or_tables_is_an_error() -> None:
         list(Reader(None, ArrowStream(list, Slot("ad", "uint64", ())), 2))
 
 
+class Lazy:
+    """A Ray Data dataset that each worker would execute itself."""
+
+    def iter_batches(self, *, batch_format: str, batch_size: int) -> Iterator[pa.Table]:
+        assert batch_format == "pyarrow"
+        yield from (pa.table({"ad": range(batch_size)[:at]}) for at in (2, 4))
+
+
+class MaterializedDataset(Lazy):
+    """A Ray Data dataset whose rows have a fixed order."""
+
+
+def test_workers_divide_a_dataset_of_ray_only_if_its_order_is_fixed() -> None:
+    def rows(source: object, worker_num: int) -> list[int]:
+        stream = ArrowStream(source, Slot("ad", "uint64", ()))
+        reader = Reader(None, stream, 8, worker_index=0, worker_num=worker_num)
+        return [row for batch in reader for row in batch["ad"].tolist()]
+
+    assert rows(MaterializedDataset(), 2) == [0, 0, 2]
+    assert rows(Lazy(), 1) == [0, 1, 0, 1, 2, 3]
+    with pytest.raises(ConfigError, match=r"<Lazy> for worker_num=2: .*dataset\.materialize\(\)"):
+        rows(Lazy(), 2)
+
+
 @pytest.mark.parametrize("source", [3, {"ad": [1]}, None])
 def test_other_objects_are_refused_with_what_is_wanted(source: Any) -> None:
     with pytest.raises(ConfigError, match="a Hugging Face or Ray Data dataset, an Arrow table"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparsefleet.errors import ConfigError, PeerLostError
-from sparsefleet.launch.ray.coordinator import Coordinator, Presence, continued
+from sparsefleet.launch.ray.coordinator import Coordinator, Presence, Reported, continued
 from sparsefleet.launch.ray.servers import FleetPlan, ScriptPlan, Servers, log_base, memory_bytes
 
 
@@ -182,10 +182,29 @@ def test_a_worker_inherits_the_reports_and_the_checkpoint_of_the_one_it_replaces
     async def check() -> None:
         coordinator = Coordinator(_plan(num_workers=1))
         await coordinator.present(_who("server", 0))
-        await coordinator.join(_who("worker", 0, 1, checkpoint="run/checkpoint_1", reports=2))
-        await coordinator.join(_who("worker", 0, 2, start=1))
+        reports = Reported(count=2, outside=2)
+        await coordinator.join(_who("worker", 0, 1, checkpoint="run/checkpoint_1", reports=reports))
+        member = await coordinator.join(_who("worker", 0, 2, start=1))
         found = (await coordinator.processes())["worker-0"]
-        assert (found.pid, found.reports, found.checkpoint) == (2, 2, "run/checkpoint_1")
+        assert (found.pid, found.reports, found.checkpoint) == (2, reports, "run/checkpoint_1")
+        assert member.who == found
+
+    asyncio.run(check())
+
+
+def test_a_report_that_another_worker_has_made_counts_for_a_lost_one() -> None:
+    """All workers make it together; one of them was lost before it could say so."""
+
+    async def check() -> None:
+        coordinator = Coordinator(_plan())
+        await coordinator.present(_who("server", 0))
+        mine = _who("worker", 1, 11, reports=Reported(count=2, outside=2))
+        others = _who("worker", 0, 10, reports=Reported(count=3, outside=3))
+        for who in (mine, others):
+            await coordinator.news((0.0, 0), who)
+        member = await coordinator.join(_who("worker", 1, 12, start=1))
+        assert member.who.reports.count == 3
+        assert (await coordinator.processes())["worker-1"].reports.count == 3
 
     asyncio.run(check())
 
@@ -276,9 +295,13 @@ def test_the_state_of_a_job_is_written_when_all_servers_serve(tmp_path: Path) ->
         await coordinator.present(who)
         assert not path.exists()
         await coordinator.news((0.0, 0), dataclasses.replace(who, is_serving=True))
+        for rank in (0, 1):  # workers join when the servers are serving
+            at = _who("worker", rank, checkpoint="run/checkpoint_1")
+            await coordinator.news((0.0, 0), at)
 
     asyncio.run(scenario())
     state = json.loads(path.read_text())
+    assert state["checkpoint"] == "run/checkpoint_1"
     assert state["attempt"] == 2
     assert state["server_nodes"] == {"server-0": "node-a"}
     assert "k" * 16 not in path.read_text()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,10 +15,24 @@ from sparsefleet.errors import ConfigError, PeerLostError
 from sparsefleet.launch.ray.servers import FleetPlan
 from sparsefleet.monitor.endpoint_file import write_atomically
 
-__all__ = ["Coordinator", "Membership", "News", "Presence", "continued"]
+__all__ = ["Coordinator", "Membership", "News", "Presence", "Reported", "continued"]
 
 _POLL_S = 2.0
 _STARTS_IN_VAIN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reported:
+    """The calls to `ray.train.report` that a rank has made, over all its processes."""
+
+    count: int = 0
+    """Number of reports on which all workers have agreed."""
+    outside: int = 0
+    """Number of calls outside of `fit`, which a process that replaces another repeats."""
+    place: str = ""
+    """The pass in which the last call inside `fit` was made."""
+    within: int = 0
+    """Number of calls in that pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +54,8 @@ class Presence:
     """For a worker, whether another process would train on the same data again."""
     checkpoint: str = ""
     """For a worker, the path of the checkpoint that the job started from, or ""."""
-    reports: int = 0
-    """For a worker, how often its rank has called `ray.train.report`."""
+    reports: Reported = Reported()
+    """For a worker, the reports that its rank has made."""
     has_ended: bool = False
     """For a worker, whether its training function has returned."""
 
@@ -49,11 +63,17 @@ class Presence:
     def name(self) -> str:
         return f"{self.role}-{self.index}"
 
-    def continuing(self, before: Presence | None) -> Presence:
-        """Return what this worker knows once it has replaced another process of its rank."""
+    def continuing(self, before: Presence | None, others: Iterable[Presence] = ()) -> Presence:
+        """Return what this worker knows once it has replaced another process of its rank.
+
+        others: the job's processes. All workers make a report together, so one that another worker
+            has made counts, even if this rank was lost before it could say so.
+        """
         if before is None or before.has_own_loop:
             return self
-        return replace(self, reports=before.reports, checkpoint=before.checkpoint)
+        known = [before.reports, *(each.reports for each in others)]
+        latest = max(known, key=lambda reports: reports.count)  # the first of equals: its own
+        return replace(self, reports=latest, checkpoint=before.checkpoint)
 
     def is_same_process(self, other: Presence) -> bool:
         return (self.node_id, self.pid) == (other.node_id, other.pid)
@@ -76,6 +96,8 @@ class Membership:
 
     meeting_point: str
     workers_per_node: int
+    who: Presence
+    """The worker, with what it takes over from the process that it replaces."""
     before: Presence | None = None
     """The process of this rank that the worker replaces."""
 
@@ -101,6 +123,7 @@ class Coordinator:
         self._state = _State()
         self._began = time.time()
         self._count = 0
+        self._written = ""
         self._changed = asyncio.Condition()
 
     def __repr__(self) -> str:
@@ -145,7 +168,7 @@ class Coordinator:
         if before is not None and before.is_same_process(who):
             before = None
         self._state.starts[who.name] += 1
-        await self._note(who.continuing(before))
+        await self._note(who.continuing(before, self._state.present.values()))
         await self.addresses("server", self._plan.servers.num_servers)
         await self.addresses("worker", self._plan.num_workers)
         names = [f"worker-{rank}" for rank in range(self._plan.num_workers)]
@@ -154,7 +177,11 @@ class Coordinator:
                 lambda: all(self._state.present[name].start >= who.start for name in names)
             )
         workers = [self._state.present[name] for name in names]
+        joined = who.continuing(before, workers)  # others may have reported meanwhile
+        if self._is_news(joined):
+            await self._note(joined)
         return Membership(
+            who=joined,
             meeting_point=workers[0].address,
             workers_per_node=_workers_per_node([worker.node_id for worker in workers]),
             before=before,
@@ -197,7 +224,7 @@ class Coordinator:
         if who.is_serving:
             self._state.has_served.add(who.name)
             self._state.in_vain[who.name] = 0
-        if who.is_serving or who.has_own_loop:
+        if who.is_serving or who.has_own_loop or who.checkpoint:
             self._write_state()
         await self._report()
 
@@ -217,7 +244,10 @@ class Coordinator:
             ),
             "own_loops": [who.name for who in self._state.present.values() if who.has_own_loop],
         }
-        write_atomically(plan.state_file, json.dumps(state) + "\n")
+        text = json.dumps(state) + "\n"
+        if text != self._written:
+            write_atomically(plan.state_file, text)
+            self._written = text
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         async with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import socket
@@ -116,9 +117,10 @@ class AddressBook:
         self._coordinator = coordinator
         self._place = place
         self.who = who
-        """What this process reports about itself. Assigning a new value notifies the others."""
+        """What this process reports about itself; see `change`."""
+        self._lock = threading.Lock()
         self.before_each_request: Callable[[], None] = lambda: None
-        """Called before each request to the coordinator; may replace `who`."""
+        """Called before each request to the coordinator; may call `change`."""
         self._on_failure = on_failure
         self._seen = (0.0, 0)
         self._written: dict[str, str] = {}
@@ -127,8 +129,25 @@ class AddressBook:
 
     def start(self) -> None:
         """Write all addresses known now, then keep following the coordinator."""
-        self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
+        self._take(ray.get(self._request(self._seen)))
         self._thread.start()
+
+    def change(self, **fields: Any) -> None:
+        """Change what this process reports about itself; returns at once. Thread-safe.
+
+        The next request to the coordinator, at the latest after its polling interval, includes it.
+        """
+        with self._lock:
+            self.who = dataclasses.replace(self.who, **fields)
+
+    def tell(self, **fields: Any) -> None:
+        """Change what this process reports about itself, and wait until the coordinator knows."""
+        self.change(**fields)
+        ray.get(self._request((0.0, 0)))
+
+    def _request(self, seen: tuple[float, int]) -> Any:
+        with self._lock:  # an older state must not be sent after a newer one
+            return self._coordinator.news.remote(seen, self.who)
 
     def stop(self) -> None:
         """Stop following the coordinator; returns at once."""
@@ -138,7 +157,7 @@ class AddressBook:
         while not self._stopping.is_set():
             try:
                 self.before_each_request()
-                self._take(ray.get(self._coordinator.news.remote(self._seen, self.who)))
+                self._take(ray.get(self._request(self._seen)))
             except (ray.exceptions.RayActorError, OSError):
                 # The coordinator is being restarted, the job has ended, or the disk is full.
                 # Anything not written now is in the next report as well.

@@ -3,22 +3,71 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
 
-from sparsefleet.launch.ray.coordinator import Presence
+from sparsefleet.launch.ray.coordinator import Presence, Reported
 from sparsefleet.launch.ray.node import AddressBook
 from sparsefleet.launch.ray.train_internals import SynchronizationBarrierResetError
 
-__all__ = ["AlignedReports", "first_checkpoint", "use_checkpoint"]
+if TYPE_CHECKING:
+    from sparsefleet.engine.events import Events
+    from sparsefleet.engine.worker_metrics import WorkerMetrics
+
+__all__ = ["AlignedReports", "FitPosition", "first_checkpoint", "use_checkpoint"]
 
 _LOOK_S = 2.0
+
+
+class FitPosition:
+    """Where the training function of this process is, as far as `Trainer.fit` knows.
+
+    metrics: those of this process, to which every training subscribes its events.
+    """
+
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+        self._is_in_fit = False
+        self._is_pass_over = False
+        self._attach = metrics.attach
+        metrics.attach = self._follow  # type: ignore[method-assign]
+
+    @property
+    def has_trained(self) -> bool:
+        """Return whether this process has trained on any mini-batch."""
+        return self._metrics.steps > 0
+
+    @property
+    def place(self) -> str:
+        """Return the pass over the data, the same in a process that resumes it; "" outside `fit`.
+
+        A pass and the callbacks after it are two places, since only the latter can run twice.
+        """
+        if not self._is_in_fit:
+            return ""
+        model = self._metrics._started_model()
+        succession = None if model is None else model.succession
+        number = 0 if succession is None else succession.pass_number
+        part = "end" if self._is_pass_over else "pass"
+        return f"{getattr(model, 'name', '')}/{number}/{part}"
+
+    def _follow(self, events: Events) -> None:
+        from sparsefleet.engine.events import Failed, FitBegan, FitEnded, PassBegan, PassEnded
+
+        self._attach(events)
+        events.subscribe(FitBegan, lambda _: self._set(in_fit=True, pass_over=False))
+        events.subscribe(PassBegan, lambda _: self._set(in_fit=True, pass_over=False))
+        events.subscribe(PassEnded, lambda _: self._set(in_fit=True, pass_over=True))
+        events.subscribe(FitEnded, lambda _: self._set(in_fit=False, pass_over=False))
+        events.subscribe(Failed, lambda _: self._set(in_fit=False, pass_over=False))
+
+    def _set(self, *, in_fit: bool, pass_over: bool) -> None:
+        self._is_in_fit, self._is_pass_over = in_fit, pass_over
 
 
 class AlignedReports:
@@ -29,8 +78,9 @@ class AlignedReports:
     top and repeats reports that its predecessor already made. Without this class, the workers would
     no longer make the same number of reports, and the last ones would wait forever.
 
-    has_trained: whether this process has trained on anything yet. Until it has, it repeats its
-        predecessor's calls.
+    A process repeats calls of its predecessor until it has trained: all those outside of `fit`, in
+    the same order, and inside `fit` those after the pass that it resumes, if no data was left in
+    it. It repeats no calls of earlier passes, so the number of calls alone does not tell.
     """
 
     def __init__(
@@ -38,14 +88,15 @@ class AlignedReports:
         context: Any,
         coordinator: Any,
         book: AddressBook,
-        has_trained: Callable[[], bool],
+        position: FitPosition,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
         self._book = book
-        self._reported = book.who.reports  # by previous processes of this rank
-        self._has_trained = has_trained
-        self._calls = 0
+        self._position = position
+        self._before = book.who.reports  # by previous processes of this rank
+        self._outside = 0
+        self._place, self._within = self._before.place, 0
         self._is_released = False
         self._report: Callable[..., None] = context.report
         self._synchronize: Callable[..., str] = context._sync_checkpoint_dir_name_across_ranks
@@ -54,27 +105,49 @@ class AlignedReports:
 
     def report(self, *arguments: Any, **settings: Any) -> None:
         """Report as Ray Train does, unless the previous process has made this report."""
-        self._calls += 1
-        if self._calls <= self._reported and not self._has_trained():
+        if self._is_repeated(self._position.place) and not self._position.has_trained:
             return
         self._report(*arguments, **settings)
-        self._tell(reports=self._book.who.reports + 1)
 
     def end(self) -> None:
         """Tell the others that this worker makes no more reports."""
         with contextlib.suppress(ray.exceptions.RayError):  # the job is ending
-            self._tell(has_ended=True)
+            self._book.tell(has_ended=True)
 
-    def _tell(self, **changed: Any) -> None:
-        self._book.who = dataclasses.replace(self._book.who, **changed)
-        ray.get(self._coordinator.news.remote((0.0, 0), self._book.who))
+    def _is_repeated(self, place: str) -> bool:
+        """Count a call; return whether a previous process has made it, if it got this far."""
+        if not place:
+            self._outside += 1
+            return self._outside <= self._before.outside
+        if place != self._place:
+            self._place, self._within = place, 0
+        self._within += 1
+        return place == self._before.place and self._within <= self._before.within
+
+    def _count(self) -> None:
+        """Count a report, which all workers are making now."""
+        reports = Reported(
+            count=self._book.who.reports.count + 1,
+            outside=max(self._outside, self._before.outside),
+            place=self._place,
+            within=self._within or self._before.within,
+        )
+        # If the coordinator is being restarted, the next request of the book includes the count.
+        with contextlib.suppress(ray.exceptions.RayActorError):
+            self._book.tell(reports=reports)
 
     def _agree(self, *arguments: Any) -> str:
-        """Agree with the others on a directory; again, if a lost worker interrupts it."""
+        """Agree with the others on a directory; again, if a lost worker interrupts it.
+
+        The report counts from then on: the others do not wait for it again, even if this process
+        ends while it uploads its checkpoint.
+        """
         while True:
             try:
                 with self._looking_for_the_end_of_others():
-                    return self._synchronize(*arguments)
+                    directory = self._synchronize(*arguments)
+                self._count()
+                return directory
             except ray.exceptions.RayTaskError as error:
                 if not isinstance(error.cause, SynchronizationBarrierResetError):
                     raise

@@ -102,8 +102,7 @@ class _Serving:
             except OSError:
                 threading.Event().wait(_LOOK_S)
                 continue
-            self._book.who = dataclasses.replace(self._book.who, is_serving=True)
-            ray.get(self._coordinator.news.remote((0.0, 0), self._book.who))
+            self._book.tell(is_serving=True)
             return
 
 

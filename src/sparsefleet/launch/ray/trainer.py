@@ -31,7 +31,7 @@ __all__ = ["RayTrainer", "connect", "make_plan", "run_plan"]
 
 _STATE_FILE = "sparsefleet-job.json"
 _START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-_END_S = 20.0
+_END_S = 90.0  # Ray may need a minute to notice that the node of a killed driver is lost
 _LOOK_S = 0.5
 _DEATHS = (ray.exceptions.RayError, RayTrainError)  # Ray's message about a lost worker
 
@@ -150,7 +150,7 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
 def _require_ended(before: FleetPlan) -> None:
     """Raise ConfigError if a run that is to be continued is still running.
 
-    Ray takes a moment to end the actors of a killed driver.
+    Ray takes a moment to end the actors of a killed driver, and longer if its node is lost.
     """
     end = time.monotonic() + _END_S
     while any(

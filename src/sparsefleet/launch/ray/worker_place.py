@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,12 @@ from sparsefleet.launch.ray.node import (
     reserve_port,
 )
 from sparsefleet.launch.ray.ray_metrics import mirror_metrics
-from sparsefleet.launch.ray.reports import AlignedReports, first_checkpoint, use_checkpoint
+from sparsefleet.launch.ray.reports import (
+    AlignedReports,
+    FitPosition,
+    first_checkpoint,
+    use_checkpoint,
+)
 from sparsefleet.launch.ray.servers import FleetPlan
 from sparsefleet.launch.ray.train_internals import get_train_context
 
@@ -107,7 +111,7 @@ def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) 
         )
         member: Membership = ray.get(coordinator.join.remote(who))
         _require_continuable(plan, rank, member)
-        book = AddressBook(coordinator, place, who.continuing(member.before), _end_with_the_job)
+        book = AddressBook(coordinator, place, member.who, _end_with_the_job)
         book.start()
         stack.callback(book.stop)
         os.environ.update(job_variables(plan, place))
@@ -142,7 +146,7 @@ def _align_reports(
     context, before = get_train_context(), member.before
     if (before is None and plan.checkpoint is not None) or (before and not before.has_own_loop):
         use_checkpoint(context, book.who.checkpoint)
-    return AlignedReports(context, coordinator, book, lambda: WORKER.steps > 0)
+    return AlignedReports(context, coordinator, book, FitPosition(WORKER))
 
 
 def _worker_variables(
@@ -184,7 +188,7 @@ def _reporting_own_loop(book: AddressBook, place: NodePlace, rank: int) -> Itera
 
     def look() -> None:
         if path.exists() and not book.who.has_own_loop:
-            book.who = dataclasses.replace(book.who, has_own_loop=True)
+            book.change(has_own_loop=True)
 
     book.before_each_request = look
     yield
