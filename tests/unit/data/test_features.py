@@ -116,7 +116,7 @@ def test_a_bad_value_names_file_row_column_and_wanted_form(tmp_path: Path) -> No
         (lambda: Field("a", vocabulary=("x",)), "vocabulary requires hash_seed"),
         (lambda: ALL["town"], "no feature is named 'town'; the names are age, city"),
         (lambda: ALL.reader("day.json", batch_size=1), "suffix of 'day.json'"),
-        (lambda: ALL.reader(3, batch_size=1), "takes paths, a dataset .* got 3"),
+        (lambda: ALL.reader(3, batch_size=1), "takes paths, a Hugging Face .* got 3"),
         (lambda: ALL.memory({"age": [1.0]}, 8), "no column 'city'; found age"),
     ],
 )
