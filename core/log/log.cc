@@ -32,7 +32,10 @@ Status Log::BeginSegment() {
     directory_.calls().Remove(path.c_str());
     return writer.status();
   }
-  if (writer_ != nullptr) ended_.push_back(std::move(writer_));
+  if (reuses && !options_.is_synced) {
+    writer.value()->WriteTo(memories_.Take(writer.value()->fd()));
+  }
+  if (writer_ != nullptr && options_.is_synced) ended_.push_back(std::move(writer_));
   writer_ = std::move(writer).value();
   segment_ = first;
   has_requested_spare_ = false;
@@ -65,6 +68,7 @@ Status Log::Write(std::uint64_t lsn, std::uint32_t type, const Payload& payload)
   }
   Status written = writer_->Append(lsn, type, payload);
   if (written.code() == Code::kDiskFull && !writer_->is_broken() && directory_.RemoveSpares()) {
+    memories_.ReleaseRemoved();
     written = writer_->Append(lsn, type, payload);
   }
   if (written.ok()) bytes_ += kRecordHeadBytes + payload.bytes;

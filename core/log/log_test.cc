@@ -203,11 +203,12 @@ const Test kSnapshot("a snapshot replaces the records before it, once it is comm
 
 // Writes records with occasional snapshots in between; at any moment a recovery sees all records
 // since the last snapshot.
-const Test kReused("segments are reused after snapshots, and their old records are not read", [] {
+void ReuseSegments(bool is_synced) {
   const TemporaryDirectory place;
   Recovery start = Recover(place.path());
   LogOptions options;
   options.segment_bytes = 400;
+  options.is_synced = is_synced;
   auto log = Begin(start, options);
   std::mt19937 random(5);
   std::uint64_t cut = 1;
@@ -236,6 +237,81 @@ const Test kReused("segments are reused after snapshots, and their old records a
     ExpectEqual(RequireOk(found.directory->List()).spares.size(), std::size_t{0});
   }
   Expect(RequireOk(start.directory->List()).spares.size() < num_spares, "none was used again");
+}
+
+const Test kReused("segments are reused after snapshots, and their old records are not read",
+                   [] { ReuseSegments(true); });
+const Test kReusedMemory("segments that are reused through memory are read in the same way",
+                         [] { ReuseSegments(false); });
+
+#if defined(__linux__)
+std::size_t NumOpenFiles() {
+  std::size_t found = 0;
+  for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++found;
+  }
+  return found;
+}
+
+const Test kClosed("a log that is never synced keeps no ended segment open", [] {
+  const TemporaryDirectory place;
+  const Recovery start = Recover(place.path());
+  LogOptions options;
+  options.segment_bytes = 400;
+  options.is_synced = false;
+  auto log = Begin(start, options);
+  const std::size_t before = NumOpenFiles();
+  for (int segments = 0; segments < 200; ++segments) {
+    RequireOk(Append(*log, std::string(400, 'x')));
+    // Obsolete segments are removed, or reused.
+    if (segments % 50 != 0) continue;
+    auto snapshot = RequireOk(SnapshotWriter::Begin(*start.directory, 1, RequireOk(log->Rotate())));
+    RequireOk(snapshot->Commit(kEnd, false));
+  }
+  const std::size_t num_spares = RequireOk(start.directory->List()).spares.size();
+  Expect(NumOpenFiles() <= before + num_spares + 40, std::to_string(NumOpenFiles()) + " files");
+});
+#endif
+
+// The copy ends in the middle of what the file had, then at its end, then behind it; a failed write
+// behind it cuts the file off.
+const Test kMemoryEnds("a reused segment grows beyond its old size, also after a failed write", [] {
+  const TemporaryDirectory place;
+  FaultyFiles files;
+  std::vector<std::string> texts;
+  {
+    const Recovery start = Recover(place.path(), files);
+    LogOptions options;
+    options.segment_bytes = 100'000;
+    options.is_synced = false;
+    auto log = Begin(start, options);
+    RequireOk(Append(*log, std::string(20'000, 'o')));
+    const std::uint64_t cut = RequireOk(log->Rotate());
+    auto snapshot = RequireOk(SnapshotWriter::Begin(*start.directory, options.owner, cut));
+    RequireOk(snapshot->Commit(kEnd, false));
+    RequireOk(log->Rotate());  // nothing is written yet, so the segment stays
+    RequireOk(Append(*log, "starts a new one"));
+    RequireOk(log->Rotate());
+    texts.emplace_back("starts a new one");
+    const auto append = [&](std::size_t bytes, char letter) {
+      texts.emplace_back(bytes, letter);
+      RequireOk(Append(*log, texts.back()));
+    };
+    append(9'000, 'a');
+    append(10'900, 'b');
+    append(30, 'c');
+    append(30'000, 'd');
+    append(8, 'e');
+    files.FailWritesAfter(100, EIO);
+    Expect(!Append(*log, std::string(5'000, 'f')).ok());
+    files.Heal();
+    append(5'000, 'g');
+    append(12, 'h');
+    ExpectEqual(RequireOk(start.directory->List()).spares.size(), std::size_t{0});
+  }
+  std::vector<std::string> found;
+  for (const auto& seen : Recover(place.path()).seen) found.push_back(seen.text);
+  Expect(found == texts);
 });
 
 const Test kHalfReused("a reused segment that still has its old header holds nothing", [] {

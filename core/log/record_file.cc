@@ -132,7 +132,7 @@ MappedFile::~MappedFile() {
 Result<std::unique_ptr<RecordWriter>> RecordWriter::Create(const std::string& path,
                                                            const FileHead& head, FileCalls& calls,
                                                            bool reuses) {
-  const int how = reuses ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int how = reuses ? O_RDWR | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   const int fd = calls.Open(path.c_str(), how, 0600);
   if (fd < 0) return FileError("cannot create", path, errno);
   std::unique_ptr<RecordWriter> writer(new RecordWriter(path, fd, calls));
@@ -172,7 +172,17 @@ Status RecordWriter::WriteOrUndo(std::uint64_t bytes) {
   if (is_broken_) {
     return {Code::kIo, path_ + ": an earlier write failed and could not be undone"};
   }
+  if (memory_ != nullptr && memory_->Write(bytes_, pieces_)) {
+    bytes_ += bytes;
+    is_behind_ = true;
+    return Status::Ok();
+  }
+  if (is_behind_ && ::lseek(fd_, static_cast<off_t>(bytes_), SEEK_SET) < 0) {
+    return FileError("cannot write", path_, errno);
+  }
+  is_behind_ = false;
   if (Status s = WriteAll(pieces_); !s.ok()) {
+    memory_.reset();  // it ends with the file now
     is_broken_ = calls_.Truncate(fd_, static_cast<off_t>(bytes_)) != 0 ||
                  ::lseek(fd_, static_cast<off_t>(bytes_), SEEK_SET) < 0;
     return s;
@@ -222,6 +232,7 @@ bool RecordWriter::FillUp(std::uint64_t size, const std::function<bool()>& stops
 }
 
 Status RecordWriter::End() {
+  memory_.reset();  // it ends with the file now
   if (calls_.Truncate(fd_, static_cast<off_t>(bytes_)) == 0) return Status::Ok();
   return FileError("cannot truncate", path_, errno);
 }

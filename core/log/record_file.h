@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "log/file_calls.h"
+#include "log/segment_memory.h"
 #include "status/status.h"
 
 namespace sparsefleet {
@@ -101,8 +102,12 @@ class RecordWriter {
   // reused. False after an error, or once `stops` returns true. REQUIRES: nothing is appended
   // afterwards.
   bool FillUp(std::uint64_t size, const std::function<bool()>& stops);
+  // Copies records to the memory of the reused file, for as long as it has room.
+  // REQUIRES: `memory` is null or this file's, and taken after Create().
+  void WriteTo(std::shared_ptr<SegmentMemory> memory) { memory_ = std::move(memory); }
   // Cuts off the old bytes of a reused file after the last record.
   Status End();
+  int fd() const { return fd_; }
   bool is_broken() const { return is_broken_; }
   // Blocks until everything appended before the call is on disk. Thread-safe.
   Status Sync() const;
@@ -119,6 +124,8 @@ class RecordWriter {
   const int fd_;
   FileCalls& calls_;
   std::uint64_t bytes_ = 0;
+  std::shared_ptr<SegmentMemory> memory_;  // null: records are written with system calls
+  bool is_behind_ = false;                 // the file's position, because of writes to memory_
   bool is_broken_ = false;
   std::vector<iovec> pieces_;
 };

@@ -130,6 +130,7 @@ Result<ReplicaState> ReplicaStore::Held::Enter(const ReplicaOpen& request) {
 Status ReplicaStore::Held::BeginLog(std::uint64_t lsn, std::uint64_t of) {
   LogOptions log_options;
   log_options.owner = of;
+  log_options.is_synced = options.sync;
   auto begun = Log::Begin(*directory, lsn, log_options);
   if (!begun.ok()) return begun.status();
   log = std::move(begun).value();

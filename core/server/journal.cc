@@ -86,7 +86,8 @@ Status Journal::Recover(std::uint64_t incarnation, const LogDirectory::Visit& vi
   LogOptions log_options;
   log_options.owner = owner_;
   log_options.segment_bytes = options_.segment_bytes;
-  log_options.prepares_segments = options_.durability != Durability::kDisk;
+  log_options.is_synced = options_.durability == Durability::kDisk;
+  log_options.prepares_segments = !log_options.is_synced;
   Status started = AwaitSpaceToStart([&] {
     auto log = Log::Begin(*directory_, recovered_.next_lsn, log_options);
     if (log.ok()) log_ = std::move(log).value();
