@@ -33,6 +33,10 @@ ROWS = (100_000, 1_000_000, 10_000_000)
 DIM = 10
 READY_S = 120.0
 FILLED_AT_ONCE = 200_000
+# Twice this many examples pass before the first section of each batch size. With batches of 100
+# they make a gigabyte of log per server: a log costs more until its first snapshots leave files
+# that it can reuse.
+WARM_EXAMPLES = 60_000
 
 
 def training_rates(
@@ -42,7 +46,7 @@ def training_rates(
     config = RoundsConfig(
         repeats=1 if quick else repeats,
         section_s=0.3 if quick else 0.8,
-        warm_examples=2_000 if quick else 8_000,
+        warm_examples=2_000 if quick else WARM_EXAMPLES,
     )
     figures: dict[str, Any] = {}
     for mode in modes:
