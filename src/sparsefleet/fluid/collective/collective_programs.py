@@ -30,7 +30,7 @@ def train_together(
     strategy: CollectiveStrategy,
     loss: str | None = None,
 ) -> None:
-    """Make ranks exchange gradients in each step or, with `local_sgd`, parameters periodically.
+    """Make ranks exchange gradients in every step or, with `local_sgd`, parameters periodically.
 
     loss: name of the loss that controls an adaptive interval.
     """
@@ -60,7 +60,7 @@ Scale = BuildStrategy.GradientScaleStrategy
 
 
 class RankProgram:
-    """Converts copies of a program into the programs that a rank runs, which share one role."""
+    """Converts copies of a program into the programs that a rank runs; all share one role."""
 
     def __init__(self, build: BuildStrategy) -> None:
         ranks = present_ranks()
@@ -78,7 +78,7 @@ class RankProgram:
         self._build = build
         self._ranks = ranks
         self.role: GradientRole | None = None
-        """The role, which the first copy that trains sets."""
+        """The shared role, set by the first copy that trains."""
 
     def adapt(self, program: Program, replicas: int) -> None:
         """Convert a copy of the program, in place."""
@@ -105,7 +105,7 @@ def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
     is_whole = build.reduce_strategy is BuildStrategy.ReduceStrategy.AllReduce
     if build.fuse_all_reduce_ops and not is_whole:
         _log.warning(
-            "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce, which exchanges "
+            "fuse_all_reduce_ops has no effect with ReduceStrategy.Reduce, which exchanges "
             "gradients one at a time; ReduceStrategy.AllReduce fuses them"
         )
     inner = build.hierarchical_allreduce_inter_nranks

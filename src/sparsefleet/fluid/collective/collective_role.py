@@ -38,7 +38,7 @@ class CollectiveRole(ProgramRole):
         self.program = program
         self._scope: Scope | None = None
         self._steps = 0
-        """Number of steps since all ranks were last equal."""
+        """Number of steps since all ranks last had the same values."""
 
     def __str__(self) -> str:
         return f"a program of rank {self.ranks.rank} of {self.ranks.size}"
@@ -55,13 +55,13 @@ class CollectiveRole(ProgramRole):
     def of_copy(self, program: Program) -> ProgramRole | None:
         return self if is_exchanged(program) else None
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------
 
     def begin_pass(self, program: Program, threads: int) -> bool:
         if threads > 1:
             raise ConfigError(
-                f"rank {self.ranks.rank} got {threads} threads, but a rank in a collective job has "
-                "one; start more ranks instead"
+                f"rank {self.ranks.rank} got {threads} threads, but a rank in a collective job "
+                "runs one; start more ranks instead"
             )
         return is_exchanged(program)
 
@@ -85,7 +85,7 @@ class CollectiveRole(ProgramRole):
                 raise
 
     def end_data(self, scope: Scope) -> None:
-        self.get_ready(scope)  # a rank without any data starts as well
+        self.get_ready(scope)  # a rank without data also starts
         self.leave()
 
     def leave(self) -> None:
@@ -129,11 +129,10 @@ class CollectiveRole(ProgramRole):
         return None if held is None else held.value()
 
     def _kept_names(self, *, of_forward: bool) -> list[str]:
-        """Return the variables that all ranks start with, except those that the forward pass
-        changes.
+        """Return the persistent variables that the program reads.
 
-        Each rank keeps its own copy of variables that the forward pass changes, such as running
-        means and metric counts.
+        Unless `of_forward` is True, variables that the forward pass changes, such as running means
+        and metric counts, are left out, because each rank keeps its own.
         """
         block = self.program.global_block()
         named: set[str] = set()

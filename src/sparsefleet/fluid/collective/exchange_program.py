@@ -57,7 +57,7 @@ def add_exchange(program: Program, *, overlap: bool) -> None:
 
 
 def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -> list[Operator]:
-    """Add operators after a backward pass that exchange the gradients in use."""
+    """Return the operators, if any, that exchange the gradients used after a backward pass."""
     used = {name for other in later for name in other.input_arg_names}
     dense: dict[str, str] = {}
     rows: dict[str, str] = {}
@@ -82,7 +82,7 @@ def add_averaging(program: Program, loss: str | None = None) -> None:
         if op.type == "push_table":
             raise ConfigError(
                 f"local SGD averages whole parameters, but rows of '{op.input('Param')[0]}' are in "
-                "a table; give its embedding is_sparse=False"
+                "a table; create its embedding with is_sparse=False"
             )
     updated = [
         op.input("Param")[0]

@@ -80,7 +80,7 @@ class GradientRole(CollectiveRole):
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
     ) -> list[Any]:
-        """Return the gradients over all ranks in the given order: dense first, then rows."""
+        """Return the gradients combined over all ranks, in the given order, dense before rows."""
         exchange = self._exchange_of(parameters, tables)
         dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
         for name, gradient in zip(parameters, dense, strict=True):
@@ -123,7 +123,7 @@ class GradientRole(CollectiveRole):
             found.append(mean_rows(self.world, mine, dim, count, self._traffic))
         return found
 
-    # -- ends -----------------------------------------------------------------------------------
+    # -- end of a run ---------------------------------------------------------------------------
 
     def _give_up(self) -> None:
         while self._left:

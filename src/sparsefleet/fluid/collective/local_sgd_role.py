@@ -23,7 +23,7 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class LocalSgdRole(GradientRole):
-    """Exchanges gradients during the warm-up, and afterwards parameters, as scheduled."""
+    """Exchanges gradients during warm-up and, after that, averages parameters on a schedule."""
 
     def __init__(self, ranks: Ranks, program: Program, strategy: CollectiveStrategy) -> None:
         super().__init__(ranks, program, strategy)
@@ -31,7 +31,7 @@ class LocalSgdRole(GradientRole):
             raise ConfigError("LocalSgdRole needs a CollectiveStrategy with local_sgd")
         self._config = strategy.local_sgd
         self._local: LocalSgd | None = None
-        # The parameters of LocalSgd, replaced by the scope's before each use.
+        # The parameters that LocalSgd works on; they get the scope's values before each use.
         self._known: dict[str, torch.Tensor] = {}
         self._steps_alone = 0
 
@@ -81,7 +81,7 @@ class LocalSgdRole(GradientRole):
         if not was_warming:
             self._steps += 1
 
-    # -- ends -----------------------------------------------------------------------------------
+    # -- end of a run ---------------------------------------------------------------------------
 
     def before_saving(self, scope: Scope) -> None:
         del scope
@@ -102,7 +102,7 @@ class LocalSgdRole(GradientRole):
         while self._averaging.is_warming:
             if not self._shadow_step():
                 return
-            self._averaging.step()  # counted, so that all ranks warm up for equally many steps
+            self._averaging.step()  # counted, so that all ranks end the warm-up at the same step
         self._repoint()
         while self._averaging.shadow():
             pass

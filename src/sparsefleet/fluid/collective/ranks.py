@@ -101,7 +101,7 @@ class Ranks:
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Return this object. Raises ConfigError if the program needs another number of ranks."""
+        """Return this object. Raises ConfigError if a program needs a different rank count."""
         if wanted != self.size:
             raise ConfigError(
                 f"{what} has nranks={wanted}, but this job has {self.size} ranks; call "
@@ -121,7 +121,7 @@ class Ranks:
         self._has_ended = False
 
     def part(self) -> None:
-        """Pause training on this rank; return when all ranks have paused and are equal again.
+        """Pause training on this rank; return when all ranks have paused with the same values.
 
         Until then, ranks with less data take part in the steps of the others.
         """
@@ -136,10 +136,10 @@ class Ranks:
             training.make_equal()
 
     def end(self) -> None:
-        """Call `part` once, when no more steps follow.
+        """Call `part` once, after the last step.
 
-        Closing an Executor calls this method, and so does the end of the script, because other
-        ranks may not close their Executors.
+        Called when an Executor is closed and again when the script ends, in case a rank does not
+        close its Executor.
         """
         if not self._has_ended:
             self._has_ended = True

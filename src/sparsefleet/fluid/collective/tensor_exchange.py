@@ -148,7 +148,7 @@ def _own_part(ranks: Ranks, x: Tensor) -> Tensor:
 
 
 RowGradient = tuple[Keys, Floats]
-"""Keys uint64[N], each once, and gradients float32[N, D]."""
+"""Distinct keys, uint64[N], and their gradients, float32[N, D]."""
 
 
 def mean_rows(
@@ -175,7 +175,7 @@ def mean_rows(
 
 
 def broadcast_table(world: World, table: SparseParameter, root: int) -> SparseParameter:
-    """Return a copy of rank `root`'s table; new rows get the same initial values as in it."""
+    """Return a copy of rank `root`'s table. New rows in both tables get the same initial values."""
     mine = table.rows()
     spec = table.store.specs[table.name]
     assert isinstance(spec, TableSpec)

@@ -169,7 +169,7 @@ def test_num_threads_is_filled_in_where_the_script_left_it_open(
 def test_reduce_says_that_it_fuses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     strategy = strategy_of(reduce_strategy=fluid.BuildStrategy.ReduceStrategy.Reduce)
     assert not exchange_strategy(strategy, Ranks(worker_role(0, TWO_NODES))).fuse_all_reduce
-    assert "fuse_all_reduce_ops does nothing with ReduceStrategy.Reduce" in caplog.text
+    assert "fuse_all_reduce_ops has no effect with ReduceStrategy.Reduce" in caplog.text
 
 
 @pytest.mark.parametrize(("inner", "message"), [(4, "must be less than 4"), (3, "does not divide")])
