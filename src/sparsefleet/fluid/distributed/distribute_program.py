@@ -49,7 +49,7 @@ def model_source(
                     "the workers' own changes, which only makes sense for plain SGD"
                 )
     tables = ServedTables(updates, name)
-    counter_names(program, list(tables.rate_of().values()))  # rejects rates that are fed
+    counter_names(program, list(tables.rate_of().values()))  # rejects learning rates that are fed
     return ModelSource(
         program=program.clone(),
         startup=startup.clone(),
@@ -72,7 +72,7 @@ def require_apart(first: ModelSource, second: ModelSource) -> None:
             raise ConfigError(
                 f"parameter '{both[0]}' is updated by one program in this job and used by another, "
                 "but programs that train on servers can only share embeddings with "
-                "is_sparse=True; give it a different name there, or train both losses in one "
+                "is_sparse=True; use a different name in one of them, or train both losses in one "
                 "program"
             )
 

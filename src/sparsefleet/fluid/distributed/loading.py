@@ -84,7 +84,7 @@ class FolderLoad:
 
 
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
-    """Return the step counters once a server has loaded a folder, or None if none loads one."""
+    """Return the step counters once a server has loaded a folder, or None if there is no folder."""
     end = time.monotonic() + wait_s
     while True:
         try:

@@ -70,7 +70,7 @@ class ProgramModule(nn.Module):
         self.parameter_of: dict[str, nn.Parameter] = {}
         """Dense parameters by their name in the program."""
         self.whole_values: dict[str, torch.Tensor] = {}
-        """The given initial rows of tables, [ids, D], for tables that have them."""
+        """Table -> explicit initial rows, [ids, D], for tables that have them."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Shapes of tables."""
         for parameter in program.global_block().learned_parameters():
@@ -135,7 +135,7 @@ _CONNECT_S = 600.0  # Fluid's workers wait for servers indefinitely
 class ProgramPlacement(StorePlacement):
     """Binds a program's model to servers. Checkpoints also include the values in a worker's scope.
 
-    Given initial rows are written to their tables, unless servers load a folder.
+    Explicit initial rows are written to their tables, unless servers load a folder.
     """
 
     def __init__(self, source: ModelSource, module: ProgramModule, rates: RateProgram) -> None:
@@ -281,7 +281,7 @@ class ProgramModel(DistributedModel):
         super().leave()
 
     def rejoin(self) -> None:
-        """Notify the mode that all threads are back, unless `begin_pass` has done so."""
+        """Notify the mode that all threads have finished, unless `begin_pass` has done so."""
         if not self._present:
             super().rejoin()
             self._present = self.threads
@@ -327,7 +327,7 @@ class ProgramModel(DistributedModel):
         return {} if own is None else load_arrays(own)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of all generators that the program draws from."""
+        """Return the state of all random number generators that the program uses."""
         return program_random_state(self.workload)
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:

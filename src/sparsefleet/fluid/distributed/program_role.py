@@ -61,7 +61,7 @@ class ProgramRole(ABC):
         return False
 
     def begin_training(self, workload: ProgramWorkload, threads: int) -> BoundModel | None:
-        """Return the model that the engine trains on this many threads.
+        """Return the model that the engine trains with this many threads.
 
         Returns None if the program keeps its values in the scope; `begin_pass` is called in that
         case.
@@ -102,7 +102,7 @@ class ProgramRole(ABC):
 
     @property
     def writes_model(self) -> bool:
-        """Return whether this process writes model files; of those that share values, one does."""
+        """Return whether this process writes model files. Only one process per job does."""
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
@@ -125,7 +125,7 @@ class ProgramRole(ABC):
 
 
 class ActiveRun(NamedTuple):
-    """A running program in this thread."""
+    """A program that this thread is running."""
 
     role: ProgramRole
     step: Step | None
@@ -133,7 +133,7 @@ class ActiveRun(NamedTuple):
 
 
 class _ActiveRuns(threading.local):
-    """The running programs with a role in this thread, innermost last."""
+    """The programs with a role that this thread is running, innermost last."""
 
     def __init__(self) -> None:
         self.runs: list[ActiveRun] = []

@@ -42,7 +42,7 @@ class ProgramServer(ProgramRole):
         return made
 
     def get_ready(self, scope: Scope) -> None:
-        del scope  # the values are in the workers and in the server's tables
+        del scope  # workers and the server's tables hold the values
 
     def serve(self) -> None:
         load = self._folder

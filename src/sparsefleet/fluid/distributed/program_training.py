@@ -65,7 +65,7 @@ class ServedTensor(LoDTensor):
 
 
 class ServedRows(SparseParameter):
-    """A parameter with rows on servers; they are read through the mode and updated by its steps."""
+    """A parameter with rows on servers. The mode reads the rows, and its steps update them."""
 
     def __init__(
         self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
@@ -98,7 +98,7 @@ class ServedRows(SparseParameter):
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         del gradient, rate
         raise ConfigError(
-            f"parameter '{self.name}' is on servers; its gradients are sent with the step, by the "
+            f"parameter '{self.name}' is on servers; its gradients are sent by steps of the "
             "program that minimize or transpile changed"
         )
 
@@ -112,8 +112,8 @@ if TYPE_CHECKING:
 class ProgramTraining(ProgramRole):
     """A program that trains on servers. Used by the program's runs, its Executor and `fleet`.
 
-    Training starts with `fleet.init_worker` or the first run of one of the programs: it waits for
-    servers, defines tables, and gives all workers the same values. If a process ends without
+    Training starts with `fleet.init_worker` or the first run of one of the programs. Starting waits
+    for servers, defines tables, and gives all workers the same values. If a process ends without
     `close`, training is closed at exit.
     """
 
@@ -129,7 +129,7 @@ class ProgramTraining(ProgramRole):
     def __str__(self) -> str:
         return f"a worker's program ({self.source.name})"
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------
 
     @property
     def model(self) -> ProgramModel:
@@ -186,7 +186,7 @@ class ProgramTraining(ProgramRole):
         error = getattr(sys, "last_value", None)
         if error is not None:
             self.fail(error)
-        with counted_at_exit(f"sending the remaining updates of training '{self.source.name}'"):
+        with counted_at_exit(f"sending the remaining updates of training run '{self.source.name}'"):
             self.close()
 
     # -- runs ---------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class ProgramTraining(ProgramRole):
     def begin_training(self, workload: ProgramWorkload, threads: int) -> ProgramModel | None:
         if not self.begin_pass(workload.program, threads):
             return None
-        self.get_ready(workload.scope)  # batches may not
+        self.get_ready(workload.scope)  # a pass may have no batches
         self.model.use_scope(workload.scope, workload)
         return self.model
 
@@ -317,7 +317,7 @@ def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
 
 
 def _flat(gradient: torch.Tensor | None, shape: Sequence[int]) -> Floats:
-    if gradient is None:  # an empty step, since other workers may be waiting for this step
+    if gradient is None:  # an empty step, because other workers may be waiting for it
         return np.zeros(math.prod(shape), np.float32)
     found: Floats = gradient.detach().reshape(-1).contiguous().cpu().numpy()
     return found

@@ -67,7 +67,7 @@ def load_tables(
     dense = {table.name: _flat(table, saved) for table in tables.dense}
     rows = {}
     for parameter in program.all_parameters():
-        if parameter.is_table:  # including those that are not updated
+        if parameter.is_table:  # including parameters that are not updated
             update = tables.sparse.get(parameter.name)
             kind = "" if update is None else update.optimizer.kind
             rows[parameter.name] = saved[parameter.name].rows, kind
@@ -83,7 +83,7 @@ def read_unserved(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, NDArray[Any]]:
-    """Return variable -> saved value for variables that each worker keeps itself.
+    """Return variable -> saved value for variables that only workers hold.
 
     These are batch norm statistics, AUC counts and dense parameters that are not updated.
     """
@@ -110,7 +110,7 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
         for update, value in zip(table.updates, values, strict=True):
             if array in update.state:
                 parts.append(_array(saved, update.state[array]).reshape(-1))
-            else:  # number of steps done; Fluid only keeps base ** (steps + 1)
+            else:  # number of completed steps; Fluid only keeps base ** (steps + 1)
                 parts.append(np.full(len(value), _steps(update.powers, saved), np.float32))
         state.append(np.concatenate(parts))
     flat = np.concatenate(values)

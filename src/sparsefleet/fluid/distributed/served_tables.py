@@ -14,7 +14,7 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Parameters with the same update rule, concatenated; only one if the rule needs its norm."""
+    """Concatenated parameters with the same update rule; a rule that needs norms gets only one."""
 
     name: str
     optimizer: optim.Optimizer
@@ -71,4 +71,4 @@ class ModelSource:
     name: str
     """Name of the training run on the servers."""
     min_block_size: int = 8192
-    """Minimum number of elements of a dense table on each server that holds a part of it."""
+    """Minimum number of a dense table's elements on each server that holds part of the table."""

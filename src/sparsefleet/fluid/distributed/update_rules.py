@@ -1,4 +1,4 @@
-"""Translate a program's update operators and learning rates into those of the servers."""
+"""Translate a program's update operators and learning rates into the servers' equivalents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Update:
 
     parameter: Parameter
     gradient: str
-    """The variable whose value is sent."""
+    """The variable to send to the servers."""
     optimizer: optim.Optimizer
     """The optimizer. Its learning rate is ignored."""
     rate: str
@@ -36,7 +36,7 @@ class Update:
     state: Mapping[str, str] = field(default_factory=dict)
     """Maps each array of optimizer state to the variable that holds it in a single process."""
     powers: Mapping[str, float] = field(default_factory=dict)
-    """Maps each variable that holds base ** (steps done + 1) to its base."""
+    """Maps each variable that holds base ** (completed steps + 1) to its base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ _RULES: dict[str, _Rule] = {
         _rmsprop,
         {"square": "MeanSquare", "mean": "MeanGrad", "buffer": "Moment"},
     ),
-    # These optimizers' own decay is l2; a regularizer's decay stays in the gradient.
+    # These optimizers apply their own decay as l2; a regularizer's decay stays in the gradient.
     "lars_momentum": _Rule(
         lambda attrs: optim.Lars(
             momentum=attrs["mu"],
@@ -130,7 +130,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
     """Return the updates of a minimized program, in order.
 
     decay_here: keep weight decay in the gradient, for workers that update parameters themselves.
-    Raises ConfigError, which names the update, if servers do not support an update.
+    Raises ConfigError, naming the update, if servers do not support it.
     """
     makers = {name: op for op in program.global_block().ops for name in op.output_arg_names}
     found = []
@@ -142,7 +142,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
         else:
             found.append(_of_dense(program, startup, op, makers, decay_here))
     if not found:
-        raise ConfigError("the program updates no parameter; call minimize(loss) first")
+        raise ConfigError("the program does not update any parameters; call minimize(loss) first")
     return found
 
 
@@ -216,7 +216,7 @@ class RateProgram:
         self._names = list(dict.fromkeys(names))
         ops = _makers(program, self._names)
         self._program = program._copy_with(ops, list(program.list_vars()))
-        self._program.remove_loaders()  # computing a rate must not take a batch
+        self._program.remove_loaders()  # computing a rate must not consume a batch
         self._counters = _counters(ops)
         self._scope = Scope()
         self._first = {name: _value(first_values, name) for name in self._counters}
