@@ -52,7 +52,7 @@ class _Eager(Variable):
     """A variable with a value."""
 
     tensor: torch.Tensor | None = None
-    _attached: torch.Tensor | None = None  # the value in the graph while stop_gradient cuts it off
+    _attached: torch.Tensor | None = None  # the value before stop_gradient detached it
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -67,7 +67,7 @@ class _Eager(Variable):
                 self.tensor.requires_grad_(not stops)
 
     def value(self) -> Any:
-        """Return this variable, since programs write `x.value().get_tensor()`."""
+        """Return this variable, so that `x.value().get_tensor()` works."""
         return self
 
     def get_tensor(self) -> Any:
@@ -79,7 +79,7 @@ class _Eager(Variable):
     def held(self) -> torch.Tensor:
         """Return the value. Raises ValueError if the variable has none."""
         if self.tensor is None:
-            raise ValueError(f"{self!r} has no value, because nothing has computed it")
+            raise ValueError(f"{self!r} has no value, because it has not been computed")
         return self.tensor
 
     def hold(self, tensor: torch.Tensor) -> None:
@@ -106,7 +106,7 @@ class _Eager(Variable):
             self.held().copy_(given)
 
     def backward(self, backward_strategy: Any = None) -> None:
-        """Add this variable's gradients to those of all variables that it was computed from."""
+        """Accumulate gradients in all variables that this variable was computed from."""
         del backward_strategy
         tensor = self.held()
         if tensor.requires_grad:
@@ -172,7 +172,7 @@ class _EagerBlock(Block):
         self.vars: Any = WeakValueDictionary()
 
     def has_var(self, name: str) -> bool:
-        """Return False: each guard restarts numbering, so no earlier variable has the same name."""
+        """Return False, since each guard restarts numbering, so earlier variables cannot clash."""
         del name
         return False
 
@@ -308,7 +308,7 @@ def _put(variable: Any, value: Any) -> None:
 
 
 class _Mode:
-    """Whether imperative mode is on, and its state."""
+    """The state of imperative mode, including whether it is on."""
 
     def __init__(self) -> None:
         self.tracks = True
@@ -356,7 +356,7 @@ def enable_dygraph(place: Place | None = None) -> None:
 
 
 def disable_dygraph() -> None:
-    """Make layers describe programs again."""
+    """Make layers build programs again."""
     if _mode.outside is not None:
         switch_main_program(_mode.outside[0])
         switch_startup_program(_mode.outside[1])
@@ -367,7 +367,7 @@ enable_imperative, disable_imperative = enable_dygraph, disable_dygraph
 
 
 class BackwardStrategy:
-    """How to sum the gradients of a variable that is used several times; has no effect here.
+    """Options for summing the gradients of a variable that is used several times. Has no effect.
 
     >>> BackwardStrategy().sort_sum_gradient
     False
@@ -377,7 +377,7 @@ class BackwardStrategy:
 
 
 class _NoGrad:
-    """Turns off gradient tracking, as a decorator or as a context (`with no_grad():`)."""
+    """Turns off gradient tracking, as a decorator or a context manager (`with no_grad():`)."""
 
     def __call__(self, function: Callable[..., Any] | None = None) -> Any:
         if function is None:

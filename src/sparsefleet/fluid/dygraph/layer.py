@@ -19,7 +19,7 @@ Hook = Callable[..., Any]
 
 
 class Layer:
-    """A part of a network, with parameters, other layers, and `forward`.
+    """A part of a network, with parameters, sublayers and `forward`.
 
     name_scope: prefix of the layer's parameter names; by default, the class name.
     """
@@ -116,7 +116,7 @@ class Layer:
     def named_sublayers(
         self, prefix: str = "", include_sublayers: bool = True, include_self: bool = False
     ) -> Iterator[tuple[str, Layer]]:
-        """Yield all inner layers with their paths."""
+        """Yield all sublayers with their paths."""
         if include_self:
             yield prefix, self
         for name, layer in self._sub_layers.items():
@@ -150,7 +150,7 @@ class Layer:
             for name, value in getattr(layer, registers).items():
                 yield (f"{path}.{name}" if path else name), value
 
-    # -- use ------------------------------------------------------------------------------------
+    # -- calling --------------------------------------------------------------------------------
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Compute the output; must be defined by subclasses."""
@@ -168,7 +168,7 @@ class Layer:
         return outputs
 
     def register_forward_pre_hook(self, hook: Hook) -> HookHandle:
-        """Call hook(layer, inputs) before `forward`. The hook's result replaces the inputs."""
+        """Call hook(layer, inputs) before `forward`; its result, if any, replaces the inputs."""
         return HookHandle(self._before, hook)
 
     def register_forward_post_hook(self, hook: Hook) -> HookHandle:
@@ -176,12 +176,12 @@ class Layer:
         return HookHandle(self._after, hook)
 
     def train(self) -> None:
-        """Switch to training mode (with dropout, for example), including inner layers."""
+        """Switch to training mode (with dropout, for example), including sublayers."""
         for _, layer in self.named_sublayers(include_self=True):
             layer.training = True
 
     def eval(self) -> None:
-        """Switch to evaluation mode (without dropout, for example), including inner layers."""
+        """Switch to evaluation mode (without dropout, for example), including sublayers."""
         for _, layer in self.named_sublayers(include_self=True):
             layer.training = False
 
@@ -191,7 +191,7 @@ class Layer:
             parameter.clear_gradient()
 
     def apply(self, fn: Callable[[Layer], Any]) -> Layer:
-        """Call fn for this layer and all inner layers."""
+        """Call fn for this layer and all sublayers."""
         for _, layer in self.named_sublayers(include_self=True):
             fn(layer)
         return self

@@ -53,7 +53,7 @@ def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrateg
 
 
 class DataParallel(Layer):
-    """A layer whose gradients are averaged over processes, of which there is only one here."""
+    """Wraps a layer whose gradients are averaged over processes; only one process is supported."""
 
     def __init__(self, layers: Layer, strategy: ParallelStrategy) -> None:
         super().__init__("data_parallel")

@@ -44,7 +44,7 @@ def save_dygraph(state_dict: Mapping[str, Any], model_path: str) -> None:
 def load_dygraph(
     model_path: str, keep_name_table: bool = False
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Load (parameters, optimizer state) as written by `save_dygraph`. A missing part is None."""
+    """Return (parameters, optimizer state) as written by `save_dygraph`; a missing part is None."""
     prefix = model_path
     for ending in (".pdparams", ".pdopt"):
         prefix = prefix.removesuffix(ending)
@@ -65,7 +65,7 @@ def load_dygraph(
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles only arrays, numbers, strings and containers of these, and runs no other code."""
+    """Unpickles only arrays, numbers, strings and containers of these; never runs other code."""
 
     def find_class(self, module: str, name: str) -> Any:
         is_numpy = module.split(".")[0] == "numpy" and name in (
@@ -78,7 +78,7 @@ class _ArraysOnly(pickle.Unpickler):
         if is_numpy or (module, name) in (("collections", "OrderedDict"), ("_codecs", "encode")):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(
-            f"{module}.{name} was refused, because it is not an array or a number"
+            f"{module}.{name} was not loaded, because it is not an array or a number"
         )
 
 

@@ -1,4 +1,4 @@
-"""Learning rates that change with the steps of an optimizer in imperative mode."""
+"""Learning-rate schedules for optimizers in imperative mode."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class InverseTimeDecay(_StepsDecay):
 
 
 class PolynomialDecay(LearningRateDecay):
-    """Decays from the rate to end_learning_rate as a power of the fraction of remaining steps."""
+    """Decays to end_learning_rate as a power of the fraction of steps remaining."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class PolynomialDecay(LearningRateDecay):
 
 
 class CosineDecay(LearningRateDecay):
-    """Follows half a cosine over the epochs."""
+    """Decays the rate over the epochs along half a cosine wave."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _EpochDecay(LearningRateDecay):
         self.epoch_num = 0
 
     def epoch(self, epoch: int | None = None) -> None:
-        """Count an epoch, or set the epoch number."""
+        """Advance to the next epoch, or to the given epoch."""
         self.epoch_num = self.epoch_num + 1 if epoch is None else epoch
 
     def __call__(self) -> float:
