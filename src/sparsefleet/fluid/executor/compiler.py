@@ -76,10 +76,10 @@ class CompiledProgram:
         share_vars_from: CompiledProgram | None = None,
         places: Place | Sequence[Place] | None = None,
     ) -> CompiledProgram:
-        """Split later runs among places; return this object.
+        """Split later runs across places; return this object.
 
         loss_name: needed if the program trains.
-        build_strategy: replaces the strategy given before.
+        build_strategy: replaces any strategy given earlier.
         share_vars_from: a data-parallel program that has run, whose variables are shared.
         places: where replicas run, one per place; by default, CPU_NUM replicas on CPUPlace. If the
             strategy has num_trainers > 1, the replicas of all ranks train together.
@@ -134,7 +134,7 @@ class CompiledProgram:
             self._program.changed()
 
     def compiled(self, scope: Scope, place: Place) -> DataParallel:
-        """Return the runner, which the first call creates.
+        """Return the runner, creating it on the first call.
 
         Raises ValueError if the scope or place has changed since the first call.
         """

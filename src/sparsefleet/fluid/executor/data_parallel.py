@@ -81,8 +81,7 @@ class DataParallel:
             draw_program(program, build.debug_graphviz_path)
 
     def run(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Run once; return one result per replica or, in async_mode, only that of the first
-        replica.
+        """Run once; return one result per replica or, in async_mode, only the first one.
 
         With ExecutionStrategy's `dry_run`, nothing is run, and nothing can be fetched.
         """
@@ -142,7 +141,7 @@ class DataParallel:
             return runner.run_fed(self._program, fed, fetches, self.replicas.scope)
         except BaseException as error:
             if self._program._distributed is not None:
-                self._program._distributed.fail(error)  # others must not wait for this replica
+                self._program._distributed.fail(error)  # other replicas must not wait for this one
             raise
 
     def _feeds(self, runner: Runner, feed: Any) -> list[Fed]:
@@ -262,7 +261,7 @@ def split_fed(
 ) -> list[Fed]:
     """Split a feed into `count` consecutive parts whose sample counts differ by at most one.
 
-    persistable: variables of which every replica gets the same row if only one row is fed.
+    persistable: variables for which a single fed row goes to every replica.
     may_be_few: if there are fewer samples than replicas, return one part per sample instead of
         raising an error.
 

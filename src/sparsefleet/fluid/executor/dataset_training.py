@@ -80,7 +80,7 @@ class FetchHandler:
         )
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Handle the fetched arrays by key, None for a missing value. By default, print them."""
+        """Handle the fetched arrays, by key; missing values are None. By default, print them."""
         for key, value in res_dict.items():
             if value is not None:
                 print(f"{key}: {value}", flush=True)
@@ -139,7 +139,7 @@ class Fetching:
 
     @property
     def fetches(self) -> list[str]:
-        """Return all names that a run fetches: first those to print, then those of the handler."""
+        """Return all names that a run fetches: first the printed ones, then the handler's."""
         wanted: Iterable[Any] = () if self.handler is None else self.handler.var_dict.values()
         return [*self.names, *filter(None, map(_name_of, wanted))]
 
@@ -151,20 +151,18 @@ def _name_of(variable: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """Options that Fluid does not have: checkpoints while training, resuming, a progress
-    display.
-    """
+    """Options that Fluid does not have: checkpoints during training, resuming, progress display."""
 
     checkpoints: CheckpointConfig | None = None
     resume: str | os.PathLike[str] | None = None
     progress: bool | None = None
-    """If None, the environment decides."""
+    """If None, the setting comes from the environment."""
 
     def __post_init__(self) -> None:
         check_resume(self.resume, self.checkpoints)
 
     def completed(self, number: int) -> Saving:
-        """Return the settings; those that the script does not give come from the environment.
+        """Return the settings, taking those that the script omits from the environment.
 
         number: index of the program among those that this process trains, from 1.
         """
@@ -297,7 +295,7 @@ class DatasetRun:
             )
 
     def _prefetches(self, model: BoundModel) -> bool | None:
-        """Return True for server rows that no local thread changes; None lets the engine decide."""
+        """Return True if the model only reads rows on servers, or None to let the engine decide."""
         return True if isinstance(model, ScopeModel) and model.reads_servers else None
 
 
@@ -334,7 +332,7 @@ class _Reports:
     def _print(self, result: RunResult) -> None:
         texts = zip(self._fetching.infos, self._fetching.names, strict=True)
         values = zip(result.fetched, result.lods, strict=True)
-        for (info, name), (value, lod) in zip(texts, values, strict=False):  # more is fetched
+        for (info, name), (value, lod) in zip(texts, values, strict=False):  # ignore the rest
             print_fetched(info, name, value, lod)
         if self.times is not None and self._view is not None:
             summary = f"{_speed(self._view)}\nmean time of {self.times.summary()}"

@@ -56,7 +56,7 @@ __all__ = ["Executor", "PeriodicFetch", "as_numpy", "fetch_names", "global_scope
 def as_numpy(tensor: Any) -> Any:
     """Return the values of a LoDTensor as an array; for a list, convert each element.
 
-    Raises RuntimeError for a tensor with sequences, which an array cannot hold.
+    Raises RuntimeError for a tensor with a LoD, which an array cannot hold.
     """
     if isinstance(tensor, list):
         return [as_numpy(item) for item in tensor]
@@ -90,7 +90,7 @@ class Executor:
         self._printer = FetchPrinter()
         self._lowering = threading.Lock()
         self._closed = False
-        # Without a GPU, runs need not check where their tensors are.
+        # Without a GPU, runs do not need to check which device their tensors are on.
         self.device = device_of(self.place) if is_compiled_with_cuda() else None
         """The device on which programs run, or None if only the CPU is available."""
 
@@ -179,7 +179,7 @@ class Executor:
         These options go beyond Fluid:
         checkpoints: save the program and its position in the data while it trains, and at the end.
         resume: "auto" resumes from the newest of `checkpoints`; a path resumes from the checkpoint
-            at that path. Calls that had finished before the checkpoint return immediately.
+            at that path. Calls that finished before the checkpoint was saved return immediately.
         progress: show speed and loss and, at the end, where the time went.
         """
         _check_dataset(dataset)
@@ -217,7 +217,7 @@ class Executor:
     def run_fed(
         self, program: Program, fed: Fed, fetches: Sequence[str], scope: Scope
     ) -> RunResult:
-        """Run a checked feed once. Thread-safe: threads share the scope's variables."""
+        """Run once with a checked feed. Thread-safe: threads share the scope's variables."""
         workload = ProgramWorkload(self.lowered, program, scope, fetches)
         inputs = workload.inputs(fed)
         role = program._distributed
@@ -248,7 +248,7 @@ class Executor:
 
     def _newly_lowered(self, program: Program, known: dict[Any, Lowered], key: Any) -> Lowered:
         *_, feeds, with_lod, fetches = key
-        with self._lowering:  # a pass's threads ask for the same program at the same time
+        with self._lowering:  # threads of a pass request the same program at the same time
             if key not in known:
                 if any(other[0] != program.version for other in known):
                     known.clear()
@@ -279,7 +279,7 @@ class Executor:
     def _pruned(
         self, program: Any, feed: Any, fetches: Sequence[str], updates: Sequence[Operator]
     ) -> Any:
-        """Return the part of a program that a run needs. Cached for later runs of the same kind."""
+        """Return the part of a program that a run needs; cached per set of feeds and fetches."""
         plain = plain_program(program)
         first = feed[0] if isinstance(feed, (list, tuple)) and feed else feed
         feeds = tuple(sorted(first or ()))
@@ -335,7 +335,7 @@ class Executor:
         DatasetRun(self.lowered, plain, scope, fetching, saving).over(dataset, threads)
 
     def _of_rank(self, program: Any, scope: Scope) -> Program | None:
-        """Return this rank's program for a compiled program, or None outside a collective job."""
+        """Return this rank's part of a compiled program, or None outside a collective job."""
         if not (isinstance(program, CompiledProgram) and program._is_data_parallel):
             return None
         if program._build_strategy.num_trainers == 1:
@@ -361,7 +361,7 @@ class Executor:
 
 
 def _run_alone(workload: ProgramWorkload, inputs: ProgramInputs) -> RunResult:
-    """Run a program that keeps its own values. If it trains, the run is one step."""
+    """Run a program that keeps its values in the scope. If it trains, the run is one step."""
     begun = perf_counter()
     result = workload.run(inputs)
     if inputs.lowered.has_backward:
@@ -380,7 +380,7 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def fetch_names(fetch_list: Any) -> list[str]:
-    """Return the names of the variables to fetch, given as one or more variables or names."""
+    """Return the names of the variables to fetch, given one or more variables or names."""
     variables, _ = split_fetches(fetch_list)
     return [item if isinstance(item, str) else item.name for item in variables]
 
@@ -396,7 +396,7 @@ def _fed_within(program: Program, feed: Any) -> Any:
 def _collected(
     fetches: Sequence[str], results: Sequence[RunResult], return_numpy: bool, merge: bool
 ) -> list[Any]:
-    """Return the results of a data-parallel program for each variable, from all replicas."""
+    """Return a data-parallel program's results for each variable, from all replicas."""
     found = []
     for index, name in enumerate(fetches):
         values = [result.fetched[index] for result in results]
@@ -433,10 +433,10 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
 
 
 class PeriodicFetch:
-    """Fetches values on every `fetch_frequency`-th run; other runs return the last fetched values.
+    """Fetches values every `fetch_frequency` runs; other runs return the last fetched values.
 
-    A fetch waits for the run to end and copies values, which is wasteful for a metric that is only
-    printed occasionally. The first run fetches.
+    The first run always fetches. A fetch waits for the run to end and copies values, which is
+    wasteful for a metric that is only printed occasionally.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid

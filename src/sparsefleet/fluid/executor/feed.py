@@ -18,7 +18,7 @@ from sparsefleet.fluid.lowering.lowered import Lod
 __all__ = ["Fed", "feed_of"]
 
 Fed = tuple[dict[str, torch.Tensor], dict[str, Lod]]
-"""Values by name, and the LoDs of the values that have sequences."""
+"""Values by name, and the LoDs of values that hold sequences."""
 
 
 def feed_of(
@@ -61,7 +61,7 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
     elif isinstance(given, list):
         raise RuntimeError(
             f"{site_prefix()}fed to '{variable.name}': got a list; convert it to an array or, "
-            "for sequences of uneven length, to a LoDTensor with "
+            "for sequences of different lengths, to a LoDTensor with "
             "fluid.create_lod_tensor or fluid.DataFeeder"
         )
     else:
@@ -75,7 +75,7 @@ def _tensor_of(variable: Variable, given: Any, num_places: int) -> tuple[torch.T
             array = array.reshape(1).astype(variable.dtype)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     shape = tuple(tensor.shape)
-    if lod and variable.shape[:1] not in ((-1,), shape[:1]):  # may declare sequences
+    if lod and variable.shape[:1] not in ((-1,), shape[:1]):  # may be the number of sequences
         shape = (len(lod[0]) - 1, *shape[1:])
     check_feed(variable, shape, tensor.dtype, num_places)
     return tensor, lod

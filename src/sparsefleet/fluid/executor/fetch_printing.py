@@ -30,12 +30,12 @@ class FetchPrinter:
 
 
 def print_as_fluid() -> None:
-    """From now on, print values over several lines, in the format of Fluid 1.8.5."""
+    """From now on, print values on several lines, in the format of Fluid 1.8.5."""
     _form.text = _in_lines
 
 
 def print_fetched(info: str, name: str, value: Any, lod: Sequence[Any]) -> None:
-    """Print a tensor as `info<TAB>name<TAB>values`, or in Fluid's form."""
+    """Print a tensor as `info<TAB>name<TAB>values`, or in Fluid's format."""
     print(_form.text(info, name, value, lod), flush=True)
 
 

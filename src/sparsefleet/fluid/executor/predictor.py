@@ -82,7 +82,7 @@ class PaddleTensor:
 
 
 def _take_setting(*args: Any, **kwargs: Any) -> None:
-    """Accept a setting for Fluid's devices or passes, which does not affect results here."""
+    """Accept a setting for Fluid's devices or passes, which has no effect on results here."""
     del args, kwargs
 
 
@@ -97,7 +97,7 @@ _ANSWERS = {
     "use_feed_fetch_ops_enabled": True,
     "use_gpu": False,
 }
-"""A config's answers when asked for settings that have no effect here."""
+"""A config's return values for settings that have no effect here."""
 
 
 class AnalysisConfig:
@@ -143,7 +143,7 @@ class AnalysisConfig:
 
 
 class NativeConfig(AnalysisConfig):
-    """An older class of settings, with assignable fields."""
+    """An older settings class with assignable fields."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "model_dir":
@@ -166,16 +166,16 @@ class _Held:
         return np.array(self.value)
 
     def reshape(self, shape: Sequence[int]) -> None:
-        """Announce a shape; the shape of the copied array takes precedence."""
+        """Set the expected shape; the shape of the copied array takes precedence."""
         if self.value is None:
             self._announced = list(shape)
 
     def shape(self) -> list[int]:
-        """Return the shape of the array, or the announced one before it is copied."""
+        """Return the shape of the array or, before an array is copied, the expected shape."""
         return self._announced if self.value is None else list(np.shape(self.value))
 
     def type(self) -> Any:
-        """Return the type of the elements, of PaddleDType."""
+        """Return the element type, as a PaddleDType."""
         return _DTYPES.get(np.asarray(self.value).dtype.name, PaddleDType.FLOAT32)
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
@@ -247,7 +247,7 @@ class AnalysisPredictor:
         ]
 
     def clone(self) -> AnalysisPredictor:
-        """Create another predictor of the same model, for use in a different thread."""
+        """Create another predictor for the same model, for use in a different thread."""
         return AnalysisPredictor(self._config)
 
     def _run(self, feed: dict[str, Any]) -> list[Any]:

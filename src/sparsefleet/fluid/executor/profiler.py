@@ -93,7 +93,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profile") -> None:
     """Print the table and write a trace for chrome://tracing and Perfetto.
 
-    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; the largest come first.
+    sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; the largest values come first.
     profile_path: where to write the trace.
     """
     if sorted_key not in _SORTED_BY:
@@ -109,7 +109,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profi
 
 
 def reset_profiler() -> None:
-    """Discard the data recorded so far; a running recording continues."""
+    """Discard the data recorded so far; recording continues."""
     _recording.restart()
 
 

@@ -31,7 +31,7 @@ Lower = Callable[[Program, Mapping[str, Any], Mapping[str, Lod], Sequence[str]],
 
 
 class ProgramInputs:
-    """One feed, and the lowered program that takes it."""
+    """One feed, and the program lowered for it."""
 
     __slots__ = ("_ids", "lods", "lowered", "values")
 
@@ -80,7 +80,7 @@ class ProgramWorkload:
         self._times = times
         self._lower = lower
         self._lowered: Lowered | None = None  # for the last feed
-        self._drawn: Sequence[str] = ()  # the restored states of generators that do not exist yet
+        self._drawn: Sequence[str] = ()  # restored states for generators that do not exist yet
 
     # -- engine.Workload ------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class ProgramRunner:
 def _set_states(lowered: Lowered, states: Sequence[str]) -> None:
     if len(states) != len(lowered.generators):
         raise CheckpointError(
-            f"the checkpoint has states of {len(states)} random operators, but the program has "
+            f"the checkpoint has the states of {len(states)} random operators, but the program has "
             f"{len(lowered.generators)}; resume with the program that was saved"
         )
     for generator, state in zip(lowered.generators, states, strict=True):

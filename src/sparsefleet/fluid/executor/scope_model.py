@@ -1,4 +1,4 @@
-"""A program whose values are in a scope, in the form that the engine's loop trains and saves."""
+"""Adapts a program whose values are in a scope, so that the engine can train and save it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class ScopeTensors(ModelTensors):
-    """The tensors that checkpoints save: those of a model and of a scope's persistent variables.
+    """The tensors that checkpoints save, from a model and from a scope's persistent variables.
 
     kept: returns the live tensors by name.
     """
@@ -93,13 +93,13 @@ class ScopeModel:
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
         self.left_out: dict[int, LeftOut] = {}
         self.tables: dict[str, TableSpec] = {}
-        """Tables that checkpoints hold, by name."""
+        """The tables that checkpoints save, by name."""
         self.model = nn.Module()
         """A module without parameters, since the parameters are in the scope."""
         self.tensors: ModelTensors = ScopeTensors(self.model, {}, self._kept)
         """The part of the scope that checkpoints save."""
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------
 
     is_started = True
 
@@ -124,10 +124,10 @@ class ScopeModel:
         """Do nothing, since the values stay in the scope."""
 
     def flush(self) -> None:
-        """Do nothing, since updates are applied at once."""
+        """Do nothing, since updates are applied immediately."""
 
     def settle(self) -> None:
-        """Do nothing, since updates are applied at once."""
+        """Do nothing, since updates are applied immediately."""
 
     def rejoin(self) -> None:
         """Do nothing, since no thread waits for another."""
@@ -211,7 +211,7 @@ class ScopeModel:
     schedule_steps = 0
 
     def keep_tables(self, *, track_dirty: bool) -> None:
-        """Move all tables in the scope into one store, so that one snapshot holds them all.
+        """Move all tables in the scope into one store, so that one snapshot covers them all.
 
         Tables that already share a store, for example after an earlier call, stay there.
         """
@@ -243,7 +243,7 @@ class ScopeModel:
         load_model(self, LoadRequest(directory, only, storage_options))
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of all generators that the program draws from."""
+        """Return the state of all random number generators that the program uses."""
         return program_random_state(self.workload)
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
@@ -280,7 +280,7 @@ class _UnsentStep(Step):
 
 
 def program_random_state(workload: ProgramWorkload | None) -> dict[str, Any]:
-    """Return the state of the process's generators and of operators with a seed."""
+    """Return the random state of the process and of operators with a seed."""
     return {**random_state(), "operators": [] if workload is None else workload.random_state()}
 
 
@@ -308,7 +308,7 @@ def make_missing(
     directory: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
 ) -> None:
-    """Create a checkpoint's variables that only get a value during a run.
+    """Create the variables in a checkpoint that only get a value during a run.
 
     A process that has only run the start-up program does not have these variables.
     """
