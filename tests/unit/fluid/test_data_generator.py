@@ -134,7 +134,7 @@ def test_kinds_of_slots_are_kept_and_become_float_once_one_is_seen() -> None:
         ([("a", ["1"])], "slot 'a': values must be ints or finite floats, got '1'"),
         ([("a", [float("nan")])], "finite floats, got nan"),
         ([("a", [1]), ("b", [1])], "a sample has 2 slots, but the first sample had 1"),
-        ([("b", [1])], "slot 1 of a sample is 'b', but it was 'a' in the first sample"),
+        ([("b", [1])], "slot 1 of a sample is 'b', but was 'a' in the first sample"),
     ],
 )
 def test_malformed_samples_are_refused(sample: Any, message: str) -> None:

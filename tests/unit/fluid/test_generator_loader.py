@@ -175,8 +175,12 @@ def test_multiprocess_of_imperative_mode_is_said_to_do_nothing() -> None:
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
-        ([[[1], [2, 3]]], TypeError, "'x': values of uneven length.*LoD"),
-        ([np.array([[1], [2, 3]], dtype=object)], TypeError, "'x': values of uneven length.*LoD"),
+        ([[[1], [2, 3]]], TypeError, "'x': sequences of different lengths.*LoD"),
+        (
+            [np.array([[1], [2, 3]], dtype=object)],
+            TypeError,
+            "'x': sequences of different lengths.*LoD",
+        ),
         ([np.zeros((2, 1), np.float32)], ValueError, "'x': got dtype float32, expected int64"),
         ([np.zeros((2, 3), np.int64)], ValueError, r"'x': got shape \(2, 3\), expected \(-1, 1\)"),
         ([1, 2], ConfigError, r"a list of 1 arrays \(x\), got a list, 2 of them"),

@@ -87,7 +87,7 @@ def test_an_empty_tensor_says_so() -> None:
 
 
 def test_objects_are_refused_with_advice() -> None:
-    with pytest.raises(TypeError, match="uneven length.*create_lod_tensor"):
+    with pytest.raises(TypeError, match="different lengths.*create_lod_tensor"):
         LoDTensor().set(np.array([[1], [2, 3]], dtype=object))
 
 

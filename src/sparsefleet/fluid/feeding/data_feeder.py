@@ -27,7 +27,7 @@ Feed = dict[str, LoDTensor]
 class DataFeeder:
     """Converts a batch of samples into a dict of tensors, one field per variable.
 
-    feed_list: variables, in the order of a sample's fields; or their names in `program`.
+    feed_list: variables, or their names in `program`, in the order of a sample's fields.
     place: device of the tensors.
 
     >>> from sparsefleet import fluid
@@ -85,8 +85,8 @@ class DataFeeder:
         def feed_group(group: list[Any]) -> list[Feed]:
             if len(group) < num:
                 raise ValueError(
-                    f"decorate_reader: {len(group)} batches are left for {num} places; "
-                    "set drop_last=True to drop them"
+                    f"decorate_reader: the last group has {len(group)} of {num} batches; set "
+                    "drop_last=True to drop it"
                 )
             return list(self.feed_parallel(group, num))
 

@@ -27,7 +27,7 @@ class DataGenerator:
         self.batch_size_ = 32
 
     def set_batch(self, batch_size: int) -> None:
-        """Set the number of samples that `generate_batch` receives."""
+        """Set the number of samples that `generate_batch` receives per call."""
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"set_batch: batch_size must be an int >= 1, got {batch_size!r}")
         self.batch_size_ = batch_size
@@ -81,7 +81,7 @@ class DataGenerator:
 
 
 class MultiSlotStringDataGenerator(DataGenerator):
-    """Writes string values unchanged, without checking them, which is fastest.
+    """Writes string values unchanged and unchecked, which is fastest.
 
     >>> MultiSlotStringDataGenerator()._gen_str([("ads", ["17", "18"]), ("click", ["1"])])
     '2 17 18 1 1\\n'
@@ -123,7 +123,7 @@ class MultiSlotDataGenerator(DataGenerator):
             if known is not None:
                 if known[place][0] != name:
                     raise ValueError(
-                        f"slot {place + 1} of a sample is '{name}', but it was '{known[place][0]}' "
+                        f"slot {place + 1} of a sample is '{name}', but was '{known[place][0]}' "
                         "in the first sample; keep the same order"
                     )
                 kind = "float" if known[place][1] == "float" else kind

@@ -140,7 +140,7 @@ _READ_AHEAD = 2  # batches, in addition to those that worker processes prefetch
 class DataLoader(Loader):
     """Loads batches from a dataset with `__getitem__` and `__len__`; also creates other loaders.
 
-    feed_list: the variables that a sample's fields are for; required unless return_list is True.
+    feed_list: the variables that a sample's fields fill; required unless return_list is True.
     batch_sampler: yields lists of sample numbers; replaces batch_size, shuffle and drop_last.
     collate_fn: converts a list of samples to a list of arrays, one per variable.
     num_workers: processes that fetch samples, run by torch's loader.
@@ -197,7 +197,7 @@ class DataLoader(Loader):
         self._set_reader(SampledBatches(dataset, self._sampling, collate, workers), list)
 
     def __len__(self) -> int:
-        """Return the number of batches in a pass or, with several places, of groups of batches."""
+        """Return the number of batches in a pass or, with several places, the number of groups."""
         whole, rest = divmod(len(self._sampling), len(self._places))
         return whole + (rest > 0 and not self._drop_last)
 
@@ -227,7 +227,7 @@ class DataLoader(Loader):
         """
         if use_multiprocess:
             warnings.warn(
-                "use_multiprocess=True is for Fluid's imperative mode and does nothing here; "
+                "use_multiprocess=True is for Fluid's imperative mode and has no effect here; "
                 "use paddle.reader.multiprocess_reader to read in separate processes",
                 stacklevel=2,
             )
@@ -310,7 +310,7 @@ class BatchSampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
-    """A dataset for the worker processes of torch's loader, which fetch samples from it."""
+    """A dataset from which the worker processes of torch's loader fetch samples."""
 
     num_workers: int = 0
     timeout: float = 0

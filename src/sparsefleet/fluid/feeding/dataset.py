@@ -53,7 +53,7 @@ class QueueDataset(DatasetBase):
         return self._reader
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers in an earlier run, even if their number differs.
+        """Resume from the states of all workers in an earlier run, whose number may differ.
 
         Only the positions in this worker's files matter; other files belong to other workers.
         """

@@ -1,4 +1,4 @@
-"""Base class for all Datasets, with their variables, files, commands and threads."""
+"""The base class for all Datasets, which manages their variables, files, commands and threads."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def slot_of(variable: Any) -> Slot:
     if not shape or shape[0] not in (-1, None) or any(size in (-1, None) for size in shape[1:]):
         raise ConfigError(
             f"variable '{name}': the shape of a dense slot must begin with -1, for the batch, and "
-            f"be known otherwise, got {list(shape)}; if the number of values varies, use "
+            f"all other sizes must be known, got {list(shape)}; if the number of values varies, "
+            "use "
             "lod_level=1"
         )
     return Slot(name, dtype, shape[1:])  # type: ignore[arg-type]
@@ -275,7 +276,7 @@ class DatasetBase(ABC):
     # -- batches ------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Iterate over the feeds of one pass; see `feeds`."""
+        """Yield the feeds of one pass; see `feeds`."""
         return iter(self.feeds())
 
     def feeds(self) -> DatasetBatches:
@@ -308,7 +309,7 @@ class DatasetBase(ABC):
             columns = self._columns()
             return Arrangement(columns, label, config, left_out=_texts(columns))
 
-        arrange()  # so that a wrong name is reported here
+        arrange()  # report a wrong name here
         return self._batches(arrange)
 
     @abstractmethod
@@ -331,7 +332,7 @@ class DatasetBase(ABC):
         """Make the next pass resume from the position where `state` was taken."""
         self.source().load_state_dict(state)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _batches(self, arrange: Callable[[], Arrangement]) -> DatasetBatches:
         return DatasetBatches(self, arrange)

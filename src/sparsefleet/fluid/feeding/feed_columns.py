@@ -17,7 +17,7 @@ __all__ = ["column_of_samples", "columns_of_batch"]
 
 
 def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
-    """Return one variable's values in all samples of a batch.
+    """Return one variable's values from all samples in a batch.
 
     With lod_level 0, the values are stacked, cast, and reshaped if the ranks differ. With lod_level
     k, each value is a nested list of depth k whose lengths become the LoD. As in readers, ids up to
@@ -138,13 +138,13 @@ def _is_uneven(rows: Sequence[Any] | NDArray[Any]) -> bool:
 
 def _uneven(error: BaseException) -> str:
     return (
-        f"values of uneven length do not form an array ({error}); pass LoD tensors "
+        f"sequences of different lengths cannot form an array ({error}); pass LoD tensors "
         "(fluid.create_lod_tensor), or use a variable with lod_level > 0"
     )
 
 
 def _reshaped(variable: Variable, array: NDArray[Any]) -> NDArray[Any]:
-    """Reshape the array as declared if its rank differs and enough of the shape is known."""
+    """Reshape the array to the declared shape if the ranks differ and enough sizes are known."""
     if array.ndim == len(variable.shape) or variable.shape.count(-1) > 1:
         return array
     try:

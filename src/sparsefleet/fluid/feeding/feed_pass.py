@@ -26,7 +26,7 @@ Columns = list[LoDTensor]
 """The feed of one place: a tensor per variable, in order."""
 
 Walk = Iterator[tuple[Any, Any]]
-"""Batches from a generator, each with the position after it."""
+"""A generator's batches, each with the position that follows it."""
 
 _WHAT = "the generator of the loader"
 
@@ -113,7 +113,7 @@ def as_enforced(error: BaseException) -> BaseException:
         return error
     try:
         made: BaseException = type(kind.__name__, (EnforceNotMet, kind), {})(*error.args)
-    except TypeError:  # its class takes different arguments or cannot be combined
+    except TypeError:  # its class takes other arguments or cannot be combined
         return error
     return made
 
@@ -126,7 +126,7 @@ def _groups(
             if len(group) < num_places and drop_last:
                 return
             yield [convert(batch) for batch, _ in group], group[-1][1]
-    finally:  # so that its threads and processes do not live as long as the error
+    finally:  # otherwise an error's traceback keeps its threads and processes alive
         close_iterator(walk)
 
 

@@ -35,7 +35,7 @@ class GeneratorLoader(Loader):
     iterable: yield batches in `for batch in loader`; otherwise use `start` and `reset`, and an
     Executor calls `take_feed` for each run.
     return_list: yield lists in the order of feed_list instead of dicts by name; only when iterable.
-    drop_last: with several places, drop a last group of fewer batches than places.
+    drop_last: with several places, drop a last group with fewer batches than places.
     wait_s: seconds to wait for a batch before raising DataError.
 
     A batch is a dict of name -> LoDTensor or, with several places, a list of dicts. The generator
@@ -136,12 +136,12 @@ class GeneratorLoader(Loader):
         return self._set(reader, partial(columns_of_batch, self._variables), places)
 
     def __call__(self) -> GeneratorLoader:
-        """Return itself, since Fluid programs write `for batch in loader()`."""
+        """Return this loader, since Fluid programs write `for batch in loader()`."""
         self._check_iterable(True, "iterated")
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass; this ends a running one."""
+        """Start a pass, ending the pass in progress, if any."""
         self._check_iterable(True, "iterated")
         batches = map(self._shaped, self._begin(self._places))
         return map(_eager_variables, batches) if self._is_eager else batches
@@ -155,7 +155,7 @@ class GeneratorLoader(Loader):
 
     @property
     def queue(self) -> Any:
-        """Return the queue of the batches that are ready; an empty one before `start`."""
+        """Return the queue of prepared batches, which is empty before `start`."""
         return BatchQueue(self._capacity, 1) if self._started is None else self._started.queue
 
     def take_feed(self) -> dict[str, LoDTensor]:

@@ -20,8 +20,9 @@ class InMemoryDataset(DatasetBase):
     """Loads files into memory for any number of passes; shuffles locally or over all workers.
 
     Zeros in sparse slots are dropped; a record with no values left gets a single 0. With several
-    threads or queues, batches come from that many contiguous blocks in turn, and each block may end
-    with a short batch. The order stays the same until the records are shuffled again.
+    threads or queues, the records are split into that many contiguous blocks. Batches come from the
+    blocks in turn, and each block may end with a short batch. The order stays the same until the
+    records are shuffled again.
     """
 
     feed_name = "MultiSlotInMemoryDataFeed"
@@ -41,22 +42,22 @@ class InMemoryDataset(DatasetBase):
     # -- configuration ------------------------------------------------------------------------
 
     def set_feed_type(self, data_feed_type: str) -> None:
-        """Set the native reader class; there is only "MultiSlotInMemoryDataFeed"."""
+        """Set the native reader class; only "MultiSlotInMemoryDataFeed" is available."""
         if data_feed_type != self.feed_name:
             raise ConfigError(
                 f"records in memory are read by {self.feed_name}, got {data_feed_type!r}"
             )
 
     def set_queue_num(self, queue_num: int) -> None:
-        """Set the number of blocks that batches come from (default and maximum: one per thread)."""
+        """Set the number of blocks that batches come from. Default and maximum: one per thread."""
         self._queue_num = queue_num
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:
-        """Expect lines to start with `1 id`, where id is a text by which records can be merged."""
+        """Expect lines to start with `1 id`, where id is a string; records can be merged by id."""
         self._texts[_INS_ID] = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Expect `1 content`, another text, next in each line."""
+        """Expect `1 content`, another string, next in each line."""
         self._texts["content"] = bool(parse_content)
 
     @property
@@ -75,7 +76,7 @@ class InMemoryDataset(DatasetBase):
     def merge_by_lineid(self) -> None:
         """Merge records in memory that have equal ids, as set by `set_merge_by_lineid`."""
         if self._merge_size is None:
-            raise ConfigError("merge_by_lineid needs a setting; call set_merge_by_lineid first")
+            raise ConfigError("merge_by_lineid is not configured; call set_merge_by_lineid first")
         self._loaded_data().merge_by_text(_INS_ID, self._merge_size)
 
     def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
@@ -94,7 +95,7 @@ class InMemoryDataset(DatasetBase):
         del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
-        """Expect `1 logkey`, another text, next in each line."""
+        """Expect `1 logkey`, another string, next in each line."""
         self._texts["logkey"] = bool(parse_logkey)
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
@@ -111,10 +112,10 @@ class InMemoryDataset(DatasetBase):
         self._send_batch_size = fleet_send_batch_size
 
     def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: float = 0) -> None:
-        """Set how long `global_shuffle` pauses after each block it sends."""
+        """Set how many seconds `global_shuffle` pauses after each block it sends."""
         self._send_sleep_s = fleet_send_sleep_seconds
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- loading and shuffling ----------------------------------------------------------------
 
     def load_into_memory(self) -> None:
         """Read all files; return when they are in memory."""
@@ -184,7 +185,7 @@ class InMemoryDataset(DatasetBase):
     def get_memory_data_size(self, fleet: Workers | None = None) -> int:
         """Return the number of loaded records.
 
-        With a fleet, this is the number on all workers, all of which must call this method.
+        With a fleet, this is the total over all workers; all workers must call this method.
         """
         self._check_not_loading()
         return _sum_over(fleet, self._loaded)
@@ -192,13 +193,13 @@ class InMemoryDataset(DatasetBase):
     def get_shuffle_data_size(self, fleet: Workers | None = None) -> int:
         """Return the number of records after a shuffle, or 0 before the first shuffle.
 
-        With a fleet, this is the number on all workers.
+        With a fleet, this is the total over all workers.
         """
         self._check_not_loading()
         held = self._data.num_records if self._data is not None and self._shuffled else 0
         return _sum_over(fleet, held)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def source(self) -> MemoryData:
         """Return the records in memory, in batches of the current size."""
@@ -244,7 +245,7 @@ class InMemoryDataset(DatasetBase):
         return self._all_slots() if self._data is None else self._data.columns
 
     def _changed(self) -> None:
-        """Keep the loaded records; changed files and slots apply to the next load."""
+        """Keep the loaded records; changes to files and slots apply to the next load."""
 
 
 def _sum_over(fleet: Workers | None, mine: int) -> int:
@@ -265,7 +266,7 @@ class Preload:
         self._thread.start()
 
     def result(self) -> MemoryData:
-        self._thread.join()  # reading has its own deadlines
+        self._thread.join()  # reading has its own timeouts
         if self._error is not None:
             raise self._error
         assert self._data is not None

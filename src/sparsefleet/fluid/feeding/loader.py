@@ -1,4 +1,4 @@
-"""Base class for all loaders: resumable passes over a reader, prepared in the background."""
+"""The base class for all loaders: resumable passes over a reader, prepared in the background."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 
 
 class FeedOfPlace(UserDict[str, LoDTensor]):
-    """The feed of one place, by name or, as in the list that Fluid returns, by position. Both
-    ways read and change the same dict.
+    """The feed of one place, by name or, as in the list that Fluid returns, by position. Both use
+    one dict.
 
     >>> feed = FeedOfPlace(ads=LoDTensor())
     >>> list(feed[0])
@@ -106,10 +106,10 @@ class Loader:
         return self._tally.total(self._threads)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass, counting batches handed out, not prepared.
+        """Return the position of the last started pass, counting returned, not prepared, batches.
 
-        At the end of a pass, this is the start of the next one. The result holds only lists, dicts,
-        strings and numbers.
+        At the end of a pass, this is the start of the next pass. The result holds only lists,
+        dicts, strings and numbers.
         """
         return self._checked_reader().state_dict()
 
@@ -120,9 +120,7 @@ class Loader:
         return self._checked_reader().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass after the batch where `state` was taken; later passes are
-        complete.
-        """
+        """Make the next pass resume from the position in `state`; later passes start over."""
         self._checked_reader().load_state_dict(state)
         self._close()
 
@@ -132,7 +130,7 @@ class Loader:
         self._convert = convert
 
     def _begin(self, places: list[Place]) -> FeedPass:
-        """Start a new pass; this ends a running one."""
+        """Start a pass, ending the pass in progress, if any."""
         reader = self._checked_reader()
         self._close()
         progress, walk = reader.begin()

@@ -35,7 +35,7 @@ class Dataset:
 
 
 class BatchSampler:
-    """Yields the sample numbers of each batch, taken from a dataset or from given indices.
+    """Yields the sample indices of each batch, taken from a dataset or from given indices.
 
     >>> list(BatchSampler(indices=[4, 5, 6], batch_size=2))
     [[4, 5], [6]]

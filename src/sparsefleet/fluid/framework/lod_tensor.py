@@ -64,7 +64,7 @@ class LoDTensor:
         self._tensor = placed.clone() if shares and not zero_copy else placed
 
     def share(self, tensor: torch.Tensor) -> None:
-        """Use this tensor itself as the values, on its device, but keep the LoD."""
+        """Use this tensor as the values, without a copy, but keep the LoD."""
         self._tensor = tensor
 
     @property
@@ -90,8 +90,7 @@ class LoDTensor:
         return array.copy() if copy else array
 
     def model_input(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Return the values in the form that torch modules take, the same as in a `data.Reader`'s
-        batches.
+        """Return the values as torch modules take them, as in a `data.Reader`'s batches.
 
         Without LoD, the result is the tensor. With one level, the result is (values, offsets
         int64[B]), for `SparseEmbeddingBag`; values are [N] if a row has one value, otherwise [N,
@@ -137,8 +136,8 @@ class LoDTensor:
         if lod and not is_valid(lod, rows or int(lod[-1][-1])):
             raise ProgramError(
                 f"lengths {as_lists(np.diff(level) for level in lod)} do not match a tensor of "
-                f"{rows} rows; each level must sum to the length of the next, the last level to "
-                "the number of rows"
+                f"{rows} rows; each level must sum to the length of the next level, and the last "
+                "level to the number of rows"
             )
         self._lod = lod
 
@@ -194,7 +193,7 @@ class LoDTensor:
         return CUDAPinnedPlace() if self.tensor.is_pinned() else CPUPlace()
 
 
-Tensor = LoDTensor  # another name in Fluid
+Tensor = LoDTensor  # an alias in Fluid
 
 
 class LoDTensorArray(list[LoDTensor]):
@@ -274,7 +273,7 @@ def _as_tensor(array: Any) -> torch.Tensor:
     found = np.asarray(array)
     if found.dtype == object:
         raise TypeError(
-            "values of uneven length do not form an array; build a LoDTensor with "
+            "sequences of different lengths cannot form an array; build a LoDTensor with "
             "fluid.create_lod_tensor, or use a variable with lod_level > 0"
         )
     if not found.flags.writeable or any(stride < 0 for stride in found.strides):
