@@ -1,4 +1,4 @@
-"""Numbered checkpoints under a path, each with a file of parameters and the training status."""
+"""Numbered checkpoints under a path, each with a parameter file and the training status."""
 
 from __future__ import annotations
 

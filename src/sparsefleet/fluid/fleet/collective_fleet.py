@@ -104,8 +104,7 @@ class Collective(Fleet):
         """Bring all ranks to the same values, for example before saving. Must be called by all
         ranks.
 
-        Local SGD averages the parameters; a rank that had less data than others gets the
-        values of the others.
+        Local SGD averages the parameters; a rank that had less data gets the other ranks' values.
         """
         self.ranks.part()
 

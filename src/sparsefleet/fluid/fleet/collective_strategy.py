@@ -146,7 +146,7 @@ def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
 
 
 def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
-    """Correct options that make no sense for these ranks and log a warning."""
+    """Correct options that do not make sense for these ranks, and log a warning."""
     execution = strategy.exec_strategy
     if strategy.timeout_s is not None:
         ranks.timeout_s = strategy.timeout_s
@@ -162,8 +162,8 @@ def fit_to_ranks(strategy: DistributedStrategy, ranks: Ranks) -> None:
         execution.num_threads = calls * strategy.nccl_comm_num + 1
         if execution.num_threads > _MANY_THREADS:
             _log.warning(
-                "num_threads is set to %d, one for each exchange in progress; if that is too "
-                "many for this machine, set exec_strategy.num_threads, or export %s=0",
+                "num_threads is set to %d, one for each exchange in progress; if this is too many "
+                "for the machine, set exec_strategy.num_threads, or export %s=0",
                 execution.num_threads,
                 _SYNC_FLAG,
             )

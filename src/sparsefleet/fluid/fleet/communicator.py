@@ -21,8 +21,8 @@ _RETRY_S = 1.0
 class Communicator:
     """Starts and stops the exchange between a worker's program and its servers.
 
-    A program from a transpiler or fleet communicates from its first run on, so there is nothing to
-    start; `stop` waits until everything sent has arrived.
+    A program from a transpiler or fleet communicates from its first run, so `start` has no effect
+    on it; `stop` waits until everything sent has arrived.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Communicator:
         self._is_running = True
 
     def stop(self) -> None:
-        """Wait until everything that was sent has arrived at the servers."""
+        """Wait until the servers have received everything that was sent."""
         role = self._program._distributed
         if self._is_running and role is not None:
             role.close()
         self._is_running = False
 
     def is_running(self) -> bool:
-        """Return whether the communicator has been started and not stopped since."""
+        """Return whether the communicator is running."""
         return self._is_running
 
 

@@ -172,7 +172,7 @@ class DistributeTranspiler:
             return GeoConfig(push_interval_steps=config.geo_sgd_need_push_nums)
         if config.runtime_split_send_recv and not config.half_async:
             return "async"
-        return "half_async"  # a worker sends and fetches in each step
+        return "half_async"  # a worker sends and fetches in every step
 
     def _transpile_for_ranks(
         self, trainer_id: int, trainers: int | str | list[str], startup: Program
@@ -279,8 +279,8 @@ class GradAllReduce(Collective):
 class LocalSGD(Collective):
     """Makes each run of the program take a local step and then average the parameters of all ranks.
 
-    To average only every k steps, a script runs this program every k steps and a copy made before
-    the conversion in between.
+    To average only every k steps, run this program every k steps and, in between, a copy made
+    before the conversion.
 
     >>> LocalSGD(2).mode
     'local_sgd'
@@ -296,7 +296,7 @@ class LocalSGD(Collective):
 
 
 class SingleProcessMultiThread(GradAllReduce):
-    """Stands for Fluid's threads in one process; here there is one thread, so nothing changes."""
+    """Accepted for Fluid scripts; changes nothing, since one thread trains here."""
 
     mode = "single_process_multi_thread"
 
@@ -325,7 +325,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
         startup_program: Program | None = None,
         current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
-        """Do the same as `DistributeTranspiler.transpile`, in the mode of this class."""
+        """Do the same as `DistributeTranspiler.transpile`, in GEO mode."""
         del sync_mode
         super().transpile(
             trainer_id, program, pservers, trainers, False, startup_program, current_endpoint
@@ -365,10 +365,10 @@ def memory_optimize(
 ) -> None:
     """Do nothing, as in Fluid since 1.6, because torch frees unreferenced tensors."""
     del input_program, skip_opt_set, print_log, level, skip_grads
-    warnings.warn("memory_optimize is deprecated and changes nothing", stacklevel=2)
+    warnings.warn("memory_optimize is deprecated and has no effect", stacklevel=2)
 
 
 def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
     """Do nothing, as in Fluid since 1.6."""
     del input_program, skip_opt_set
-    warnings.warn("release_memory is deprecated and changes nothing", stacklevel=2)
+    warnings.warn("release_memory is deprecated and has no effect", stacklevel=2)

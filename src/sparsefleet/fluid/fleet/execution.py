@@ -48,7 +48,7 @@ class BuildStrategy(Settings):
     """
 
     class ReduceStrategy(Enum):
-        """Where gradients from several places are combined."""
+        """How gradients from several places are combined."""
 
         AllReduce = 0
         Reduce = 1
@@ -64,7 +64,7 @@ class BuildStrategy(Settings):
     """With "Reduce", a worker's threads share one copy of the parameters."""
 
     gradient_scale_strategy: GradientScaleStrategy = GradientScaleStrategy.CoeffNumDevice
-    """The gradient of the loss itself: 1/places, 1, or fed by the script."""
+    """The initial gradient of the loss: 1/places, 1, or fed by the script."""
 
     fuse_all_reduce_ops: bool = True
     fuse_elewise_add_act_ops: bool = False

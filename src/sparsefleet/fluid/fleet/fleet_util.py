@@ -51,7 +51,7 @@ class FleetUtil:
         place: Any = None,
         param_type: str = "int64",
     ) -> None:
-        """Set a variable in the scope, such as the counts of an AUC, to zeros."""
+        """Set a variable in the scope, such as the counts of an AUC, to zero."""
         del place
         tensor = self._tensor(var_name, scope or global_scope())
         tensor.set(np.zeros(tensor.shape(), param_type))

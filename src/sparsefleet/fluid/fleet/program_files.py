@@ -47,7 +47,7 @@ _WAIT_S = 10.0
 
 def load_program(model_filename: str, is_text: bool = False) -> Program:
     """Return the program in a file, written either by sparsefleet or by PaddlePaddle 1.x."""
-    del is_text  # our files are text
+    del is_text  # sparsefleet's files are text
     return Program.from_document(read_program(model_filename).document)
 
 
@@ -80,7 +80,7 @@ def load_var(var_name: str, shape_list: Sequence[int], dtype: Any, save_path: st
 
 
 def program_type_trans(prog_dir: str, prog_fn: str, is_text: bool) -> str:
-    """Write a program file's other form, binary or text, next to it; return the new file name."""
+    """Convert a program file between binary and text; return the new file's name."""
     program = load_program(os.path.join(prog_dir, prog_fn), is_text)
     made = f"{prog_fn}.bin" if is_text else f"{prog_fn}.pbtxt"
     save_program(program, os.path.join(prog_dir, made), not is_text)
@@ -212,9 +212,7 @@ def _random(variable: Variable, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Return how many times each operator and each pair of neighbors `a->b` occurs, most frequent
-    first.
-    """
+    """Count each operator and each pair `a->b` of consecutive operators, most frequent first."""
     if not isinstance(program, Program):
         raise TypeError(f"program must be a fluid.Program, got {type(program).__name__}")
     parameters = {one.name for one in program.all_parameters()}
@@ -231,7 +229,7 @@ def op_freq_statistic(program: Program) -> tuple[list[tuple[str, int]], list[tup
 
 
 def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
-    """Wait until all workers have left a file for this epoch in an HDFS folder.
+    """Wait until all workers have created a file for this epoch in an HDFS folder.
 
     HADOOP_HOME, FS_NAME and FS_UGI name the client and the file system. Without hadoop, this
     function returns at once because the listing is empty; prefer `fleet.barrier_worker`, which

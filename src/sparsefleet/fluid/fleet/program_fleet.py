@@ -62,7 +62,7 @@ class ProgramFleet(Fleet):
         self._training: ProgramTraining | None = None  # the training state of the latest program
         self._trainings: list[ProgramTraining] = []
         self._server: ProgramServer | None = None
-        self._is_ready = False  # since init_worker
+        self._is_ready = False  # set by init_worker
 
     # -- building -----------------------------------------------------------------------------
 
@@ -90,7 +90,8 @@ class ProgramFleet(Fleet):
         role = self.role
         if not any(op.role == "optimize" for op in program.global_block().ops):
             _log.warning(
-                "the program updates no parameter, so servers have nothing to do; call minimize "
+                "the program does not update any parameters, so servers have nothing to do; call "
+                "minimize "
                 "on a loss with parameters"
             )
             self.main_program, self.startup_program = program, startup
@@ -115,7 +116,7 @@ class ProgramFleet(Fleet):
         self._origin_program._distributed = self._training
         self.main_program, self.startup_program = program, startup
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------
 
     @property
     def model(self) -> DistributedModel:
@@ -187,7 +188,7 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> None:
-        """In every mode, save the servers' state, including everything that this worker has sent.
+        """Save the servers' state, including everything that this worker has sent, in every mode.
 
         Worker 0 writes a file for each variable, and the servers write a folder for each table;
         other workers may call this method but write nothing. With table_layout="file", worker 0
@@ -212,7 +213,7 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> list[str]:
-        """Save the files for predictions; `save_persistables` says which process writes them."""
+        """Save the inference model; see `save_persistables` for which process writes the files."""
         program = self._checked(executor, main_program) or self._minimized(self._origin_program)
         return save_inference_model(
             dirname,

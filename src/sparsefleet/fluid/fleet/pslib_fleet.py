@@ -36,7 +36,7 @@ class PslibFleet(ProgramFleet):
         | DistributeTranspilerConfig
         | None = None,
     ) -> PslibOptimizer:
-        """Return an optimizer whose `minimize` takes several losses.
+        """Return an optimizer whose `minimize` accepts several losses.
 
         If `strategy` is a dict of pslib's settings, the mode is async.
         """
@@ -147,8 +147,8 @@ FLEET_GLOBAL_DICT: dict[str, Any] = {
 class fleet_embedding:  # noqa: N801  (Fluid's name)
     """Declares that the embeddings in the `with` block are pslib tables for click models.
 
-    click_name: the variable that holds clicks. Tables keep no counts of shows and clicks here, so
-        the name is only recorded.
+    click_name: the variable that holds clicks. The name is only recorded, since tables do not count
+        shows and clicks here.
     """
 
     def __init__(self, click_name: str | None, scale_sparse_grad: bool = True) -> None:

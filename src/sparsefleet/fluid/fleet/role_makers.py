@@ -63,11 +63,11 @@ class RoleMakerBase(ABC):
         return self.info.index
 
     def worker_index(self) -> int:
-        """Like Fluid, return the index of this process, whatever its role."""
+        """Return the index of this process, regardless of its role, as in Fluid."""
         return self.info.index
 
     def server_index(self) -> int:
-        """Return the index of this process, whatever its role, as in Fluid."""
+        """Return the index of this process, regardless of its role, as in Fluid."""
         return self.info.index
 
     def worker_num(self) -> int:
@@ -89,8 +89,8 @@ class RoleMakerBase(ABC):
 class PaddleCloudRoleMaker(RoleMakerBase):
     """Reads the role from environment variables on first use (docs/env.md lists them).
 
-    If no variable is set, everything runs in this process, which is then the only worker. Raises
-    ConfigError, which names the variable, if a variable is missing or invalid.
+    If no variable is set, this process is the only worker and runs everything. Raises
+    ConfigError, naming the variable, if a variable is missing or invalid.
     """
 
     def __init__(self, is_collective: bool = False) -> None:
@@ -169,7 +169,7 @@ class GeneralRoleMaker(RoleMakerBase):
     """Reads the role from Paddle's variables, including the workers' endpoints.
 
     Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers.
-    The options of that rendezvous are accepted; unknown names are rejected.
+    Its options are accepted and ignored; unknown options are rejected.
     """
 
     OPTIONS = (
@@ -198,12 +198,12 @@ def _checked_endpoints(name: str, endpoints: Sequence[str] | None) -> tuple[str,
     if not isinstance(endpoints, list):
         raise TypeError(f"{name} must be a list of 'host:port', got {endpoints!r}")
     if not endpoints:
-        raise ConfigError(f"{name} must have at least one 'host:port', got []")
+        raise ConfigError(f"{name} must contain at least one 'host:port', got []")
     for endpoint in endpoints:
         if not isinstance(endpoint, str):
             raise TypeError(f"{name} must contain only strings, got {endpoint!r}")
     if len(set(endpoints)) != len(endpoints):
-        raise ConfigError(f"{name} must not contain an endpoint twice, got {endpoints}")
+        raise ConfigError(f"{name} must not contain duplicate endpoints, got {endpoints}")
     return tuple(endpoints)
 
 

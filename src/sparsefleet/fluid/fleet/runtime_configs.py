@@ -92,7 +92,7 @@ class TrainerRuntimeConfig:
         self.runtime_configs.update({key: _as_text(value) for key, value in knobs.items()})
 
     def get_communicator_flags(self) -> dict[str, str]:
-        """Return the settings that the mode uses, checked.
+        """Check and return the settings that the mode uses.
 
         In sync and half_async, the gradients of all of a worker's threads are merged into one send;
         any other number of merges is corrected with a warning.

@@ -1,6 +1,6 @@
 """Objects with a fixed set of settable fields, like Fluid's configs.
 
-Setting an unknown field is not ignored; it raises an error that suggests the nearest field name.
+Setting an unknown field raises an error that suggests the nearest field name.
 """
 
 from __future__ import annotations

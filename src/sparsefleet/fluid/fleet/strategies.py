@@ -1,4 +1,4 @@
-"""Fluid's strategies, each a mode with five configs for its details."""
+"""Fluid's strategies, each of which is a mode with five configs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DistributedStrategy:
     """A mode and its configs.
 
     `get_X()` returns the live config, to be changed in place. `set_X()` takes a whole config or a
-    dict of fields. Neither can change the values that define the mode; those are restored.
+    dict of fields. Neither can change the values that define the mode, which are always restored.
     """
 
     mode_name: ClassVar[ModeName]
@@ -125,7 +125,7 @@ class DistributedStrategy:
         self.impose()
 
     def get_debug_opt(self) -> dict[str, object] | None:
-        """Return what `train_from_dataset` writes for each instance, or None if nothing."""
+        """Return the debug options of `train_from_dataset`, or None if not set."""
         return None if self._debug_opt is None else dict(self._debug_opt)
 
     def set_debug_opt(self, opt_info: Mapping[str, object]) -> None:
@@ -259,7 +259,7 @@ def _strategy_of_flags(config: DistributeTranspilerConfig) -> DistributedStrateg
 def _changed(
     live: SettingsKind, given: SettingsKind | Mapping[str, object], imposed: Mapping[str, object]
 ) -> SettingsKind:
-    """Return `given`; if it is a dict, return `live` updated from it, except for imposed fields."""
+    """Return `given` or, if it is a dict, `live` updated from it except for imposed fields."""
     if isinstance(given, type(live)):
         return given
     if not isinstance(given, Mapping):
@@ -274,7 +274,7 @@ def _wrong_type(wanted: type, found: object) -> TypeError:
     return TypeError(f"config must be a {wanted.__name__} or a dict, got {type(found).__name__}")
 
 
-_NAP_S = 0.01  # how long Fluid's sender sleeps for each of its send_wait_times
+_NAP_S = 0.01  # how long Fluid's sender sleeps per unit of send_wait_times
 
 
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:

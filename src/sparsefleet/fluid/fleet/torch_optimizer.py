@@ -33,7 +33,7 @@ def distributed_optimizer(
     model: nn.Module,
     schedule: ScheduleLike | None = None,
 ) -> DistributedOptimizer:
-    """Like `Fleet.distribute`, bind a torch model, but with one of Fluid's strategies.
+    """Bind a torch model, like `Fleet.distribute`, but with one of Fluid's strategies.
 
     If the strategy is None, the mode is sync.
     """
@@ -51,7 +51,7 @@ def distributed_optimizer(
 
 
 class DistributedOptimizer:
-    """An optimizer whose steps the fleet's mode carries out.
+    """An optimizer whose steps are performed by the fleet's mode.
 
     Inside `with fleet.step():`, `minimize(loss)` is `loss.backward()` with checks; the gradients
     are sent when the step ends.

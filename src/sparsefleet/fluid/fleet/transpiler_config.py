@@ -14,7 +14,7 @@ __all__ = ["DistributeTranspilerConfig", "HashName", "PSDispatcher", "RoundRobin
 
 
 class PSDispatcher(ABC):
-    """Distributes pieces, the blocks that parameters are split into, over server endpoints."""
+    """Distributes pieces, which are blocks of split parameters, over server endpoints."""
 
     def __init__(self, pserver_endpoints: Sequence[str]) -> None:
         self._endpoints = list(pserver_endpoints)
@@ -51,7 +51,7 @@ class RoundRobin(PSDispatcher):
 
 
 class HashName(PSDispatcher):
-    """Distributes pieces by a hash of their names. Unlike Fluid's, it is equal in all processes."""
+    """Distributes pieces by a hash of their names that is the same in all processes."""
 
     def dispatch(self, varlist: Iterable[object]) -> list[str]:
         names = (str(getattr(piece, "name", piece)) for piece in varlist)
@@ -69,7 +69,7 @@ class _PlainFields(Settings):
     """Whether to split large parameters over the servers."""
 
     enable_dc_asgd: bool = False
-    """For async, whether to correct gradients for changes since the worker's last fetch."""
+    """Whether to correct gradients for changes since the worker's last fetch, in async mode."""
 
     mode: str = "pserver"
     """Either "pserver", "nccl2" or "collective"."""
@@ -82,7 +82,7 @@ class _PlainFields(Settings):
     completely_not_async: bool = False
     geo_sgd_mode: bool = False
     geo_sgd_need_push_nums: int = 100
-    """For GEO, the number of batches between exchanges."""
+    """Number of batches between exchanges, in GEO mode."""
 
     collective_mode: str | None = None
     """Either "grad_allreduce" or "local_sgd"."""
@@ -133,8 +133,8 @@ class DistributeTranspilerConfig(_PlainFields):
         suits = isinstance(value, type) and PSDispatcher in value.__bases__
         if value is not None and not suits:
             raise ConfigError(
-                "DistributeTranspilerConfig.split_method must be a class derived from "
-                f"PSDispatcher directly (RoundRobin, HashName) or None, got {value!r}"
+                "DistributeTranspilerConfig.split_method must be a direct subclass of PSDispatcher "
+                f"(RoundRobin, HashName) or None, got {value!r}"
             )
         self._split_method = value
 

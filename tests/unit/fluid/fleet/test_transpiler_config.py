@@ -57,7 +57,7 @@ def test_split_method_must_derive_from_the_dispatcher_directly() -> None:
         pass
 
     for wrong in (Indirect, int, "RoundRobin"):
-        with pytest.raises(ConfigError, match="derived from PSDispatcher directly"):
+        with pytest.raises(ConfigError, match="direct subclass of PSDispatcher"):
             config.split_method = wrong  # type: ignore[assignment]
 
 
