@@ -310,7 +310,7 @@ def test_damaged_programs_are_refused(change: Callable[[dict[str, Any]], object]
     program.global_block().append_op("scale", {"X": "x"}, {"Out": "x"}, {"scale": 2.0})
     document = json.loads(program.to_json())
     change(document)
-    with pytest.raises(ProgramError, match="the program is damaged"):
+    with pytest.raises(ProgramError, match="the program is corrupt"):
         Program.from_document(document)
 
 

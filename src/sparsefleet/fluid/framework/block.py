@@ -24,10 +24,10 @@ Slots = Mapping[str, VariableLike | Sequence[VariableLike] | None]
 
 
 class Block:
-    """A list of operators and the variables of one block; created by the program.
+    """A list of operators and their variables; created by the program.
 
     parent_idx: the enclosing block, whose variables are visible here; -1 for the outermost. A block
-        with a parent is the body of an operator there, whose attr `sub_block` refers to it.
+        with a parent is the body of an operator in the parent, whose attr `sub_block` refers to it.
     """
 
     def __init__(self, program: Program, idx: int, parent_idx: int = -1) -> None:
@@ -40,7 +40,7 @@ class Block:
     # -- variables ----------------------------------------------------------------------------
 
     def var(self, name: str) -> Variable:
-        """Return one of this block's variables by name; raise ValueError if there is none."""
+        """Return this block's variable with this name; raise ValueError if there is none."""
         return self._known_in(self.vars, name)
 
     def visible_var(self, name: str) -> Variable:
@@ -79,7 +79,7 @@ class Block:
         return iter(self.all_parameters())
 
     def add_var(self, variable: Variable) -> Variable:
-        """Add a variable; it must match an existing one of the same name that an operator uses."""
+        """Add a variable. If an operator uses one with the same name, the two must match."""
         old = self.vars.get(variable.name)
         if old is not None and old is not variable and self._is_used(old.name):
             if (old.shape, old.dtype, old.lod_level) != (
@@ -111,13 +111,13 @@ class Block:
         belong_to_optimizer: bool = False,
         **settings: Any,
     ) -> Variable:
-        """Create a variable; the settings are those of Variable.
+        """Create a variable; see `Variable` for the settings.
 
         initializer: adds the operator that fills the variable to this block.
-        capacity, belong_to_optimizer: accepted as in Fluid, without effect.
+        capacity, belong_to_optimizer: accepted, as in Fluid, but have no effect.
 
-        Shape, dtype, LoD level and persistable default to those of an existing variable of that
-        name, and must match them; without one, the variable is a float32 of unknown shape.
+        If a variable with this name exists, shape, dtype, LoD level and persistable default to its
+        values and must match them. Otherwise, the default is float32 with unknown shape.
         """
         name = unique_name.generate("_generated_var") if name is None else name
         if settings.get("persistable", False) is None:
@@ -143,7 +143,7 @@ class Block:
         return made
 
     def _clone_variable(self, var: Variable, force_persistable: bool = True) -> Variable:
-        """Add a copy of a variable of another program, persistable unless told otherwise."""
+        """Add a copy of another program's variable, persistable by default."""
         made = var.copy()
         made.persistable = force_persistable or var.persistable
         return self.add_var(made)
@@ -220,7 +220,7 @@ class Block:
             raise ProgramError.at(
                 call_site(),
                 f"variable '{name}'",
-                f"not in this program, which has {known or 'no variables'}",
+                f"not in this program, which contains {known or 'no variables'}",
             )
         return found
 
@@ -247,7 +247,7 @@ def _check_redeclared(
     lod_level: int | None,
     settings: Mapping[str, Any],
 ) -> None:
-    """Raise ProgramError if a variable is declared again, but differently."""
+    """Raise ProgramError if a variable is declared again with different properties."""
     given = tuple(-1 if size is None else size for size in shape or ())
     pairs = {
         "shape": (old.shape, given or old.shape),

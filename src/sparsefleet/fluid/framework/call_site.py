@@ -15,7 +15,7 @@ from sparsefleet.errors import SparseFleetError
 __all__ = ["CallSite", "EnforceNotMet", "ProgramError", "call_site", "raised_inside", "site_prefix"]
 
 _PACKAGE = str(Path(__file__).parents[2])
-# contextlib closes blocks on behalf of the user's line; threads start in the other modules.
+# contextlib exits `with` blocks for the user's line; threads start in the other modules.
 _SKIPPED = (
     _PACKAGE,
     contextlib.__file__,
@@ -36,11 +36,11 @@ class CallSite(NamedTuple):
 
 
 class EnforceNotMet(SparseFleetError):  # noqa: N818  Fluid's name
-    """A failed check in Fluid's native code."""
+    """Raised when a check fails, in place of the error from Fluid's native code."""
 
 
 class ProgramError(EnforceNotMet, ValueError):
-    """A program that cannot be built or run; the message starts with the user's line.
+    """Raised if a program cannot be built or run; the message starts with the user's line.
 
     >>> ProgramError.at(CallSite("train.py", 12), "fc", "size is 0")
     ProgramError('train.py:12: fc: size is 0')

@@ -62,7 +62,7 @@ class EOFException(SparseFleetError):  # noqa: N818  Fluid's name
 
 
 class VarDesc:
-    """Holds the element types, in the place where Fluid has them."""
+    """Holds the element types under the name that Fluid uses."""
 
     class VarType:
         """Element types by Fluid's names, which all layers accept, and kinds of variables.
@@ -94,7 +94,7 @@ class VarDesc:
 
 
 class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
-    """Names of attributes that Fluid attaches to operators. Here, operators have `role` instead."""
+    """Names of attributes that Fluid attaches to operators. Here, operators use `role` instead."""
 
     class OpRole:
         """The purpose of an operator."""

@@ -55,7 +55,7 @@ def switch_startup_program(program: Program) -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Make layers in the block add to these programs. Without one, the start-up program is kept.
+    """Make layers in the block add to these programs. None keeps the current start-up program.
 
     >>> main = Program()
     >>> with program_guard(main):
@@ -76,7 +76,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
-    """Group layers for drawings of the network; does not change variable names."""
+    """Group layers when the network is drawn; does not change variable names."""
     del prefix
     yield
 
@@ -113,6 +113,6 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
 
 @contextmanager
 def _dygraph_place_guard(place: object) -> Iterator[None]:
-    """Run imperative layers in the block on a place. Here, all places mean the CPU."""
+    """Run imperative layers in the block on a place. All places mean the CPU here."""
     del place
     yield

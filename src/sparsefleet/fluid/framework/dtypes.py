@@ -39,9 +39,7 @@ _NAMES = {str(name): name for name in DTYPES}
 
 
 class UnknownDtypeError(TypeError, ValueError):
-    """An unknown element type. Has two base classes, because which of them Fluid raises depends on
-    the layer.
-    """
+    """Raised for an unknown element type. Fluid raises either base, depending on the layer."""
 
 
 def dtype_name(dtype: Any) -> ElementType:
@@ -62,7 +60,7 @@ def _written_name(dtype: Any) -> str:
     text = str(dtype)
     if text.startswith("torch."):  # recognised without loading torch
         return text.removeprefix("torch.")
-    if dtype is None:  # NumPy would guess a type
+    if dtype is None:  # NumPy would guess the type
         return text
     try:
         return str(np.dtype(dtype).name)

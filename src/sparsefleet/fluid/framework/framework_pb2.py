@@ -1,6 +1,6 @@
 """Saved programs as editable lists of blocks, variables and operators.
 
-Fluid's programs are protobuf, ours are JSON; the names are Fluid's.
+Fluid stores programs as protobuf, sparsefleet as JSON; the names are Fluid's.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ __all__ = [
 
 @contextmanager
 def init_on_cpu() -> Iterator[None]:
-    """A context from before Fluid 1.8. Does nothing; parameters are initialized on the CPU."""
+    """A context manager without effect, since parameters are always initialized on the CPU."""
     yield
 
 
@@ -81,7 +81,7 @@ class ConstantInitializer(Initializer):
 class UniformInitializer(Initializer):
     """Draws from the uniform distribution over low..high.
 
-    diag_num: how many elements to set to diag_val, at distances of diag_step.
+    diag_num: number of elements to set to diag_val, spaced diag_step apart.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class TruncatedNormalInitializer(NormalInitializer):
 
 
 class XavierInitializer(Initializer):
-    """Implements Glorot and Bengio (2010), where wider layers get smaller values.
+    """Implements Glorot and Bengio (2010), which gives wider layers smaller values.
 
-    fan_in, fan_out: None means those of the parameter's shape.
+    fan_in, fan_out: if None, computed from the parameter's shape.
     """
 
     def __init__(

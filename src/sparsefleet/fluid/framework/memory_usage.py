@@ -1,4 +1,4 @@
-"""Estimate the memory that a program's variables take."""
+"""Estimate the memory that a program's variables need."""
 
 from __future__ import annotations
 

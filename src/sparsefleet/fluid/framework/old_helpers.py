@@ -46,7 +46,7 @@ def get_logger(name: str, level: int | str, fmt: str | None = None) -> logging.L
 
 
 def wrap_decorator(decorator_func: Callable[[Function], Function]) -> Callable[..., Function]:
-    """Turn a decorator into one that keeps the name, docstring and signature of a function."""
+    """Make a decorator preserve the name, docstring and signature of the functions it wraps."""
 
     def decorate(function: Function) -> Function:
         return functools.wraps(function)(decorator_func(function))
@@ -81,7 +81,7 @@ def autodoc(comment: str = "") -> Callable[[Function], Function]:
 
 
 def templatedoc(op_type: str | None = None) -> Callable[[Function], Function]:
-    """Keep a layer's documentation, without the fields that Fluid fills in."""
+    """Keep a layer's documentation, without the template fields that Fluid fills in."""
     del op_type
     return lambda function: function
 

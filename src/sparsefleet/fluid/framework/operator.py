@@ -1,7 +1,4 @@
-"""Operators.
-
-Each operator is a step of a program; it names a function and the variables it uses.
-"""
+"""Operators, the steps of a program. Each names a function and the variables it uses."""
 
 from __future__ import annotations
 
@@ -99,7 +96,7 @@ class Operator:
 
     @property
     def has_sub_block(self) -> bool:
-        """Return whether the operator has a body: the block numbered by its attr `sub_block`."""
+        """Return whether the operator has a body, the block whose index is its attr `sub_block`."""
         return "sub_block" in self.attrs
 
     def copy(self) -> Operator:
@@ -113,7 +110,7 @@ class Operator:
         return f"{_slots(self.outputs)} = {self.type}(inputs={_slots(self.inputs)}{settings})"
 
     def to_string(self, throw_on_error: bool = False) -> str:
-        """Return the printed form."""
+        """Return the operator as text."""
         del throw_on_error
         return repr(self)
 

@@ -46,10 +46,10 @@ class ParamAttr:
 
 
 class WeightNormParamAttr(ParamAttr):
-    """Makes a parameter a length times a direction, both trained: `<name>_g` and `<name>_v`.
+    """Splits a parameter into a trained length, `<name>_g`, and a trained direction, `<name>_v`.
 
-    dim: the axis along which lengths differ; None means one length for all. The other arguments are
-        those of ParamAttr.
+    dim: the axis along which lengths differ; None means a single length. See ParamAttr for the
+        other arguments.
     """
 
     def __init__(self, dim: int | None = None, name: str | None = None, **settings: Any) -> None:
@@ -58,7 +58,7 @@ class WeightNormParamAttr(ParamAttr):
 
 
 class ExistingParamAttr(ParamAttr):
-    """Makes a layer use a parameter that a different object holds, in imperative mode."""
+    """Makes a layer use a parameter that belongs to a different object, in imperative mode."""
 
     def __init__(self, parameter: Any) -> None:
         super().__init__(name=parameter.name)

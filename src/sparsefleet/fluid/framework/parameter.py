@@ -15,8 +15,8 @@ class Parameter(Variable):
     """A variable that is kept between runs and trained.
 
     learning_rate: a factor for the optimizer's learning rate.
-    is_table: whether its rows are in a table of the scope's store, where rows are created when
-        their ids are first seen.
+    is_table: whether its rows are in a table in the scope's store, which creates a row when its id
+        is first seen.
     table_optimizer: the optimizer that a push applies to a row, as the fields of a
         `sparsefleet.optim` class.
 

@@ -114,7 +114,7 @@ def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return places for the given GPUs, by default those in FLAGS_selected_gpus or all.
+    """Return places for the given GPUs. The default is FLAGS_selected_gpus or, if unset, all GPUs.
 
     Without GPUs, returns one place.
     """

@@ -1,4 +1,4 @@
-"""A network as described by a script: operators on named variables."""
+"""Programs, which describe a network as operators on named variables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Program"]
 
 
 class Program:
-    """A description that an Executor runs; layers add to it under `program_guard`.
+    """A network description that an Executor runs; layers add to it under `program_guard`.
 
     random_seed: seed of initializers and dropout; 0 draws a new seed each time.
 
@@ -47,7 +47,7 @@ class Program:
         self.role: Role = "forward"
         self._loaders: list[weakref.ref[Any]] = []
         self._distributed: ProgramRole | None = None  # its role in a job
-        self._exchange_settings: dict[str, object] = {}  # a BuildStrategy's, set by a transpiler
+        self._exchange_settings: dict[str, object] = {}  # from a BuildStrategy, set by a transpiler
         self.fused_with_activation: frozenset[str] = frozenset()
         """Types of operators that are fused with the activation that follows them."""
         self.version = 0
@@ -70,7 +70,7 @@ class Program:
         Program._seed_of_new = seed
 
     def changed(self) -> None:
-        """Record a change; must be called after each one."""
+        """Record a change; must be called after each change."""
         self.version += 1
 
     def add_loader(self, loader: Any) -> None:
@@ -86,7 +86,7 @@ class Program:
         """Return the loaders that feed the runs."""
         return [loader for known in self._loaders if (loader := known()) is not None]
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- blocks and variables -----------------------------------------------------------------
 
     def global_block(self) -> Block:
         return self.blocks[0]
@@ -97,7 +97,7 @@ class Program:
 
     @contextmanager
     def new_block(self) -> Iterator[Block]:
-        """Create a block within the current one; layers in the `with` block are added to it."""
+        """Create a block inside the current block; layers in the `with` block are added to it."""
         made = Block(self, len(self.blocks), self.current_block_idx)
         self.blocks.append(made)
         old, self.current_block_idx = self.current_block_idx, made.idx
@@ -132,7 +132,7 @@ class Program:
 
     @contextmanager
     def role_guard(self, role: Role) -> Iterator[None]:
-        """Mark operators added in the block as part of the backward pass, update or a schedule."""
+        """Mark operators added in the block as part of a backward pass, update or schedule."""
         old, self.role = self.role, role
         try:
             yield
@@ -160,9 +160,7 @@ class Program:
         return made
 
     def prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
-        """Return a copy with only the operators that the targets need, starting from the fed
-        variables.
-        """
+        """Return a copy with only the operators needed to compute the targets from the feeds."""
         names = [target if isinstance(target, str) else target.name for target in targets]
         wanted = set(names)
         kept: list[Operator] = []
@@ -228,7 +226,7 @@ class Program:
         return made
 
     def _copy_inner_blocks(self, other: Program) -> None:
-        """Copy the other program's inner blocks under their numbers, leaving unused ones empty."""
+        """Copy the other program's inner blocks to the same indices; leave unused blocks empty."""
         named = {op.attrs["sub_block"] for op in self.global_block().ops if op.has_sub_block}
         for old in other.blocks[1:]:
             made = Block(self, old.idx, old.parent_idx)
@@ -244,10 +242,10 @@ class Program:
         uses = (op.site for op in self.global_block().ops if name in op.input_arg_names)
         return next(uses, None)
 
-    # -- texts --------------------------------------------------------------------------------
+    # -- text ---------------------------------------------------------------------------------
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Return a human-readable form; with_details: also the attributes of variables."""
+        """Return human-readable text; with_details adds the attributes of variables."""
         del throw_on_error
         text = "\n".join(map(str, self.blocks))
         if not with_details:
@@ -261,7 +259,7 @@ class Program:
     __str__ = to_string
 
     def to_json(self) -> str:
-        """Return the whole program as text that `from_json` reads."""
+        """Return the whole program as text that `from_json` can parse."""
         document = {
             "format": "sparsefleet.program",
             "format_version": 1,
@@ -289,8 +287,8 @@ class Program:
             )
         if document.get("format_version") != 1:
             raise ProgramError(
-                f"the program has format version {document.get('format_version')!r}, expected 1; a "
-                "newer sparsefleet wrote it"
+                f"the program has format version {document.get('format_version')!r}, expected 1; "
+                "it was written by a newer version of sparsefleet"
             )
         made = cls()
         try:
@@ -303,13 +301,13 @@ class Program:
             raise
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise ProgramError(
-                f"the program is damaged ({type(error).__name__}: {error})"
+                f"the program is corrupt ({type(error).__name__}: {error})"
             ) from error
         return made
 
     @property
     def desc(self) -> Program:
-        """Return itself, since a program is its own description here."""
+        """Return this program, which is its own description here."""
         return self
 
     def serialize_to_string(self) -> bytes:

@@ -1,7 +1,7 @@
 """Read programs that PaddlePaddle 1.x saved as `__model__` files or with `serialize_to_string`.
 
 The files are protobuf messages of type ProgramDesc from Paddle's framework.proto. `program_of_desc`
-turns such a message into the document that `Program.to_json` writes.
+converts such a message into the document that `Program.to_json` writes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield (number, value): an int for varints, bytes for the other wire types."""
+    """Yield (field number, value) pairs; varints are ints, other wire types are bytes."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place)
@@ -77,7 +77,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise ValueError(f"wire type {kind} at byte {place}")
+            raise ValueError(f"unknown wire type {kind} at byte {place}")
         if place + size > len(data):
             raise ValueError(f"a field of {size} bytes at byte {place} of {len(data)}")
         yield tag >> 3, data[place : place + size]
@@ -205,7 +205,7 @@ _ATTR_FIELDS: dict[int, tuple[str, Any]] = {
 }
 
 
-# -- from Paddle's operators to ours ----------------------------------------------------------
+# -- converting Paddle's operators ------------------------------------------------------------
 
 
 def _slots(items: Sequence[Json]) -> dict[str, list[str]]:
@@ -280,7 +280,7 @@ def _operator(op: Json) -> Json:
 
 
 def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
-    """Return a function that adapts an operator with a body; the arguments name Paddle's slots."""
+    """Return a function that converts an operator with a body, given Paddle's slot names."""
 
     def change(op: Json) -> None:
         results = op["outputs"].get("Out", [])
@@ -296,7 +296,7 @@ def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
 
 
 def _window(op: Json) -> None:
-    """Expand paddings to before and after each axis; Paddle also allows a rule or one per axis."""
+    """Convert paddings to two numbers per axis; Paddle also allows one number or a rule name."""
     attrs = op["attrs"]
     if attrs.get("padding_algorithm", "EXPLICIT") != "EXPLICIT":
         attrs["paddings"] = attrs["padding_algorithm"]
@@ -379,4 +379,4 @@ _CHANGES: dict[str, Callable[[Json], None]] = {
     "unsqueeze": _renamed("unsqueeze2"),
     "while": _with_body("X", "Condition"),
 }
-"""Maps one of Paddle's operator types to the function that adapts it to ours."""
+"""Maps each of Paddle's operator types to the function that converts it."""

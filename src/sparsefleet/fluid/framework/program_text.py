@@ -1,4 +1,4 @@
-"""Show programs as readable text, and as drawings for Graphviz."""
+"""Show programs as readable text or as Graphviz drawings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values by name that are kept between runs."""
+"""Scopes, which hold named values between runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Scope", "ScopeVariable", "bring_to_device", "global_scope", "scope_g
 
 
 class RankTable:
-    """Sequences in order of length, longest first."""
+    """Sequences sorted by length, longest first."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -84,7 +84,7 @@ class ScopeVariable:
         held.share(value.detach().clone())
 
     def share(self, value: LoDTensor | SparseParameter) -> None:
-        """Use this object itself as the value."""
+        """Use this object as the value, without a copy."""
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
@@ -145,7 +145,7 @@ class Scope:
 
 
 def bring_to_device(scope: Scope, names: Iterable[str], device: torch.device) -> None:
-    """Keep tensors with these names on the device from now on. Tables are not moved."""
+    """Move tensors with these names to the device and keep them there. Tables are not moved."""
     for name in names:
         found = scope.find_var(name)
         held = None if found is None else found.get_tensor()

@@ -129,7 +129,7 @@ class SparseParameter(ABC):
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        del copy  # always a copy
+        del copy  # always copies
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def shape(self) -> list[int]:
@@ -191,7 +191,7 @@ class LocalRows(SparseParameter):
     def _pull(
         self, keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always the initial value, since in Fluid every row has one
+        del unknown  # always the initial value, since in Fluid every row exists
         mine = keys[self.name]
         return {self.name: self._store.pull(self.name, mine, train=train, unknown="initial")}
 
@@ -225,7 +225,7 @@ def pull_from(tables: Iterable[SparseParameter]) -> Pull:
     def pull(
         keys: Mapping[str, Keys], /, *, train: bool = True, unknown: Unknown = "zeros"
     ) -> dict[str, Floats]:
-        del unknown  # always the initial value, since in Fluid every row has one
+        del unknown  # always the initial value, since in Fluid every row exists
         calls: dict[Pull, dict[str, Keys]] = {}
         for name, part in keys.items():
             calls.setdefault(sources[name], {})[name] = part

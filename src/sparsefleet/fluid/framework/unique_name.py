@@ -1,4 +1,4 @@
-"""Generate unique names within a program in Fluid's form, a key and a number."""
+"""Generate names that are unique within a program, in Fluid's form: a key and a number."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def switch(
 ) -> tuple[UniqueNameGenerator, None]:
     """Restart the counts, or continue counts from an earlier call; return the previous counts.
 
-    The second item in each pair exists for Fluid's check of names in imperative mode, which is not
+    The second item in each pair is for Fluid's name check in imperative mode, which is not
     performed here.
     """
     global _names
     del new_para_name_checker
-    if isinstance(new_generator, tuple):  # an earlier call's result as a whole
+    if isinstance(new_generator, tuple):  # the complete result of an earlier call
         new_generator = new_generator[0]
     old, _names = _names, new_generator or UniqueNameGenerator()
     return old, None

@@ -56,7 +56,7 @@ def convert_np_dtype_to_dtype_(np_dtype: Any) -> str:
 
 
 TENSOR, ARRAY = "lod_tensor", "lod_tensor_array"
-"""Kinds of variables: one tensor, or an array of tensors."""
+"""The kinds of variables: one tensor, or an array of tensors."""
 
 
 class Variable(VariableArithmetic):
@@ -65,7 +65,7 @@ class Variable(VariableArithmetic):
     shape: -1 or None for sizes unknown before the run, such as the batch.
     dtype: a name, or a NumPy or torch type; stored as its name.
     need_check_feed: check fed values against shape and dtype.
-    type: the kind of value; for an array, shape and dtype are those of its elements.
+    type: the kind of value; for an array, shape and dtype describe its elements.
 
     >>> ads = Variable("ads", [None, 1], "int64", lod_level=1)
     >>> ads
@@ -100,7 +100,7 @@ class Variable(VariableArithmetic):
         self.type = type
         self.error_clip: Any = None
         self.block: Block | None = None
-        """The block that contains it."""
+        """The block that contains the variable."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -114,12 +114,12 @@ class Variable(VariableArithmetic):
 
     @property
     def desc(self) -> VariableDesc:
-        """Return its declaration, by the methods of Fluid's VarDesc."""
+        """Return the variable's declaration, with the methods of Fluid's VarDesc."""
         return VariableDesc(self)
 
     @property
     def grad_name(self) -> str:
-        """Return the name of its gradient."""
+        """Return the name of the variable's gradient."""
         return f"{self.name}@GRAD"
 
     def copy(self) -> Variable:
@@ -139,7 +139,7 @@ class Variable(VariableArithmetic):
         return made
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Return the printed form."""
+        """Return the variable as text."""
         del throw_on_error, with_details
         return repr(self)
 

@@ -128,9 +128,7 @@ class VariableArithmetic:
         return NotImplemented
 
     def _binary(self, type: str, other: Any) -> Variable:
-        """Like 1.8.5, add a binary operator for which y is cast to x's type and y's unknown size
-        aligns with x's first axis.
-        """
+        """Add a binary operator, casting y to x's type and aligning axes as in 1.8.5."""
         other = other if isinstance(other, VariableArithmetic) else self._filled(other)
         if other.dtype != self.dtype:  # type: ignore[attr-defined]
             other = other.astype(self.dtype)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The description of a variable, by the methods of Fluid's VarDesc."""
+"""The description of a variable, with the methods of Fluid's VarDesc."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class VariableDesc:
         return self._variable.need_check_feed
 
     def set_shape(self, shape: Sequence[int]) -> None:
-        """Declare another shape; -1 for an unknown size."""
+        """Declare a different shape; -1 means an unknown size."""
         self._set("shape", tuple(int(size) for size in shape))
 
     def set_dtype(self, dtype: Any) -> None:
