@@ -61,7 +61,7 @@ class HadoopClient:
         return self.is_dir(hdfs_path) or self._succeeds(["-mkdir", "-p", hdfs_path], 3)
 
     def delete(self, hdfs_path: str) -> bool:
-        """Delete a file or a whole folder. Returns True also if there was nothing to delete."""
+        """Delete a file or a whole folder. Also returns True if there was nothing to delete."""
         if not self.is_exist(hdfs_path):
             return True
         words = ["-rm", "-r", hdfs_path] if self.is_dir(hdfs_path) else ["-rm", hdfs_path]
@@ -94,7 +94,7 @@ class HadoopClient:
         return self._succeeds(["-get", hdfs_path, local_path], retry_times)
 
     def _found_below(self, hdfs_path: str) -> list[tuple[str, str, bool]]:
-        """Return, for everything under a path, its path, its time and whether it is a folder."""
+        """Return the path and time of each entry under a path, and whether it is a folder."""
         lines = self._lines(["-ls", "-R", hdfs_path])
         return [(line[-1], f"{line[5]} {line[6]}", line[0].startswith("d")) for line in lines]
 
@@ -144,7 +144,7 @@ class HadoopClient:
 
 
 def in_parallel(work: Callable[[Item], bool], items: Sequence[Item], at_a_time: int) -> bool:
-    """Return whether all calls succeeded. Threads suffice, since each waits for a command."""
+    """Return whether all calls succeeded. Runs them in threads, since each waits for a command."""
     with ThreadPoolExecutor(max(at_a_time, 1)) as pool:
         return all(list(pool.map(work, items)))
 
@@ -166,7 +166,7 @@ class HDFSClient(HadoopClient):
         return self._get(hdfs_path, local_path, overwrite, 5)
 
     def lsr(self, hdfs_path: str, only_file: bool = True, sort: bool = True) -> list[str]:
-        """Return everything under a folder. With `sort`, the latest comes last."""
+        """Return everything under a folder; with `sort`, ordered from oldest to newest."""
         found = [one for one in self._found_below(hdfs_path) if not (only_file and one[2])]
         if sort:
             found.sort(key=lambda one: one[1])

@@ -1,4 +1,4 @@
-"""Inference models, which are programs with their parameters, pruned to what predictions need."""
+"""Inference models: programs pruned to what inference needs, with their parameters."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def load_inference_model(
 
 
 def read_program(path: str | os.PathLike[str]) -> SavedProgram:
-    """Return the program in a `__model__` file, ours or PaddlePaddle 1.x's."""
+    """Return the program in a `__model__` file, saved by sparsefleet or PaddlePaddle 1.x."""
     data = Path(path).read_bytes()
     if data.lstrip()[:1] != b"{":
         return program_of_desc(data, str(path))

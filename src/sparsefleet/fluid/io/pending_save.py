@@ -1,4 +1,4 @@
-"""A pending save, which writes everything before the first file gets its final name."""
+"""A save that writes everything before it gives any file its final name."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ _HALF_DONE = "some variables in it are new and others old, each of them complete
 class PendingSave:
     """Files and table folders that are written into a folder together.
 
-    New files wait in a hidden folder inside that folder, and tables in pending checkpoints in their
-    own folders.
-    `commit` moves them to their final names, without using more space; leaving the `with` block
-    without committing removes them and leaves the folder unchanged. If the process dies during
-    `commit`, some variables are new and others old, each of them complete; the next save removes
-    anything left in the hidden folder.
+    Until `commit`, new files are kept in a hidden folder inside that folder, and tables in pending
+    checkpoints in their own folders. `commit` moves them to their final names, without using more
+    space; leaving the `with` block without committing removes them and leaves the folder unchanged.
+    If the process dies during `commit`, some variables are new and others old, but each is
+    complete. The next save removes anything left in the hidden folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: list[tuple[Path, Path]] = []  # (draft, final path)
-        self._moves: list[tuple[Path, Path]] = []  # the same for folders that replace files
+        self._moves: list[tuple[Path, Path]] = []  # the same, for table folders
         self._tables: list[TableFolders] = []
         with _explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +52,7 @@ class PendingSave:
             self._draft, self._lock = _locked_draft(folder)
 
     def write_file(self, name: str, variables: Sequence[ArrayToWrite | RowsToWrite]) -> None:
-        """Write variables into one file with that name."""
+        """Write variables to one file with this name."""
         self._write(name, lambda file: write_variables(file, variables))
 
     def write_text(self, name: str, text: str) -> None:
@@ -138,7 +137,7 @@ class PendingSave:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """Return the path for that name; raise ValueError if it is outside the folder."""
+    """Return the path for this name; raise ValueError if it is outside the folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"'{name}' points outside the folder {folder}")
@@ -192,7 +191,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _require_no_other_folder(path: Path) -> None:
-    """Raise unless a file may take this name, replacing a file or a table folder."""
+    """Raise an error if the path is a folder that does not hold a table."""
     if not path.is_dir():
         return
     files = [file.path for file in LocalFolder(str(path)).files()]
@@ -200,7 +199,7 @@ def _require_no_other_folder(path: Path) -> None:
     if MANIFEST not in files or others:
         raise ConfigError(
             f"{path} is a folder with other contents ({', '.join(others[:1]) or 'no table'}), but "
-            "a file with that name must be saved; remove the folder, or save elsewhere"
+            "a file with that name is to be saved; remove the folder, or save elsewhere"
         )
 
 

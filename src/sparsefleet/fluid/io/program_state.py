@@ -105,9 +105,9 @@ def load(
 
 
 def _kept_beside(path: Path, program: Program) -> set[str]:
-    """Return the parameters that version 0.1 saved among the other variables.
+    """Return the parameters that version 0.1 saved with the other variables.
 
-    They are the running statistics of `batch_norm`, which were no parameters then.
+    These are the running statistics of `batch_norm`, which version 0.1 did not treat as parameters.
     """
     stored = set(VariableFile(path).names) if path.is_file() else set()
     return {one.name for one in program.list_vars() if is_parameter(one) and one.name in stored}
@@ -125,7 +125,7 @@ def get_parameter_value(para: Variable, executor: Any) -> Any:
 
 
 def get_parameter_value_by_name(name: str, executor: Any, program: Program | None = None) -> Any:
-    """Return the value of the parameter with that name as an array."""
+    """Return the value of the parameter with this name as an array."""
     found = (program or default_main_program()).global_block().var(name)
     return get_parameter_value(found, executor)
 
@@ -145,8 +145,8 @@ def load_program_state(
 ) -> dict[str, NDArray[Any]]:
     """Return name -> array for everything that `save` or `save_vars` saved.
 
-    The rows of a table are the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
-    `//optimizer`, the kind of optimizer that the state belongs to.
+    A table's rows are stored as the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
+    `//optimizer`, which is the kind of optimizer that the state belongs to.
     """
     state: dict[str, NDArray[Any]] = {}
     files, tables = _find_saved(model_path)
@@ -178,7 +178,8 @@ def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
             put_arrays(variable, mine, notes)
     if parts:
         warnings.warn(
-            f"not set, because the program does not have them: {sorted(parts)}", stacklevel=2
+            f"values not set, because the program has no such variables: {sorted(parts)}",
+            stacklevel=2,
         )
 
 

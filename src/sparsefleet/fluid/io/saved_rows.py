@@ -1,4 +1,4 @@
-"""Saved rows of tables: in a file, in a folder written by servers, or in memory."""
+"""Saved table rows, which can be in a file, in a folder written by servers, or in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SavedRows(ABC):
     """Saved rows, which are read only when `chunks` is called."""
 
     location: str
-    """Where the rows are, for messages."""
+    """Where the rows are; used in messages."""
     optimizer: str
     """The kind of optimizer that the rows' state belongs to, or empty if the rows have no state."""
     widths: RowWidths
@@ -49,8 +49,8 @@ class SavedRows(ABC):
                 raise RuntimeError(
                     f"variable '{name}': {self.location} has a row with id {rows.keys[beyond][0]}, "
                     f"expected ids below {len(made)}, the height of its shape {tuple(shape)}; load "
-                    "it into an embedding with is_sparse=True, or increase the number of rows of "
-                    "the variable"
+                    "it into an embedding with is_sparse=True, or increase the variable's number "
+                    "of rows"
                 )
             made[rows.keys.astype(np.int64)] = rows.values
         return made
@@ -84,7 +84,7 @@ class FileRows(SavedRows):
 
 
 class ArrayRows(SavedRows):
-    """A whole array [N, D] as the rows of ids 0, 1, ..."""
+    """An array [N, D] in which row i has the id i."""
 
     optimizer = ""
 
@@ -127,7 +127,7 @@ class FolderRows(SavedRows):
 
 
 class MemoryArrays:
-    """Arrays in memory, by name, used as a source of rows."""
+    """Named arrays in memory, used as a source of rows."""
 
     location = "the given arrays"
 
@@ -150,11 +150,11 @@ class MemoryArrays:
 
 
 def load_saved_rows(store: Store, tables: Mapping[str, tuple[SavedRows, str]]) -> None:
-    """Replace the rows of tables with saved rows. No pushes may run in the meantime.
+    """Replace the rows of tables with saved rows. No pushes may run during the call.
 
     tables: name -> the table's saved rows and its current kind of optimizer. Rows saved with a
-    different kind keep their values and start with new optimizer state. Servers read folders; this
-    process reads files, chunk by chunk.
+        different kind keep their values but get new optimizer state. Servers read folders; this
+        process reads files, chunk by chunk.
     """
     folders = {n: rows for n, (rows, _) in tables.items() if isinstance(rows, FolderRows)}
     without_state = [name for name, (rows, kind) in tables.items() if rows.optimizer != kind]

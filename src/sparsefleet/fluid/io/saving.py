@@ -1,4 +1,4 @@
-"""Save a scope's variables, either in one file per variable, with its name, or all in one file.
+"""Save a scope's variables, either in one file per variable, named after it, or all in one file.
 
 Files are safetensors. A table (an embedding with `is_sparse=True`) is also a file, or a folder that
 the servers write: a checkpoint of manifest and Parquet.
@@ -69,7 +69,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Predicate = Callable[[Variable], bool]
 
 TableLayout = Literal["file", "folder"]
-"""A table as one file written by this process, or a folder written by the owner of the rows."""
+"""How a table is saved: as a file written by this process, or a folder written by its servers."""
 
 _PADDLE_VERSION = bytes(4)
 
@@ -81,7 +81,7 @@ class SavePart(NamedTuple):
 
     variables: Sequence[Variable]
     filename: str | None
-    """The name of one file for all variables, or None for one file per variable."""
+    """The name of a single file for all variables, or None for one file per variable."""
 
 
 class SavedVariable:
@@ -98,12 +98,13 @@ class SavedVariable:
         if found != wanted:
             raise RuntimeError(
                 f"variable '{name}': saved with shape {found} in {saved.location}, expected "
-                f"{wanted}; load files that this program saved, or give the layer the saved size"
+                f"{wanted}; load files that this program saved, or change the layer to the saved "
+                "size"
             )
 
     @property
     def rows(self) -> SavedRows:
-        """Return the rows. The rows of an array have the ids 0, 1, ..."""
+        """Return the rows. Row i of an array has the id i."""
         if isinstance(self._saved, SavedRows):
             return self._saved
         return ArrayRows(self._saved, self.variable.name)
@@ -140,11 +141,11 @@ def save_vars(
 ) -> bytes | None:
     """Save the given variables, or the program's variables that the predicate accepts.
 
-    filename: save all variables in one file with that name. Without a folder and a name, return the
-    file's contents as bytes. table_layout: "file", the default in one process, writes a table like
-    any other variable; "folder", the default on servers, lets servers write their rows into a
-    folder named after the variable (`<filename>.tables/<variable>` with a filename). See
-    docs/fluid_on_servers.md.
+    filename: save all variables in one file with this name. If neither a folder nor a filename is
+        given, return the file's contents as bytes. table_layout: "file", the default in one
+        process, writes a table like any other variable; "folder", the default on servers, lets
+        servers write their rows into a folder named after the variable
+        (`<filename>.tables/<variable>` with a filename). See docs/fluid_on_servers.md.
 
     If anything fails, the previous save in the folder is unchanged.
     """
@@ -166,7 +167,7 @@ def save_params(
     *,
     table_layout: TableLayout | None = None,
 ) -> bytes | None:
-    """Save the parameters only. With most optimizers, these are not enough to resume training.
+    """Save only the parameters, which are not enough to resume training with most optimizers.
 
     On servers, worker 0 writes; other workers may call this function but write nothing.
     """
@@ -197,7 +198,7 @@ def _save_by_one(
     filename: str | None,
     table_layout: TableLayout | None,
 ) -> bytes | None:
-    """Save on the worker that writes files. Any worker may request the bytes."""
+    """Save, if this worker writes files. Any worker can request the contents as bytes."""
     if (dirname, filename) != (None, None) and not writes_model(program, dirname):
         return None
     return save_vars(None, dirname, program, None, predicate, filename, table_layout=table_layout)
@@ -222,7 +223,7 @@ def save_model(
     documents: Mapping[str, str] | None = None,
     table_layout: TableLayout | None = None,
 ) -> None:
-    """Save variables and text files into a folder: either all of them or none; see `save_vars`."""
+    """Save variables and text files into a folder, either all of them or none; see `save_vars`."""
     values, tables = _values(program, [v for part in parts for v in part.variables])
     layout = _layout(table_layout, tables.values())
     with PendingSave(Path(dirname)) as pending:
@@ -303,7 +304,7 @@ def _layout(asked: TableLayout | None, tables: Iterable[SparseParameter]) -> Tab
 def _open_tables(
     program: Program, tables: Mapping[str, SparseParameter], folders: Mapping[str, Path]
 ) -> Iterator[tuple[TableFolders, Arrays]]:
-    """Open snapshots of tables; return the snapshots, and the servers' arrays at that moment."""
+    """Open snapshots of tables; return them with the servers' arrays as of the same moment."""
     role = program._distributed
     if role is not None and role.holds_values:
         yield from role.open_tables(folders)
@@ -408,7 +409,7 @@ def read_saved(
 def _paddle_arrays(
     folder: Path, variables: Sequence[Variable], filename: str | None
 ) -> MemoryArrays | None:
-    """Return the variables if Paddle, whose files start with version 0, wrote them; else None."""
+    """Return the variables if Paddle wrote them (files start with version 0), otherwise None."""
     names = sorted(variable.name for variable in variables)
     first = path_in(folder, filename or names[0]) if names else folder
     if not first.is_file():
@@ -421,13 +422,13 @@ def _paddle_arrays(
 
 
 def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
-    """Return whether a folder contains a variable with that name, as a file or a subfolder."""
+    """Return whether a folder contains a variable with this name, as a file or a subfolder."""
     path = Path(dirname) / name
     return path.is_file() or (path / MANIFEST).is_file()
 
 
 def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    """Set a variable in the global scope to these arrays, which must match."""
+    """Set a variable in the global scope to these arrays, which must match the variable."""
     source = MemoryArrays(arrays, notes)
     _put([SavedVariable(variable, _in_source(source, variable.name))])
 

@@ -1,8 +1,8 @@
 """Read and write variables in safetensors files, chunk by chunk.
 
-An array is stored as the tensor with its name. The rows of a table are stored as four tensors,
-`<name>//keys`, `//values`, `//state` and `//counters`, and the note `<name>//optimizer`. A table
-needs memory for a few chunks of rows.
+An array is stored as a tensor with the same name. The rows of a table are stored as four tensors,
+`<name>//keys`, `//values`, `//state` and `//counters`, and the metadata entry `<name>//optimizer`.
+Reading or writing a table needs memory for only a few chunks of rows.
 
 In shapes, N is the number of rows, D the row width, S the number of floats of optimizer state per
 row, C the number of counters per row.
@@ -42,7 +42,7 @@ PARTS = ("keys", "values", "state", "counters")
 
 _TYPES = dict(zip(PARTS, map(np.dtype, ("uint64", "float32", "float32", "uint32")), strict=True))
 _COPY_BYTES = 4 << 20
-_MOST = 10**19  # in digits, more than any size or position has
+_MOST = 10**19  # more digits than any size or position has
 
 
 class RowWidths(NamedTuple):
@@ -76,9 +76,9 @@ class RowsToWrite:
 def write_variables(file: IO[bytes], variables: Sequence[ArrayToWrite | RowsToWrite]) -> None:
     """Write variables from the start of a seekable file.
 
-    The number of rows is known once the last chunk is written, so a table's widest column goes
-    straight to its place, and the other columns go to temporary files first. The header is written
-    last, into reserved space.
+    The number of rows is only known once the last chunk is written. A table's widest column is
+    therefore written directly to its final position, and the other columns go to temporary files
+    first. The header is written last, into reserved space.
     """
     notes = {f"{v.name}//optimizer": v.optimizer for v in variables if isinstance(v, RowsToWrite)}
     head_bytes = len(pack_header(_largest_places(variables), notes))
@@ -162,7 +162,7 @@ class ArraySource(Protocol):
 
     @property
     def location(self) -> str:
-        """Return where the arrays come from, for messages."""
+        """Return where the arrays come from; used in messages."""
 
     @property
     def notes(self) -> Mapping[str, str]: ...
@@ -193,8 +193,8 @@ class VariableFile:
                 file.seek(0)
                 if file.read(1) == b"\x80":
                     raise CorruptFileError(
-                        f"{error}; it looks like a pickle, which is refused because reading one "
-                        "can run code"
+                        f"{error}; it looks like a pickle, which is not loaded because loading a "
+                        "pickle can run code"
                     ) from error
                 raise
 
@@ -268,7 +268,7 @@ def _stamp(file: IO[bytes]) -> tuple[int, int, int, int]:
 
 
 def arrays_of_rows(name: str, widths: RowWidths, chunks: Iterable[Rows]) -> dict[str, Any]:
-    """Return all rows in memory, in the form of a file's arrays."""
+    """Return all rows as arrays in memory, named as in a file."""
     columns: dict[str, list[NDArray[Any]]] = {
         part: [np.empty((0, *shape[1:]), _TYPES[part])]
         for part, shape in _shapes(widths, 0).items()
