@@ -1,4 +1,4 @@
-"""Pool rows by sequence. In shapes, B is the number of sequences, N the number of all rows."""
+"""Pool rows by sequence. In shapes, B is the number of sequences and N the total number of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pool_bags(
 ) -> tuple[torch.Tensor, Lod]:
     """Pool rows [N, ...] by their LoD to [B, ...]; also return the remaining LoD.
 
-    pooltype: SUM, AVERAGE, or SQRT, the sum divided by the root of the length.
+    pooltype: SUM, AVERAGE, or SQRT (the sum divided by the square root of the length).
     pad_value: the value for sequences without rows. Raises ValueError if there is no LoD.
 
     >>> rows, lod = torch.tensor([[1.0], [2.0], [3.0]]), (torch.tensor([0, 2, 3]),)

@@ -60,7 +60,7 @@ class Body:
 def run_with_body(
     function: Callable[..., list[Held]], body: Body, names: Sequence[str]
 ) -> Callable[..., list[Held]]:
-    """Like a graph node, run an operator that has a body, with rows and the values of `names`."""
+    """Run an operator that has a body, as a graph node; takes rows and the values of `names`."""
 
     def call(rows: Any, held: Sequence[Held], **settings: Any) -> list[Held]:
         def run_body(frame: Mapping[str, Held]) -> Frame:
@@ -72,7 +72,7 @@ def run_with_body(
 
 
 def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that come from outside: those used before an operator computes them."""
+    """Return the variables from enclosing blocks, which are read before any operator sets them."""
     found: dict[str, None] = {}
     made: set[str] = set()
     for op in ops:
@@ -83,7 +83,7 @@ def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ..
 
 
 def detached(value: Any) -> Any:
-    """Return the value without autograd history; for an array, all elements without history."""
+    """Return the value, or all elements of an array, without autograd history."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def detached(value: Any) -> Any:
 
 
 def tracked(value: Any) -> Any:
-    """Return a value with autograd history, as required for gradients; a constant has none."""
+    """Return the value, made to require gradients if it is a floating-point tensor."""
     if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
         return value.detach().requires_grad_()
     return value
@@ -118,14 +118,14 @@ def first_lod(*lods: Lod) -> Lod:
 
 
 def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
-    """Return the LoD of one output; a function returns one LoD for all outputs, or a list."""
+    """Return the LoD of one output, given a single LoD for all outputs or a list of LoDs."""
     return lod[place] if isinstance(lod, list) else lod
 
 
 def check_finite(op: Operator, result: Any) -> None:
     """Raise EnforceNotMet if an operator's result is not finite; for FLAGS_check_nan_inf.
 
-    The type is EnforceNotMet itself and not a subclass, because programs compare types.
+    Raises EnforceNotMet, not a subclass, because programs compare types.
     """
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):

@@ -24,7 +24,7 @@ def fused_operators(
     """
     found = _Pairs(program, ops, fetches)
     result: list[Operator] = []
-    gone: list[Operator] = []  # second of a pair, so it cannot be the first of another
+    gone: list[Operator] = []  # second of a pair, so it cannot be the first of another pair
     for op in ops:
         first = found.first_of(op)
         if first is None or first in gone:

@@ -40,7 +40,7 @@ def cut_part(nodes: Sequence[fx.Node]) -> GraphPart:
 def replace_part(
     graph: fx.Graph, nodes: Sequence[fx.Node], wrap: Callable[[fx.GraphModule], Callable[..., Any]]
 ) -> None:
-    """Make `wrap(module)` compute adjacent nodes of a finished graph."""
+    """Replace adjacent nodes of a finished graph with `wrap(module)`."""
     part = cut_part(nodes)
     with graph.inserting_after(nodes[-1]):
         call = graph.call_function(wrap(part.module), part.inputs)

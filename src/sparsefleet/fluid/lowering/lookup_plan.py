@@ -1,4 +1,4 @@
-"""The rows that a lowered program will look up, as far as they are known before it runs.
+"""The rows that a lowered program will look up, to the extent known before it runs.
 
 In shapes, N is the number of ids.
 """
@@ -91,11 +91,9 @@ def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat
 def makers_of(
     ids: fx.Node, inputs: Collection[fx.Node], changed: Collection[fx.Node]
 ) -> list[fx.Node] | None:
-    """Return the nodes that compute ids from these inputs, in order, or None if ids need other
-    inputs.
+    """Return the nodes that compute ids from these inputs, or None if ids need other inputs.
 
-    changed: nodes whose values an operator may change in place, so that the time of reading
-    matters.
+    changed: nodes whose values an operator may change in place, so when they are read matters.
     """
     found: set[fx.Node] = set()
     waiting = [ids]

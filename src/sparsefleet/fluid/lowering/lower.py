@@ -1,4 +1,4 @@
-"""Lower operators to a torch graph: those that the fetches need, and those with side effects."""
+"""Lower the operators that fetches need or that have side effects to a torch graph."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Lowering:
         self._has_checkpoints = bool(checkpoints_of(self.ops))
         # Setting `stop_gradient` after minimize has no effect on it.
         self.sources: set[str] = outer.sources if outer else _sources_in(self.ops)
-        # Values that a run takes gradients of, even if they depend on no parameter.
+        # Values that a run computes gradients for, even if they do not depend on any parameter.
         self.tracked: set[str] = outer.tracked if outer else _used_sources(self.ops, fetches)
         self.values: dict[str, fx.Node] = {}
         self.lods: dict[str, fx.Node] = {}
@@ -120,7 +120,7 @@ class _Lowering:
         )
 
     def body(self) -> Body:
-        """Lower the block as a function of the variables around it."""
+        """Lower the block as a function of variables in enclosing blocks."""
         inputs = read_first(self.ops, self._fetches)
         self.tables.rows = self.graph.placeholder("rows")
         for name in inputs:
@@ -157,7 +157,7 @@ class _Lowering:
         """Return whether gradients stop at this variable."""
         return variable.stop_gradient and variable.name not in self.sources
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _place(self, feeds: Collection[str], with_lod: Collection[str]) -> None:
         """Add placeholders for fed or persistent variables named by an operator or fetch."""
@@ -187,7 +187,7 @@ class _Lowering:
                 self.trained.add(name)
 
     def _made_before_read(self) -> set[str]:
-        """Return the variables whose stored value is not used: computed before it is read."""
+        """Return the variables that are computed before they are read, ignoring stored values."""
         used: set[str] = set()
         made: set[str] = set()
         for op in self.ops:
@@ -277,7 +277,7 @@ class _Lowering:
             self._take_outputs(op, definition, node, lod)
 
     def _sent(self, name: str, op: Operator) -> fx.Node:
-        """Return a gradient to hand over, copied if others also see it."""
+        """Return a gradient to pass to the step, copied if it is also used elsewhere."""
         node = self.value(name, op)
         is_seen = name in self._fetches or self.vars[name].persistable
         return self.call("copied", copied, node) if is_seen else node
@@ -333,8 +333,8 @@ class _Lowering:
             raise ProgramError.at(
                 op.site,
                 "backward",
-                "one of several losses trains an embedding with is_sparse=True; use "
-                "is_sparse=False, or sum the losses",
+                "the program has several losses, and one of them trains an embedding with "
+                "is_sparse=True; use is_sparse=False, or sum the losses",
             )
         settings = {
             "sources": sources,
@@ -366,7 +366,7 @@ class _Lowering:
         seed = op.attrs.get("seed") or (
             self.program.random_seed and self.program.random_seed + 1000 * self.block.idx + index
         )
-        if not seed and self._has_checkpoints:  # not the generator that other threads use
+        if not seed and self._has_checkpoints:  # other threads use the default one
             seed = int(torch.randint(1, 2**62, ()))
         if not seed:
             return None
@@ -433,7 +433,7 @@ def _located(
 
     made = recorded(definition.type, call)
     made.generator = generator  # type: ignore[attr-defined]
-    # Whether it returns the same for the same inputs and has no side effects.
+    # Whether it always returns the same result for the same inputs and has no side effects.
     is_pure = function is definition.function and not definition.has_effect
     made.is_pure = is_pure and "generator" not in definition.settings  # type: ignore[attr-defined]
     return made

@@ -41,16 +41,16 @@ class Lowered:
     module: fx.GraphModule
     feeds: tuple[str, ...]
     lods: tuple[str, ...]
-    """Feeds whose LoD is used."""
+    """Feeds for which the program uses the LoD."""
     states: tuple[str, ...]
     """Variables in the scope that are read or changed."""
     writes: tuple[str, ...]
     plan: LookupPlan | None = None
-    """The rows that a run looks up in tables, or None if it looks up none."""
+    """The rows that a run looks up in tables, or None if there are no lookups."""
     trained: frozenset[str] = field(default_factory=frozenset)
-    """Feeds and states that need autograd."""
+    """Feeds and state variables that need autograd."""
     used: frozenset[str] = field(default_factory=frozenset)
-    """States that an operator needs, not just a fetch."""
+    """State variables that an operator needs, not only a fetch."""
     has_backward: bool = False
     sends: bool = False
     """Whether a run passes gradients to the current step."""

@@ -1,4 +1,4 @@
-"""Run only the part of a program that given fetches, or the updates of one optimizer, need."""
+"""Run only the part of a program needed for given fetches or for one optimizer's updates."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def pruned_for_run(
 def needed_operators(block: Block, fetches: Sequence[str]) -> list[Operator]:
     """Return the operators that the fetches need or that have side effects.
 
-    Fluid executes all operators, but the remaining operators have no visible effect.
+    Fluid executes all operators, but the others have no visible effect.
     """
     variables = block.visible_vars()
     wanted = set(fetches)

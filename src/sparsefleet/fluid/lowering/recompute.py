@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def checkpoints_of(ops: Sequence[Operator]) -> set[str]:
-    """Return the variables that backward passes keep, or none if they keep everything."""
+    """Return the variables to keep for backward passes, or an empty set to keep everything."""
     return {name for op in ops if op.type == "backward" for name in op.attrs.get("checkpoints", ())}
 
 
@@ -28,8 +28,8 @@ def segments_of(ops: Sequence[Operator], is_pulled: Callable[[Operator], bool]) 
     """Return the segments of adjacent operators to recompute; each ends at a checkpoint.
 
     Results after the last checkpoint are needed first, so they are kept. An operator that has side
-    effects, has a body or reads table rows (is_pulled) runs only once: its results are kept too,
-    and it ends a segment.
+    effects, has a body or reads table rows (is_pulled) runs only once, so its results are also
+    kept, and it ends a segment.
     """
     checkpoints = checkpoints_of(ops)
     ends = [
@@ -75,7 +75,7 @@ def recompute(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
 def _same_draws(
     generators: Sequence[torch.Generator],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return contexts for both runs, in which dropout drops the same elements."""
+    """Return contexts for both runs that make dropout drop the same elements."""
     states = [generator.get_state() for generator in generators]
     return nullcontext(), _drawing_from(generators, states)
 

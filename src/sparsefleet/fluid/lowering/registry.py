@@ -1,4 +1,4 @@
-"""The registry of operator types, with torch functions and rules for their output shapes."""
+"""The registry of operator types, with their torch functions and output shape rules."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class Slot:
 class ShapeRule:
     """A rule that computes output shapes from input shapes; -1 is an unknown size.
 
-    The alternative is to run the operator on empty tensors; the first time, that loads large parts
-    of torch, which costs over a second and 70 MiB that a program of common operators does not need.
+    The alternative is to run the operator on empty tensors. The first such run loads large parts of
+    torch, which costs over a second and 70 MiB; a program with only common operators avoids it.
     """
 
     function: ShapeFunction
@@ -107,7 +107,7 @@ class ShapeRule:
     only_floats: bool = False
     """Whether the rule needs a floating-point first input and the same type for all others."""
     takes_indices: bool = False
-    """If `only_floats`, whether the other inputs may be classes or ids instead."""
+    """With `only_floats`, whether the other inputs may instead be integer classes or ids."""
 
 
 def float_rule(function: ShapeFunction, *dtypes: str, takes_indices: bool = False) -> ShapeRule:

@@ -24,7 +24,7 @@ __all__ = ["ReplicaGraph", "Stage", "combined_gradient", "lower_replica"]
 
 Kind = Literal["each", "meet", "once"]
 
-_SEED_STEP = 1_000_003  # replicas draw different numbers, but the same in every run
+_SEED_STEP = 1_000_003  # replicas draw different random numbers, which are the same in every run
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,7 @@ class ReplicaGraph:
     results: tuple[Any, ...]
     """Value names: (fetched, LoD of each, written), as the graph returns them."""
     private: frozenset[str]
-    """Persistent variables of which each replica has its own copy, since its forward pass changes
-    them.
-    """
+    """Persistent variables that each replica copies, since its forward pass changes them."""
 
 
 def lower_replica(
@@ -150,7 +148,7 @@ class _ReplicaLowering(_Lowering):
 
 
 def _is_run_once(op: Operator) -> bool:
-    """Return whether a node is equal in all replicas: schedules, combined gradients, updates."""
+    """Return whether a node has the same value in all replicas, like schedules and updates."""
     return op.role != "forward" and op.type != "backward"
 
 

@@ -1,4 +1,4 @@
-"""Infer shapes while a program is built, by rules or by running operators on empty tensors."""
+"""Infer shapes while a program is built, with rules or by running operators on empty tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, As
 
 
 def operator_def(op: Operator) -> OpDef:
-    """Return an operator's definition. Raises ProgramError, with the user's line, if none."""
+    """Return an operator's definition. Raises ProgramError, with the user's line, if unknown."""
     found = find_op(op.type)
     if found is None:
         raise ProgramError.at(
@@ -71,7 +71,7 @@ def infer_outputs(block: Block, op: Operator) -> None:
 def _by_rule(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> bool:
-    """Set the shapes of the outputs by a rule; return whether there was a rule."""
+    """Set the shapes of the outputs with a rule; return whether there was a rule."""
     rule = definition.shape
     found: Sequence[Shape] | None = None
     if rule is not None and not rule.only_floats:
@@ -127,9 +127,9 @@ def _probe(
 ) -> None:
     """Run the operator on tensors without data, with numbers standing in for unknown sizes.
 
-    An output size that depends on these numbers is unknown. If the operator rejects the numbers,
-    others are tried: first a different number for each size, then one for each axis, then one for
-    all, and finally known sizes.
+    An output size that depends on these numbers is unknown. Several choices are tried until the
+    operator accepts one: a different number for each size, one number per axis, one number for all
+    sizes, and finally known sizes.
     """
     key = _probe_key(op, inputs)
     known = None if key is None else _probed.get(key)
@@ -197,7 +197,7 @@ def _assignments(inputs: Sequence[Variable]) -> Iterator[tuple[SizeOf, ...]]:
         for axis, size in enumerate(variable.shape):
             if size < 0:
                 places.setdefault((variable.name, axis), len(places))
-    # Divisible by common divisors of sizes; small where many are multiplied.
+    # Divisible by common divisors of sizes; small if many are multiplied.
     most = max(sum(size < 0 for size in variable.shape) for variable in inputs)
     unit = 5040 if most <= 2 else 720 if most == 3 else 24
 

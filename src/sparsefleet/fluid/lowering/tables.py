@@ -2,7 +2,7 @@
 
 A lowered program takes the rows for its run as a `StepRows`. Before the program runs, its
 `LookupPlan` lists the ids looked up in each table, so that the caller can fetch all rows in one
-request, or well in advance. A lookup whose ids depend on more than the feeds pulls its own rows.
+request, or prefetch them. A lookup whose ids depend on anything else pulls its own rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TableLowering:
     def __init__(self, lowering: _Lowering) -> None:
         self._lowering = lowering
         self.rows: fx.Node | None = None
-        """The node of the run's `StepRows`; in a body, the argument that passes it in."""
+        """The node of the run's `StepRows`, which is an argument in a body."""
         self._gradients: tuple[fx.Node, fx.Node] | None = None  # a backward node and its gradients
         self._tables: dict[str, fx.Node] = {}
         self._ids_on_cpu: dict[fx.Node, fx.Node] = {}
@@ -93,7 +93,7 @@ class TableLowering:
         """Find the lookups whose ids depend only on feeds; call this after adding the operators.
 
         The plan computes these ids, and their nodes become arguments of the graph. The second
-        result lists the nodes that the plan has taken over. A program without lookups has no plan.
+        result lists the nodes that the plan replaces. A program without lookups has no plan.
 
         changed: nodes whose values an operator may change in place.
         """
@@ -196,7 +196,7 @@ def step_rows(
     ids: Sequence[tuple[int, tuple[torch.Tensor, int | None, bool]]],
     train: bool,
 ) -> StepRows:
-    """Return the rows given for a run or, without them, pull the rows of these ids now."""
+    """Return the rows given for a run; if there are none, pull the rows of these ids now."""
     if given is not None:
         return given
     pull = pull_from(tables)
@@ -252,10 +252,9 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
 
 
 def table_seed(startup: Program, op: Operator, seed: int) -> int:
-    """Return the seed for a table's initial values: the initializer's, or one based on its
-    position.
+    """Return the initializer's seed for a table or, if there is none, a seed based on its position.
 
-    A program that is built again has different names, but the same operators in the same positions.
+    If a program is built again, names differ, but operators stay in the same positions.
     """
     own = int(op.attrs.get("seed") or 0)
     return own or (seed + startup.global_block().ops.index(op)) % 2**63
