@@ -1,5 +1,3 @@
-"""Operators and layers by family, with the torch function and the layer that adds it to a
-program.
-"""
+"""Operators by family: their torch functions, and the layers that add them to a program."""
 
 __all__ = ()

@@ -96,7 +96,7 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "tanh_shrink": functional.tanhshrink,
 }
-"""Operators without settings."""
+"""Operators without attributes."""
 
 
 def _register(type: str, function: Callable[[Tensor], Tensor]) -> None:
@@ -235,7 +235,7 @@ def sign(x: Variable | Any) -> Variable:
 
 @layer
 def logical_not(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
-    """Return not x, element by element: bool."""
+    """Return the logical negation of each element: bool."""
     helper = LayerHelper("logical_not", name)
     made = helper.new_variable("bool", stop_gradient=True) if out is None else out
     helper.append_op("logical_not", {"X": helper.check_input(x, "x")}, {"Out": made})
@@ -246,7 +246,7 @@ def logical_not(x: Variable, out: Variable | None = None, name: str | None = Non
 def softmax(
     input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1
 ) -> Variable:
-    """Normalize an axis to positive numbers that sum to 1."""
+    """Normalize along an axis to positive numbers that sum to 1."""
     del use_cudnn
     helper = LayerHelper("softmax", name)
     return helper.add("softmax", {"X": helper.check_input(input)}, {"axis": axis})
@@ -292,7 +292,7 @@ def hard_sigmoid(
 
 @layer
 def swish(x: Variable, beta: float = 1.0, name: str | None = None) -> Variable:
-    """Return x * sigmoid(x). Like Fluid 1.5 to 1.8, this ignores beta, with a warning."""
+    """Return x * sigmoid(x). Ignores beta, with a warning, like Fluid 1.5 to 1.8."""
     helper = LayerHelper("swish", name)
     if beta != 1.0:
         warnings.warn(
@@ -397,7 +397,7 @@ def log1p_op(x: Tensor) -> Tensor:
 def prelu_op(x: Tensor, alpha: Tensor, *, mode: str) -> Tensor:
     """Multiply negative values by alpha.
 
-    Alpha is one number in total, one per channel or one per element.
+    Alpha holds a single number, one number per channel or one per element.
     """
     if mode == "channel":
         alpha = alpha.reshape(1, -1, *[1] * (x.dim() - 2))
@@ -503,5 +503,5 @@ def maxout(x: Variable, groups: int, name: str | None = None, axis: int = 1) -> 
     """Return the maximum of each group of `groups` consecutive channels."""
     helper = LayerHelper("maxout", name)
     if axis not in (1, -1, 3):
-        raise helper.refuse(f"axis must be 1, 3 or -1, the axis of channels, got {axis!r}")
+        raise helper.refuse(f"axis must be 1, 3 or -1, the channel axis, got {axis!r}")
     return helper.add("maxout", {"X": helper.check_input(x, "x")}, {"groups": groups, "axis": axis})

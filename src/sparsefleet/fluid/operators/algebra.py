@@ -1,4 +1,4 @@
-"""Vector and matrix products, padding, and tests on whole tensors."""
+"""Vector and matrix products, padding, and checks on whole tensors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bilinear_tensor_product_op(x: Tensor, y: Tensor, weight: Tensor, bias: Tenso
 
 @op("fsp", "X Y", lod="none")
 def fsp(x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean product of each channel of x with each channel of y: [N, C1, C2]."""
+    """Return the mean product of each channel of x and each channel of y: [N, C1, C2]."""
     left, right = x.flatten(2), y.flatten(2)
     return left @ right.mT / left.shape[2]
 
@@ -197,7 +197,7 @@ def pad2d(
 
 @op("pad_constant_like", "X Y", lod="none")
 def pad_constant_like(x: Tensor, y: Tensor, *, pad_value: float = 0.0) -> Tensor:
-    """Pad y at the end of each axis to the size of x."""
+    """Pad y at the end of each axis to the shape of x."""
     sides = [n for a, b in reversed(list(zip(x.shape, y.shape, strict=True))) for n in (0, a - b)]
     return torch.nn.functional.pad(y, sides, value=pad_value)
 
@@ -234,7 +234,7 @@ def bilinear_tensor_product(
 
 @layer
 def fsp_matrix(x: Variable, y: Variable) -> Variable:
-    """Return the mean product of each channel of x with each channel of y: [N, C1, C2]."""
+    """Return the mean product of each channel of x and each channel of y: [N, C1, C2]."""
     return _pair(LayerHelper("fsp_matrix"), "fsp", x, y)
 
 
@@ -317,7 +317,7 @@ def allclose(
     equal_nan: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Return whether both tensors are equal up to rounding: bool[1]."""
+    """Return whether both tensors are equal within a tolerance: bool[1]."""
     helper = LayerHelper("allclose", name)
     attrs = op_settings("allclose", locals())
     return _pair(helper, "allclose", input, other, "Input Other", **attrs)
@@ -347,7 +347,7 @@ def clamp(
     output: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Clip each element to min and max, if given as numbers or variables of one element."""
+    """Clip each element to min and max, each a number, a one-element variable, or None."""
     helper = LayerHelper("clamp", name)
     if min is None and max is None:
         raise helper.refuse("min or max must be given")

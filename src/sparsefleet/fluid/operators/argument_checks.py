@@ -1,4 +1,4 @@
-"""The argument types that layers accept, which are the same as in Fluid."""
+"""The argument types that layers accept, as in Fluid."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _TYPES: dict[str, Any] = {
 }
 
 Rule = tuple[str, str, tuple[str, ...]]
-"""For each argument, the kind of check and the allowed values.
+"""Maps each argument to its kind of check and the allowed values.
 
 variable: a Variable with one of the dtypes. elements: one such Variable, or a list of them. type: a
-value of one of the types. dtype: one of the dtypes. With a `?`, other types and None are accepted
-too.
+value of one of the types. dtype: one of the dtypes. With a `?`, other types and None are also
+accepted.
 """
 
 

@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-# Arrays of tensors, and sequences split into steps. In shapes, B is the number of sequences, N the
-# number of all rows.
+# Arrays of tensors, and sequences split into steps. In shapes, B is the number of sequences and N
+# the total number of rows.
 #
 # An array is a list of (tensor, LoD). A rank table is int64[B, 2]: index and length of each
 # sequence, longest first.
@@ -59,7 +59,7 @@ def _one(*shapes: Any, **settings: Any) -> list[Shape]:
 
 def _number(index: Tensor) -> int:
     if index.numel() != 1:
-        raise ValueError(f"its index must have one element, got shape {list(index.shape)}")
+        raise ValueError(f"the index must have one element, got shape {list(index.shape)}")
     return int(index)
 
 
@@ -70,7 +70,7 @@ def create_array_op() -> Array:
 
 @op("write_to_array", "X I Array", lod="function", infer=_same)
 def write_to_array(x: Any, index: Tensor, array: Array, *, lods: list[Any]) -> tuple[Array, Lod]:
-    """Return a copy of the array with x at the index. Elements before it may have no value."""
+    """Return a copy of the array with x at the index. Earlier elements may have no value."""
     place, made = _number(index), list(array)
     made += [(None, ())] * (place + 1 - len(made))
     made[place] = (x, lods[0])
@@ -119,7 +119,7 @@ def max_sequence_len_op(table: Tensor) -> Tensor:
 
 @op("lod_tensor_to_array", "X RankTable", lod="function", infer=_open)
 def lod_tensor_to_array_op(x: Tensor, table: Tensor, *, lods: list[Any]) -> tuple[Array, Lod]:
-    """Return an array whose element t holds item t of each sequence that has it, longest first.
+    """Return an array whose element t holds item t of all sequences that have it, longest first.
 
     An item is a row or, for nested sequences, an inner sequence.
     """
@@ -134,7 +134,7 @@ def lod_tensor_to_array_op(x: Tensor, table: Tensor, *, lods: list[Any]) -> tupl
 
 
 def _items(x: Tensor, places: Tensor, lod: Lod) -> Held:
-    """Select rows by number or, with a LoD, sequences with all their levels."""
+    """Select rows by index or, with a LoD, sequences with all their levels."""
     if not lod:
         return x[places], ()
     levels: list[Tensor] = []
@@ -175,7 +175,7 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 @op("shrink_rnn_memory", "X RankTable I", lod="function", infer=_open)
 def shrink_memory_op(x: Tensor, table: Tensor, index: Tensor, *, lods: list[Any]) -> Held:
-    """Return the leading rows (or sequences) that belong to sequences with a step I."""
+    """Return the leading rows (or sequences) that belong to sequences that have step I."""
     count = int((table[:, 1] > _number(index)).sum())
     return _items(x, torch.arange(count), lods[0]) if lods[0] else (x[:count], ())
 
@@ -304,7 +304,7 @@ def tensor_array_to_tensor(
 
 @layer
 def lod_rank_table(x: Variable | Sequence[Variable], level: int = 0) -> Variable:
-    """Rank the sequences in x by length, longest first: int64[B, 2], index and length."""
+    """Rank the sequences in x, longest first; return rows (index, length): int64[B, 2]."""
     helper = LayerHelper("lod_rank_table")
     if isinstance(x, (list, tuple)) and len(x) == 1:
         (x,) = x
@@ -324,7 +324,7 @@ def max_sequence_len(rank_table: Variable) -> Variable:
 
 @layer
 def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
-    """Return an array whose element t holds step t of each sequence that has it, longest first."""
+    """Return an array whose element t holds step t of all sequences that have it, longest first."""
     helper = LayerHelper("lod_tensor_to_array")
     out = _new_array(helper, helper.check_input(x, "x").dtype, max(x.lod_level - 1, 0))
     helper.append_op("lod_tensor_to_array", {"X": x, "RankTable": table}, {"Out": out})
@@ -342,7 +342,7 @@ def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
 
 @layer
 def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
-    """Return the rows of x that belong to sequences with a step i."""
+    """Return the rows of x that belong to sequences that have step i."""
     helper = LayerHelper("shrink_memory")
     inputs = {"X": helper.check_input(x, "x"), "RankTable": table, "I": i}
     out = helper.add("shrink_rnn_memory", inputs)

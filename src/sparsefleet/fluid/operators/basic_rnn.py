@@ -1,4 +1,4 @@
-"""Layers of recurrent units over padded sequences. Letters: T steps, B batch, L layers, D width."""
+"""Recurrent layers over padded sequences. In shapes: T steps, B batch, L layers, D width."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ States = list[list[Variable]]
 
 
 class _Stack(RNNCell):
-    """A stack of layers; beyond the end of a sequence, states and outputs keep their last value."""
+    """A stack of layers. After the end of a sequence, states and outputs keep their last values."""
 
     def __init__(
         self, units: Sequence[Any], num_states: int, drop: Callable[[Variable], Variable]

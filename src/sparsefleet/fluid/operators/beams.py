@@ -47,15 +47,16 @@ def beam_search_op(
 
     before, before_scores: [N, 1]; ids, scores: candidates [N, C]; without ids, candidates have the
     ids 0, 1, ...
-    A finished prefix is only continued by the end token; a source whose prefixes have all finished
-    is dropped.
+    A finished prefix can only be continued with the end token. A source is dropped once all its
+    prefixes are finished.
     """
     sources = _row_offsets(lods[3] or lods[0], level)
     ended = before.reshape(-1) == end_id
     total = scores if is_accumulated else before_scores.reshape(-1, 1) + scores.log()
     count = scores.shape[1]
     words = torch.arange(count).expand_as(scores) if ids is None else ids
-    # The first column of a finished prefix stands for the end; other columns cannot be chosen.
+    # The first column of a finished prefix represents the end token; other columns cannot be
+    # chosen.
     words = torch.where(ended[:, None], end_id, words)
     alone = torch.full_like(total, -torch.inf)
     alone[:, 0] = before_scores.reshape(-1)
@@ -116,8 +117,8 @@ def beam_search_decode_op(
     del lods, beam_size
     if not ids or len(ids) != len(scores):
         raise ValueError(
-            f"got {len(ids)} steps of ids and {len(scores)} of scores, expected the same number, "
-            "at least 1"
+            f"got {len(ids)} steps of ids and {len(scores)} steps of scores, expected the same "
+            "number, at least 1"
         )
     steps = [
         (value.reshape(-1).tolist(), score.reshape(-1).tolist(), [x.tolist() for x in lod])
@@ -137,12 +138,12 @@ def _offsets(lengths: list[int]) -> Tensor:
 
 
 def _sentences(steps: list[Any], source: int, end_id: int) -> list[list[tuple[int, float]]]:
-    """Walk back from a source's last words; return each sentence with its scores."""
+    """Trace back from a source's last words; return each sentence with its scores."""
     found: list[list[tuple[int, float]]] = []
     at: list[int] = []  # the word of each sentence in this step, by row
     for words, scores, (sources, beginnings) in reversed(steps):
         first, last = sources[source], sources[source + 1]
-        if not at:  # nothing later was chosen for this source
+        if not at:  # this source has no later words
             at = list(range(beginnings[first], beginnings[last]))
             found = [[] for _ in at]
         for sentence, row in zip(found, at, strict=True):

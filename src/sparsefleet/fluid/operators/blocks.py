@@ -64,7 +64,7 @@ def _unchanged(*shapes: Any, **settings: Any) -> list[tuple[int, ...]]:
 
 @op("while", "X* Condition", "Out*", lod="none", infer=_unchanged)
 def run_while(frame: Frame, body: RunBody, *, condition: str, results: list[str]) -> list[Held]:
-    """Run the body as long as the condition holds; the body updates the condition."""
+    """Run the body while the condition holds; the body updates the condition."""
     while _truth(frame, condition):
         frame |= body(frame)
     return [frame.get(name, (None, ())) for name in results]
@@ -84,7 +84,7 @@ def _truth(frame: Frame, name: str) -> bool:
     value = frame[name][0]
     if value is None or value.numel() != 1:
         found = "no value" if value is None else f"shape {list(value.shape)}"
-        raise ValueError(f"its condition '{name}' must have one element, got {found}")
+        raise ValueError(f"the condition '{name}' must have one element, got {found}")
     return bool(value)
 
 
@@ -126,7 +126,7 @@ def recurrent(
 
 @op("select_input", "X* Mask", lod="function", infer=lambda shapes, _: shapes[:1])
 def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
-    """Return the value with the index given by mask."""
+    """Return the value at the index given by mask."""
     place = int(mask)
     return values[place], lods[0][place]
 
@@ -186,7 +186,7 @@ def append_with_body(
     attrs: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> None:
-    """Add the operator after its finished body. By default, its outputs are those of the body.
+    """Add the operator for a finished body. By default, its outputs are the body's outputs.
 
     Variables that the body writes are also inputs, since they keep their values if it does not run.
     """

@@ -30,7 +30,7 @@ Lods = list[Any]
 
 
 def parts_of(lod: Any, rows: int) -> list[tuple[int, int]]:
-    """Return the begin and end of each sequence in the last level; without a LoD, of all rows."""
+    """Return the start and end of each last-level sequence or, without a LoD, of all rows."""
     if not lod:
         return [(0, rows)]
     offsets = [int(x) for x in lod[-1]]
@@ -76,7 +76,7 @@ def encode(boxes: Tensor, priors: Tensor, variance: Tensor | None, extra: float)
 
 
 def decode(deltas: Tensor, priors: Tensor, variance: Tensor | None, extra: float) -> Tensor:
-    """Decode boxes that `encode` returned."""
+    """Decode boxes returned by `encode`."""
     scaled = deltas if variance is None else deltas * variance
     prior_middle, prior_sizes = _centers(priors, extra)
     middle = scaled[..., :2] * prior_sizes + prior_middle
@@ -223,7 +223,7 @@ def box_decoder_and_assign_op(
     *,
     box_clip: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the boxes of all classes [N, 4 C], and of the best class but the first: [N, 4]."""
+    """Return the boxes of all classes [N, 4 C], and of the best class except the first: [N, 4]."""
     deltas = target.reshape(len(target), -1, 4)
     scaled = deltas if variances is None else deltas * variances.reshape(1, 1, 4)
     scaled = torch.cat([scaled[..., :2], scaled[..., 2:].clamp(max=box_clip)], -1)
@@ -312,7 +312,7 @@ def bipartite_match(
     dist_threshold: float | None = None,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Match each column with the nearest row, each row once; return rows and distances."""
+    """Match each column with the nearest row, using each row once; return rows and distances."""
     helper = LayerHelper("bipartite_match", name)
     attrs = {
         "match_type": match_type or "bipartite",
@@ -350,7 +350,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the boxes of all classes, and those of the most likely class."""
+    """Return the boxes of all classes, and the boxes of the most likely class."""
     helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,

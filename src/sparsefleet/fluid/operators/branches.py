@@ -52,7 +52,7 @@ def _both(helper: LayerHelper, one: Variable, other: Variable) -> Variable:
 
 
 class Switch:
-    """Runs the first case whose condition holds, or else the default; used in a `with` block.
+    """Runs the first case whose condition holds, otherwise the default; used in a `with` block.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid
@@ -189,7 +189,7 @@ def case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function in the first pair whose condition holds, or else the default.
+    """Run the function in the first pair whose condition holds, otherwise the default.
 
     default: if None, the last function is the default.
     """
@@ -218,9 +218,9 @@ def switch_case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function with the number `branch_index`, or the default if there is none.
+    """Run the function numbered `branch_index`, or the default if there is none.
 
-    branch_fns: number -> function, pairs of them, or functions 0, 1, ...
+    branch_fns: number -> function, (number, function) pairs, or a list of functions.
     default: if None, the function with the largest number is the default.
     """
     check_variable_and_dtype(
@@ -389,7 +389,7 @@ class IfElse:
         return self._parts[x.name][branch]
 
     def output(self, *outs: Variable) -> None:
-        """Set the outputs of the block, row by row."""
+        """Set the outputs of the block, each with one row per input row."""
         self._outputs[self._present("output")].extend(outs)
 
     def __call__(self) -> list[Variable]:

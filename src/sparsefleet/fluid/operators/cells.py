@@ -1,4 +1,4 @@
-"""One step of a recurrent network, whose parameters are created in the first step."""
+"""Recurrent cells, which compute one step; their parameters are created in the first step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Weights:
         self._made: list[Parameter] = []
 
     def __call__(self, shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Parameter]:
-        """Create parameters with these shapes; if a name is given, each adds a suffix to it."""
+        """Create parameters with these shapes. Each appends a suffix to the name, if given."""
         if not self._made:
             for suffix, shape in shapes:
                 is_bias = len(shape) == 1
@@ -52,7 +52,7 @@ def with_suffix(attr: ParamAttr, suffix: str) -> ParamAttr:
 
 
 class BasicGRUUnit:
-    """A gated recurrent unit (Cho et al. 2014): computes the next state [B, D].
+    """A gated recurrent unit (Cho et al. 2014), which computes the next state [B, D].
 
     name_scope: prefix of the parameter names.
     """
@@ -90,7 +90,7 @@ class BasicGRUUnit:
 
 
 class BasicLSTMUnit:
-    """A long short-term memory unit: computes the next state and cell [B, D].
+    """A long short-term memory unit, which computes the next state and cell [B, D].
 
     forget_bias: added to the forget gate, so that an untrained network remembers.
     """

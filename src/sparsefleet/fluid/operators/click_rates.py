@@ -1,4 +1,4 @@
-"""Layers for click-rate models."""
+"""Layers for click-through-rate models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensor = torch.Tensor
 
 
 class _ValueModel(torch.autograd.Function):
-    """Passes shows and clicks through as gradients, for the table to count."""
+    """Passes shows and clicks on as gradients, so that the table can count them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: Tensor, use_cvm: bool) -> Tensor:
@@ -43,7 +43,7 @@ def _value_shape(x: Shape, counts: Shape, *, use_cvm: bool = True) -> list[Shape
 
 @op("cvm", "X CVM", "Y", infer=_value_shape)
 def cvm(x: Tensor, counts: Tensor, *, use_cvm: bool = True) -> Tensor:
-    """Take logarithms of shows and clicks, the first two columns, or remove these columns."""
+    """Take the logarithm of shows and clicks, the first two columns, or remove these columns."""
     made: Tensor = _ValueModel.apply(x, counts, use_cvm)  # type: ignore[no-untyped-call]
     return made
 
@@ -90,7 +90,7 @@ def tdm_sampler(
     dtype: str = "int32",
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """For each tree layer, return the node on the path to a leaf and negatives from that layer.
+    """Return, for each tree layer, the node on the path to a leaf and negatives from that layer.
 
     In layers below the end of a path, the node is 0 and the mask is 0.
     """
@@ -112,7 +112,7 @@ def tdm_sampler(
 def _others(
     members: Tensor, right: Tensor, count: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw `count` distinct members for each row, except the positive member: int64[N, count]."""
+    """Draw `count` distinct members for each row, never the positive member: int64[N, count]."""
     order = torch.rand(len(right), len(members), generator=generator)
     order = order.masked_fill(members == right, 2.0)
     return members[order.argsort(1)[:, :count]]
@@ -178,8 +178,7 @@ def l1_norm(x: Tensor) -> Tensor:
 
 @layer
 def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True) -> Variable:
-    """Take logarithms of shows and clicks, the first two columns of [N, D], or remove these
-    columns.
+    """Take the logarithm of shows and clicks, the first two of D columns, or remove both columns.
 
     cvm: shows and clicks [N, 2], used as the gradient of these columns.
     """

@@ -1,7 +1,7 @@
 """Layers that communicate between the ranks of a collective job, named as in Fluid.
 
 All ranks must run these layers in the same order. With one rank, each layer returns its input.
-Training needs none of these, since `fluid.incubate.fleet.collective` exchanges gradients itself.
+Training does not need these layers, since `fluid.incubate.fleet.collective` exchanges gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparsefleet.fluid.operators.layer_helper import LayerHelper
 from sparsefleet.fluid.operators.normalization import batch_norm_op
 from sparsefleet.fluid.operators.pools import channels_first, channels_last
 
-# Operators that the ranks of a collective job run together; see `fluid.collective`.
+# Operators that all ranks of a collective job run together; see `fluid.collective`.
 #
 # In shapes, R is the number of ranks.
 

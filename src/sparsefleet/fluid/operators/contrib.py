@@ -43,7 +43,7 @@ def fused_elemwise_activation(
     scale: float = 0.0,
     save_intermediate_out: bool = True,
 ) -> Variable:
-    """Fuse two operators: ["elementwise_add", "relu"] is x + relu(y); reversed, relu(x + y)."""
+    """Fuse two operators: ["elementwise_add", "relu"] for x + relu(y); reversed for relu(x + y)."""
     del save_intermediate_out
     helper = LayerHelper("fused_elemwise_activation")
     names = functor_list.split(",") if isinstance(functor_list, str) else list(functor_list)
@@ -76,7 +76,7 @@ def fused_embedding_seq_pool(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Sum the rows of each sequence of ids; the same as `embedding` followed by `sequence_pool`."""
+    """Sum the rows for each sequence of ids, like `embedding` followed by `sequence_pool`."""
     helper = LayerHelper("fused_embedding_seq_pool")
     if combiner != "sum":
         raise helper.refuse(f"combiner must be 'sum', got {combiner!r}")
@@ -131,7 +131,7 @@ def shuffle_batch(x: Variable, seed: int | Variable | None = None) -> Variable:
 def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
     """Return running sums: squared error, absolute error, predictions, sigmoids, clicks, examples.
 
-    input, label: float32[N, 1]. The six sums are float32[1] and kept in the scope.
+    input, label: float32[N, 1]. The six sums, float32[1] each, are kept in the scope.
     """
     helper = LayerHelper("ctr_metric_bundle")
     if helper.check_input(input).shape != helper.check_input(label, "label").shape:
@@ -150,7 +150,7 @@ def ctr_metric_bundle(input: Variable, label: Variable) -> tuple[Variable, ...]:
         ),
     )
     names = [unique_name.generate("_generated_var") for _ in batch]
-    names[:2] = names[1::-1]  # in Fluid the absolute error comes first
+    names[:2] = names[1::-1]  # in Fluid, the absolute error comes first
     sums = [helper.create_state(name, [1], "float32") for name in names]
     for value, total in zip(batch, sums, strict=True):
         helper.append_op("elementwise_add", {"X": value, "Y": total}, {"Out": total})
@@ -190,7 +190,7 @@ def sparse_embedding(
 def _tree(helper: LayerHelper, attr: Any, shape: Sequence[int], dtype: str) -> Variable:
     known = to_param_attr(attr)
     if known is None:
-        raise helper.refuse("the attr of a tree cannot be False")
+        raise helper.refuse("the attr of the tree cannot be False")
     made = helper.create_parameter(known, shape, dtype, default_initializer=Constant(0))
     made.stop_gradient = True
     return made
@@ -209,8 +209,8 @@ def tdm_child(
 ) -> tuple[Variable, Variable]:
     """Return the children of nodes, and whether each is a leaf: [..., child_nums], padded with 0.
 
-    param_attr: for the tree [node_nums, 3 + child_nums], with each node's item, layer, parent and
-    children. Items of inner nodes and missing children are 0.
+    param_attr: attr of the tree [node_nums, 3 + child_nums], which holds each node's item, layer,
+        parent and children. Items of inner nodes and missing children are 0.
     """
     helper = LayerHelper("tdm_child")
     kind = _whole(helper, dtype)
@@ -237,10 +237,10 @@ def tdm_sampler(
     tree_dtype: Any = "int32",
     dtype: Any = "int32",
 ) -> tuple[Any, Any, Any]:
-    """Return samples, labels and masks: for each layer, a leaf's ancestor and some negatives.
+    """Return samples (each leaf's ancestor and some negatives per tree layer), labels and masks.
 
-    x: leaves [N, 1]. tree_travel_attr: for the path to each leaf [leaves, layers]; tree_layer_attr:
-    for the nodes layer by layer [nodes, 1].
+    x: leaves [N, 1]. tree_travel_attr: attr of the paths to the leaves [leaves, layers];
+        tree_layer_attr: attr of the nodes, layer by layer [nodes, 1].
     output_list: return a list with [N, samples, 1] for each layer instead of [N, all samples].
     """
     helper = LayerHelper("tdm_sampler")
@@ -248,8 +248,7 @@ def tdm_sampler(
     counts, nodes = list(neg_samples_num_list), list(layer_node_num_list)
     if len(counts) != len(nodes) or any(a >= b for a, b in zip(counts, nodes, strict=True)):
         raise helper.refuse(
-            "a layer must have more nodes than are sampled from it, got "
-            f"{counts} samples of {nodes}"
+            f"each layer must have more nodes than samples, got {counts} samples for {nodes} nodes"
         )
     if leaf_node_num >= sum(nodes):
         raise helper.refuse(

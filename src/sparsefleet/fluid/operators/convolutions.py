@@ -103,9 +103,7 @@ def _transposed(type: str, rank: int) -> None:
         output_size: Numbers = (),
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Compute the full result and crop its borders; output_size says how much of the end to
-        keep.
-        """
+        """Compute the full result and crop its borders, at the end to output_size."""
         x = channels_first(x, data_format)
         spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
         sides = window_sides(x, paddings, spans, strides)
@@ -120,8 +118,8 @@ def _transposed(type: str, rank: int) -> None:
             not 0 <= w - s < stride for w, s, stride in zip(wanted, sizes, strides, strict=True)
         ):
             raise ValueError(
-                f"output_size {wanted} must be {sizes}, or exceed it by less than the stride "
-                f"{list(strides)}"
+                f"output_size must be {sizes}, or larger by less than the stride {list(strides)}, "
+                f"got {wanted}"
             )
         extra = [w - s for w, s in zip(wanted, sizes, strict=True)]
         settings: dict[str, Any] = {"groups": groups, "dilation": tuple(dilations)}
@@ -324,7 +322,7 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Apply a transposed convolution, which enlarges images by the stride."""
+    """Apply a transposed convolution, which upsamples images by the stride."""
     windows = _Windows(stride, padding, dilation, groups, data_format)
     channels = _num_channels(input, data_format)
     is_depthwise = channels == groups == num_filters and not use_cudnn

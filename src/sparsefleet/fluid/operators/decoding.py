@@ -52,7 +52,7 @@ _NEVER = -1e9  # Fluid's log probability of an impossible word
 
 @op("step_mask", "X Length", lod="none", infer=lambda x, *_, **__: [x[:2]])
 def step_mask(x: Tensor, length: Tensor, *, dtype: str = "float32") -> Tensor:
-    """Return a mask [T, B] that is 1 where a step of x [T, B, ...] lies within its example."""
+    """Return a mask [T, B] that is 1 for the steps of x [T, B, ...] within an example's length."""
     steps = torch.arange(len(x))[:, None]
     return (steps < length.reshape(1, -1)).to(getattr(torch, dtype))
 
@@ -64,7 +64,7 @@ def _without(shape: Shape, *others: Any, axis: int) -> list[Shape]:
 
 @op("step_of", "X I", lod="none", infer=_without)
 def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
-    """Return element I along an axis, or zeros beyond the last element."""
+    """Return element I along an axis, or zeros after the last element."""
     place = int(index)
     if place < x.shape[axis]:
         return x.select(axis, place)
@@ -130,7 +130,7 @@ def beam_step(
 ) -> tuple[Tensor, ...]:
     """Select the K best continuations. logits: [B, K, V]; other arguments: [B, K].
 
-    A finished beam is continued by the end token at no cost.
+    A finished beam is continued with the end token at no cost.
     """
     words = logits.shape[-1]
     only_end = torch.full((words,), _NEVER)
@@ -145,7 +145,7 @@ def beam_step(
 
 @op("where_finished", "Finished X Y", lod="none", infer=lambda finished, x, *_: [x])  # noqa: ARG005
 def where_finished(finished: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return x where `finished` holds and y elsewhere; `finished` has the leading axes of both."""
+    """Return x where `finished` holds, otherwise y; `finished` has the leading axes of both."""
     mask = finished.reshape(*finished.shape, *[1] * (x.dim() - finished.dim()))
     return torch.where(mask, x, y)
 
@@ -309,7 +309,7 @@ def dynamic_decode(
     return_length: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Run a decoder until all examples are finished or step max_step_num has passed.
+    """Run a decoder until all examples are finished or max_step_num is reached.
 
     Returns outputs [B, T, ...] ([T, B, ...] with output_time_major), the last states and, with
     return_length, the lengths. impute_finished: keep finished examples' states unchanged.
@@ -335,7 +335,7 @@ def dynamic_decode(
         not_all = logical_not(reduce_all(finished))
         assign(not_all if limit is None else logical_and(not_all, less_equal(time, limit)), goes_on)
     made = map_structure(_stacked, arrays)
-    with suppress(NotImplementedError):  # optional for a decoder
+    with suppress(NotImplementedError):  # finalize is optional
         made, states = decoder.finalize(made, states, lengths)
     if not output_time_major:
         made = map_structure(lambda x: transpose(x, [1, 0, *range(2, len(x.shape))]), made)
@@ -452,7 +452,8 @@ class GreedyEmbeddingHelper(DecodeHelper):
 class SampleEmbeddingHelper(GreedyEmbeddingHelper):
     """Feeds the embedding of a word sampled from the previous step's probabilities.
 
-    softmax_temperature: divides the logits; large is nearly uniform, small is nearly greedy.
+    softmax_temperature: divides the logits; sampling is nearly uniform if large, nearly greedy if
+        small.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Sampling of feature maps at computed positions: deformable and perspective layers.
+"""Layers that sample feature maps at computed positions, such as deformable convolutions.
 
-In shapes, N is the number of images, C the number of channels, R the number of boxes; H and W are
+In shapes, N is the number of images, C the number of channels, R the number of boxes, and H and W
 the size of a map.
 """
 
@@ -203,7 +203,7 @@ def deformable_psroi_pooling_op(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[list[Tensor], Any]:
-    """Average the values at points in each part of a box; `trans` moves parts, relative to it."""
+    """Average the values at points in each part of a box; `trans` moves parts within the box."""
     classes = 1 if no_trans else trans.shape[1] // 2
     each = max(output_dim // classes, 1)
     height, width = x.shape[2:]
@@ -269,7 +269,7 @@ def roi_perspective_transform_op(
     transformed_width: int,
     spatial_scale: float = 1.0,
 ) -> tuple[list[Tensor], Any]:
-    """Unwarp quadrangles, four corners clockwise from the top left, into rectangles."""
+    """Unwarp quadrangles into rectangles. Corners are in clockwise order from the top left."""
     height, width = x.shape[2:]
     rows, columns = torch.meshgrid(
         torch.arange(transformed_height, dtype=x.dtype),
@@ -320,7 +320,7 @@ def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
 
 
 def _in_quadrangle(xs: Tensor, ys: Tensor, corners: Tensor) -> Tensor:
-    """Return which positions are inside or on the border, by counting side crossings."""
+    """Return which positions are inside or on the border, determined by counting side crossings."""
     near = 1e-4
     on_border = torch.zeros_like(xs, dtype=torch.bool)
     crossed = torch.zeros_like(xs, dtype=torch.int64)
@@ -369,7 +369,7 @@ def deformable_conv(
     if param_attr is False:
         raise AssertionError("param_attr cannot be False, because the layer needs a filter")
     if channels % (groups or 1):
-        raise ValueError(f"the {channels} channels of input cannot be split into {groups} groups")
+        raise ValueError(f"the input's {channels} channels cannot be split into {groups} groups")
     kernel = _pair(filter_size)
     first = Normal(0.0, (2.0 / (kernel[0] * kernel[1] * channels)) ** 0.5, 0)
     shape = [num_filters, channels // (groups or 1), *kernel]
@@ -400,7 +400,7 @@ def prroi_pool(
     batch_roi_nums: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes by the exact mean of the interpolated map. Boxes get gradients too."""
+    """Pool boxes by the exact mean of the interpolated map. Boxes also get gradients."""
     helper = LayerHelper("prroi_pool", name)
     for what, value, kind in (
         ("spatial_scale", spatial_scale, float),

@@ -107,7 +107,7 @@ def yolov3_loss_op(
     wanted[torch.arange(len(cells)), labels[image, box].long()] = 1.0 - smooth
     classes = entropy(cells[:, 5:], wanted, reduction="none") * score[:, None]
     loss = torch.zeros(images, dtype=x.dtype).index_add(0, image, location.sum(1) + classes.sum(1))
-    for one in range(len(image)):  # in order, so that a later box takes the cell
+    for one in range(len(image)):  # in order, so that later boxes overwrite earlier ones
         objects[image[one], used[one], row[one], column[one]] = score[one]
     found = values[:, :, 4]
     there = functional.softplus(-found) * objects.clamp(min=0)
@@ -201,7 +201,7 @@ def yolov3_loss(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> Variable:
-    """Return the YOLOv3 loss of each image for one of its feature maps."""
+    """Return the YOLOv3 loss of each image for one feature map."""
     helper = LayerHelper("yolov3_loss", name)
     inputs = {
         "X": helper.check_input(x, "x"),
@@ -326,7 +326,7 @@ def multi_box_head(
     ):
         is_list = isinstance(given, (list, tuple))
         if given is not None and not (is_list and len(given) == len(inputs)):
-            raise ValueError(f"{what} must be a list with an entry per input, got {given!r}")
+            raise ValueError(f"{what} must be a list with one entry per input, got {given!r}")
     if min_sizes is None or max_sizes is None:
         min_sizes, max_sizes = _sizes_between(len(inputs), base_size, min_ratio, max_ratio)
     wide, high = (steps, steps) if steps else (step_w, step_h)
@@ -375,7 +375,7 @@ def _listed(value: Any) -> list[Any]:
 def _sizes_between(
     count: int, base_size: int, min_ratio: int | None, max_ratio: int | None
 ) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest box for each feature map, from ratios in percent."""
+    """Return the smallest and largest box sizes for each feature map, from ratios in percent."""
     if count <= 2 or min_ratio is None or max_ratio is None:
         raise ValueError(
             "min_sizes and max_sizes are missing; pass them, or min_ratio and max_ratio for more "

@@ -1,4 +1,4 @@
-"""Final results of detectors: suppression across levels and neighbors, masks, and precision."""
+"""Final stages of detectors: suppression across levels and neighbors, masks, and precision."""
 
 from __future__ import annotations
 
@@ -201,10 +201,11 @@ def detection_map_op(
     evaluate_difficult: bool = True,
     ap_type: str = "integral",
 ) -> tuple[list[Tensor], Any]:
-    """Return the mean average precision, and its state for the next call.
+    """Return the mean average precision, and the state for the next call.
 
-    found: rows (label, score, box). truth: (label, box) or (label, is difficult, box). Counts of
-        ground-truth boxes [C, 1]; detections that are true or false: rows (label, score, 0 or 1).
+    found: rows (label, score, box). truth: (label, box) or (label, is difficult, box). State:
+        counts of ground-truth boxes [C, 1], and true and false detections as rows (label, score, 0
+        or 1).
     """
     use_state = has_state is not None and bool(int(has_state)) and counts is not None
     totals = torch.zeros(class_num, dtype=torch.int64)
@@ -288,7 +289,7 @@ def generate_mask_labels_op(
 
     points: corners of polygons [P, 2]; the levels of its LoD are the objects of an image, the
     polygons of an object and the corners of a polygon. A mask is -1 for other classes; an image
-    without objects gets one box whose mask is -1 throughout.
+    without objects gets one box with a mask of only -1.
     """
     made: list[list[Tensor]] = []
     polygons, corners = lods[3][1].tolist(), lods[3][2].tolist()
@@ -322,7 +323,7 @@ def generate_mask_labels_op(
 
 
 def _drawn(polygons: list[Tensor], box: Tensor, size: int) -> Any:
-    """Like COCO's tools, draw a mask int32[size, size] of polygons within a box."""
+    """Draw a mask int32[size, size] of polygons within a box, like COCO's tools."""
     whole = np.zeros((size, size), np.int32)
     low, sides = box[:2], (box[2:] - box[:2]).clamp(min=1.0)
     for polygon in polygons:
@@ -332,9 +333,7 @@ def _drawn(polygons: list[Tensor], box: Tensor, size: int) -> Any:
 
 
 def _filled(points: Any, size: int) -> Any:
-    """Fill a polygon: trace its border on a grid 5 times as fine, and toggle below each
-    crossing.
-    """
+    """Fill a polygon by tracing its border on a 5x finer grid and toggling below each crossing."""
     scale = 5.0
     corners = (scale * points + 0.5).astype(int)
     border: list[tuple[int, int]] = []
@@ -436,7 +435,7 @@ def detection_map(
     out_states: Sequence[Variable] | None = None,
     ap_version: str = "integral",
 ) -> Variable:
-    """Return the mean average precision of detections; states accumulate it across batches."""
+    """Return the mean average precision of detections, accumulated across batches in states."""
     helper = LayerHelper("detection_map")
     if ap_version not in ("integral", "11point"):
         raise ValueError(f"ap_version must be 'integral' or '11point', got {ap_version!r}")

@@ -1,4 +1,4 @@
-"""Training targets for detectors: which anchors and regions represent which ground-truth box.
+"""Training targets for detectors, which assign anchors and regions to ground-truth boxes.
 
 A box is [left, top, right, bottom] in pixels. In shapes, A is the number of anchors, G the
 number of ground-truth boxes, R the number of regions.
@@ -31,11 +31,11 @@ __all__ = ["generate_proposal_labels", "retinanet_target_assign", "rpn_target_as
 Tensor = torch.Tensor
 Lods = list[Any]
 
-_NEAR = 1e-5  # overlaps that differ by less are equal, as in Fluid
+_NEAR = 1e-5  # overlaps that differ by less count as equal, as in Fluid
 
 
 def _sampled(places: Tensor, count: int, use_random: bool) -> Tensor:
-    """Return `count` of the positions: the first, or random positions by reservoir sampling."""
+    """Return `count` of the positions, either the first or chosen by reservoir sampling."""
     if len(places) <= count:
         return places
     kept = places.clone()
@@ -189,7 +189,7 @@ def retinanet_target_assign_op(
     positive_overlap: float = 0.5,
     negative_overlap: float = 0.4,
 ) -> tuple[list[Tensor], Any]:
-    """Label all anchors that are clearly an object, with its class, or clearly background."""
+    """Label all anchors that are clearly objects, with their class, or clearly background."""
     settings = {
         "margin": -1.0,
         "positive": positive_overlap,
@@ -343,7 +343,8 @@ def retinanet_target_assign(
 ) -> tuple[Variable, ...]:
     """Label all anchors for RetinaNet.
 
-    Returns the same as `rpn_target_assign`, then the number of foreground anchors plus 1 per image.
+    Returns the same as `rpn_target_assign`, followed by each image's number of foreground anchors
+    plus 1.
     """
     del anchor_var
     helper = LayerHelper("retinanet_target_assign")

@@ -44,7 +44,7 @@ def _are_floats(*values: Any) -> bool:
 
 
 def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
-    """Return both as variables of the same shape, and whether feeds set the batch size."""
+    """Return both as variables of the same shape, and whether the batch size comes from feeds."""
     for value in (first, second):
         if not isinstance(value, (float, list, np.ndarray, Variable)):
             raise TypeError(
@@ -173,7 +173,7 @@ class MultivariateNormalDiag(Distribution):
         self.loc, self.scale = _variable(loc), _variable(scale)
 
     def _diagonal(self, value: Variable) -> Variable:
-        """Return the diagonal alone, with 1 elsewhere."""
+        """Return the matrix with all elements off the diagonal replaced by 1."""
         size = value.shape[0]
         ones = assign(np.ones((size, size), "float32"))
         return value + (ones - diag(assign(np.ones(size, "float32"))))

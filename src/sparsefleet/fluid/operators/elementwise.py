@@ -59,7 +59,7 @@ def fit_second(x: Tensor, y: Tensor, axis: int) -> Tensor:
     if axis == -1 or y.dim() >= x.dim():
         return y
     sizes = list(y.shape)
-    while len(sizes) > 1 and sizes[-1] == 1:  # Fluid accepts these
+    while len(sizes) > 1 and sizes[-1] == 1:  # Fluid accepts this
         sizes.pop()
     behind = x.dim() - axis - len(sizes)
     if behind < 0:

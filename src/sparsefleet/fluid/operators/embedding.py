@@ -80,7 +80,7 @@ def embedding(
     """Implement `fluid.layers.embedding`: ids int64[..., 1] -> [..., D].
 
     size: [ids, D].
-    is_sparse: keep the rows in a table and update only those of ids in the batch.
+    is_sparse: keep the rows in a table and update only the rows of ids in the batch.
     padding_idx: the id whose row is zeros and is not trained; -1 means the last id.
 
     >>> from sparsefleet import fluid
@@ -89,7 +89,7 @@ def embedding(
     ...     embedding(ids, [10000001, 10], is_sparse=True)
     Variable('embedding_0.tmp_0', shape=(-1, 10), dtype='float32')
     """
-    del is_distributed  # for a table this is always true
+    del is_distributed  # always true for a table
     return add_lookup(
         LayerHelper("embedding"),
         "lookup_table",

@@ -88,7 +88,7 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """Return the shape with one size taken from `like`; with sequences, that is their number."""
+    """Return the shape with one size taken from `like`; for sequences, the number of sequences."""
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
@@ -277,7 +277,7 @@ def _random(type: str, shape: Sizes, dtype: Any, settings: dict[str, Any]) -> Va
 def uniform_random(
     shape: Sizes, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
 ) -> Variable:
-    """Draw from a uniform distribution at each run."""
+    """Draw from a uniform distribution in each run."""
     return _random("uniform_random", shape, dtype, {"min": min, "max": max, "seed": seed})
 
 
@@ -289,7 +289,7 @@ def gaussian_random(
     seed: int = 0,
     dtype: Any = "float32",
 ) -> Variable:
-    """Draw from a normal distribution at each run."""
+    """Draw from a normal distribution in each run."""
     return _random("gaussian_random", shape, dtype, {"mean": mean, "std": std, "seed": seed})
 
 
@@ -323,7 +323,7 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Create a variable that has an initial value and is not trained."""
+    """Create a non-trainable variable with an initial value."""
     del force_cpu, persistable  # the value set by the start-up program must outlive that run
     helper = LayerHelper("global_var")
     known = unique_name.generate("global_var") if name is None else name

@@ -1,8 +1,7 @@
 """Fuse an operator with the activation that follows it.
 
-The intermediate result is not kept for the backward pass, which starts from the activation's
-result. Each pass becomes one kernel where torch.compile can generate one, in programs that run long
-enough.
+The intermediate result is not kept; the backward pass starts from the activation's result. In
+programs that run long enough, each pass becomes one kernel if torch.compile can generate it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Act = Callable[[Tensor], Tensor]
 
 
 COMPILE_AFTER_S = 20.0
-"""Total time of uncompiled calls before a function is compiled. Compiling takes about as long."""
+"""Total time of uncompiled calls before a function is compiled, about the time to compile it."""
 
 
 def _of_sign(below: float) -> Act:
@@ -56,7 +55,7 @@ FUSED_ACTIVATIONS = {
     "sigmoid": (None, 0.0, lambda _: torch.sigmoid, lambda _: lambda y: y * (1 - y)),
     "tanh": (None, 0.0, lambda _: torch.tanh, lambda _: lambda y: 1 - y * y),
 }
-"""Activations whose slope can be computed from their result: setting, default, function, slope."""
+"""Activation -> (setting, default, function, slope), if the result determines the slope."""
 
 
 @op("fused_elemwise_activation", "X Y")
@@ -190,7 +189,7 @@ class _Kernel:
             found = self._plain(*inputs)
             self._left_s -= time.perf_counter() - began
             return found
-        if self._left_s > -math.inf:  # several threads may get here; the first compiles
+        if self._left_s > -math.inf:  # several threads may get here; the first one compiles
             self._left_s, self._run = -math.inf, torch.compile(self._plain, dynamic=True)
         try:
             return self._run(*inputs)

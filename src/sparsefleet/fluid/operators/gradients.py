@@ -39,7 +39,7 @@ def backward(
 
     again: whether another backward pass follows. into_rows: whether table rows also get gradients.
     has_gradients: whether the result is part of another loss.
-    scale: the gradient of the loss itself, unless a gradient is given.
+    scale: the initial gradient of the loss, unless a gradient is given.
     """
     first = torch.full_like(loss, scale) if target_gradient is None else target_gradient
     if not loss.requires_grad:
@@ -115,9 +115,9 @@ def decay_gradient(
 def merge_gradients(
     gradients: list[Tensor | None], sums: list[Tensor], step: Tensor, *, k_steps: int, avg: bool
 ) -> list[list[Tensor | None]]:
-    """Add gradients to sums. Every k_steps-th call returns the sums or means; other calls, None.
+    """Add gradients to sums. Return the sums or means every k_steps calls, and None otherwise.
 
-    A call without gradients, for example after an overflow, does not count.
+    A call without gradients, for example after an overflow, is not counted.
     """
     nothing: list[Tensor | None] = [None] * len(sums)
     if any(gradient is None for gradient in gradients):

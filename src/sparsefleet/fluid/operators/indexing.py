@@ -95,7 +95,7 @@ def _gathered(x: Shape, index: Shape, **attrs: Any) -> list[Shape] | None:
 
 @op("gather_nd", "X Index", lod="none", shape=ShapeRule(_gathered))
 def gather_nd_op(x: Tensor, index: Tensor) -> Tensor:
-    """Select elements or slices by index int[..., K], the first K coordinates of each."""
+    """Select elements or slices by index int[..., K], which holds their first K coordinates."""
     count = index.shape[-1]
     if count == 0:  # all of x at each position
         return x.expand(*index.shape[:-1], *x.shape).clone()
@@ -214,9 +214,7 @@ def scatter(
 
 @layer
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
-    """Encode ids int64[..., 1] as float32[..., depth]; with allow_out_of_range, others become
-    all 0.
-    """
+    """Encode ids int64[..., 1] as float32[..., depth]; allow_out_of_range makes other ids all 0."""
     return one_hot_rows("one_hot", input, depth, allow_out_of_range)
 
 
@@ -390,7 +388,7 @@ def crop_tensor_op(
     shape_places: Numbers = (),
     offsets_places: Numbers = (),
 ) -> Tensor:
-    """Crop this shape from the offsets; -1 means the rest of the axis."""
+    """Crop to this shape, starting at the offsets; -1 means the rest of the axis."""
     sizes = run_sizes(shape, shape_tensor, shape_parts, shape_places)
     begin = run_sizes(offsets, offsets_tensor, offset_parts, offsets_places) or [0] * x.dim()
     ends = [
@@ -398,7 +396,7 @@ def crop_tensor_op(
         for axis, (start, size) in enumerate(zip(begin, sizes, strict=True))
     ]
     if any(end > size for end, size in zip(ends, x.shape, strict=True)):
-        raise ValueError(f"{sizes} starting at {begin} exceeds the shape {list(x.shape)}")
+        raise ValueError(f"a crop of {sizes} starting at {begin} exceeds the shape {list(x.shape)}")
     return _sliced_op(x, range(x.dim()), begin, ends)
 
 
@@ -518,7 +516,7 @@ def crop_tensor(
     offsets: Sizes | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Crop this shape from the offsets; -1 means the rest of the axis."""
+    """Crop to this shape, starting at the offsets; -1 means the rest of the axis."""
     helper = LayerHelper("crop_tensor", name)
     rank = len(helper.check_input(x, "x").shape)
     inputs: dict[str, Any] = {"X": x}
@@ -541,7 +539,7 @@ def crop(
     offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Crop this shape, or a variable's shape, from the offsets."""
+    """Crop to this shape, or to a variable's shape, starting at the offsets."""
     helper = LayerHelper("crop", name)
     begin = [0] * len(helper.check_input(x, "x").shape) if offsets is None else offsets
     if isinstance(shape, Variable) and not isinstance(begin, Variable):

@@ -14,6 +14,6 @@ __all__ = ["embedding", "one_hot"]
 def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """Encode ids int64[...] as float32[..., depth].
 
-    With allow_out_of_range, ids outside 0..depth - 1 become all 0.
+    With allow_out_of_range, ids outside 0..depth - 1 are encoded as all 0.
     """
     return one_hot_rows("one_hot_v2", input, depth, allow_out_of_range)

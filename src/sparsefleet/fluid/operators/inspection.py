@@ -53,7 +53,7 @@ def print_tensor(
     show: list[str],
     phase: str = "BOTH",
 ) -> tuple[Tensor, Lod]:
-    """Return x and print it in Fluid's form; in the backward pass, print its gradient.
+    """Return x and print it in Fluid's format; in the backward pass, print its gradient.
 
     printer: key of the print counter. show: any of name, type, shape, lod.
     """
@@ -107,8 +107,8 @@ def _function(number: int) -> Callable[..., Any]:
     found = _functions.get(number)
     if found is None:
         raise ValueError(
-            f"py_func's function {number} is unknown, because a program with py_func only runs in "
-            "the process that built it"
+            f"py_func's function {number} is unknown; a program with py_func can only run in the "
+            "process that built it"
         )
     return found
 
@@ -287,7 +287,8 @@ def py_func(
     unknown = sorted(set(skipped) - set(names))
     if unknown:
         raise ValueError(
-            f"layers.py_func: skip_vars_in_backward_input has {unknown}, which is not in x or out"
+            f"layers.py_func: skip_vars_in_backward_input contains {unknown}, which is not in x or "
+            "out"
         )
     attrs = {
         "forward": register_function(func),

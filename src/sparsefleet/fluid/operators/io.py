@@ -32,13 +32,13 @@ class PlaceList(list[Place]):
 
 
 def get_places(device_count: int | None = None, device_type: str | None = None) -> PlaceList:
-    """Return places for that many replicas, on "CPU" or "CUDA"; the default is CPU_NUM places."""
+    """Return `device_count` places of type "CPU" or "CUDA"; by default, CPU_NUM places."""
     if (device_type or "CPU").upper() == "CPU":
         return PlaceList(cpu_places(device_count))
     return PlaceList(cuda_places(None if device_count is None else range(device_count)))
 
 
-_numbers = count()  # for readers without a name
+_numbers = count()  # numbers readers without a name
 
 
 @layer
@@ -107,7 +107,7 @@ def create_py_reader_by_data(
 
 
 def read_file(reader: GeneratorLoader) -> Variable | list[Variable]:
-    """Return the variables that a reader feeds, as a list or, if there is only one, by itself."""
+    """Return the variables that a reader feeds, as a list unless there is only one."""
     variables = reader.feed_list
     return variables[0] if len(variables) == 1 else variables
 
@@ -123,7 +123,7 @@ def double_buffer(
 
 
 class ParallelDo:
-    """A network that runs on the whole batch, on one place.
+    """A network that runs on the whole batch in one place.
 
     Batches are divided among places by `CompiledProgram.with_data_parallel`.
     """

@@ -19,7 +19,7 @@ from sparsefleet.fluid.operators.sequences import level_of, segments
 __all__ = ["chunk_eval", "crf_decoding", "edit_distance", "linear_chain_crf", "warpctc"]
 
 
-# Labels along sequences, with conditional random fields and chunk evaluation.
+# Sequence labels, with conditional random fields and chunk evaluation.
 #
 # In shapes, B is the number of sequences, T the longest length, N the number of rows in all
 # sequences, D the number of labels.
@@ -74,10 +74,10 @@ def linear_chain_crf_op(
     *,
     lods: list[Any],
 ) -> tuple[Tensor, Lod]:
-    """Return the cost of each label sequence: its negative log probability, [B, 1].
+    """Return the cost (negative log probability) of each label sequence: [B, 1].
 
-    transition: [D + 2, D], the scores of the first label, of the last label, and from label to
-    label.
+    transition: [D + 2, D], the scores of each label as the first, as the last, and of transitions
+        between labels.
     """
     rows = Rows(lods[0], length)
     scores = rows.padded(emission)
@@ -86,7 +86,7 @@ def linear_chain_crf_op(
     )
     begin, end, moves = transition[0], transition[1], transition[2:]
     inside = torch.arange(scores.shape[1]) < rows.lengths[:, None]
-    # All paths, step by step.
+    # Sum over all paths, step by step.
     ways = begin + scores[:, 0]
     for time in range(1, scores.shape[1]):
         longer = torch.logsumexp(ways[:, :, None] + moves, 1) + scores[:, time]
@@ -117,9 +117,7 @@ def crf_decoding_op(
     *,
     lods: list[Any],
 ) -> tuple[Tensor, Lod]:
-    """Return the most likely labels or, if labels are given, 1 where these match: int64[N, 1] or
-    [B, T].
-    """
+    """Return the most likely labels or, given labels, 1 where they match: int64[N, 1] or [B, T]."""
     rows = Rows(lods[0], length)
     scores = rows.padded(emission)
     begin, end, moves = transition[0], transition[1], transition[2:]
@@ -146,7 +144,7 @@ def crf_decoding_op(
 
 @dataclass(frozen=True)
 class _Scheme:
-    """The tags that mark positions in a chunk. A tag that the scheme does not have is None."""
+    """The tags that mark positions in a chunk. Tags that the scheme does not use are None."""
 
     num_tags: int
     begin: int | None = None
@@ -155,7 +153,7 @@ class _Scheme:
     single: int | None = None
 
     def parts(self, before: tuple[int, int], tag: tuple[int, int], other: int) -> bool:
-        """Return whether a chunk ends or begins between two adjacent (tag, type) pairs."""
+        """Return whether two adjacent (tag, type) pairs belong to different chunks."""
         if before[1] == other or tag[1] == other or before[1] != tag[1]:
             return before[1] != tag[1]
         closed = before[0] in _known(self.end, self.single)
@@ -205,7 +203,7 @@ def chunk_eval_op(
     num_chunk_types: int,
     excluded_chunk_types: list[int],
 ) -> tuple[tuple[Tensor, ...], Lod]:
-    """Count the chunks inferred, labeled and correct; a label is type * tags + tag."""
+    """Count the inferred, labeled and correct chunks; a label is type * tags + tag."""
     scheme, counts = SCHEMES[chunk_scheme], [0, 0, 0]
     pairs = zip(
         _sequences(inference, lods[0] or lods[1], length),
@@ -241,8 +239,8 @@ def linear_chain_crf(
     """Return the cost of each label sequence under a conditional random field: [B, 1].
 
     input: [N, D] with a LoD, or [B, T, D] with length int64[B, 1]; label: int64 [N, 1] or [B, T].
-    Its parameter [D + 2, D] holds the scores of the first label, the last label, and from label to
-    label.
+    The parameter [D + 2, D] holds the scores of each label as the first, as the last, and of
+    transitions between labels.
     """
     helper = LayerHelper("linear_chain_crf")
     known = to_param_attr(param_attr)
@@ -296,10 +294,10 @@ def chunk_eval(
     excluded_chunk_types: Sequence[int] | None = None,
     seq_length: Variable | None = None,
 ) -> tuple[Variable, ...]:
-    """Return precision, recall and F1 of chunks, and counts inferred, labeled, correct: [1] each.
+    """Return precision, recall, F1, and counts of inferred, labeled and correct chunks: [1] each.
 
-    chunk_scheme: IOB, IOE, IOBES or plain. A label is type * tags of the scheme + tag; the number
-    after the last one means outside all chunks.
+    chunk_scheme: IOB, IOE, IOBES or plain. A label is type * tags of the scheme + tag; the next
+        number after the last label means outside all chunks.
     """
     helper = LayerHelper("chunk_eval")
     if chunk_scheme not in SCHEMES:
@@ -345,7 +343,7 @@ def warpctc_op(
     """Return the negative log probability of each text: [B, 1].
 
     logits: [N, C] with a LoD, or [T, B, C]; label: [M, 1] with a LoD, or [B, L].
-    norm_by_times: gradients are divided by the number of frames.
+    norm_by_times: divide gradients by the number of frames.
     """
     rows = Rows(lods[0], frames, "Logits")
     texts = Rows(lods[1], symbols, "Label")
@@ -439,7 +437,7 @@ def warpctc(
     """Return the connectionist temporal classification loss (Graves et al. 2006): [B, 1].
 
     input: logits [N, C] with a LoD, or [T, B, C] with input_length; label: int [M, 1] with a LoD,
-    or [B, L] with label_length. norm_by_times: gradients are divided by the number of frames.
+    or [B, L] with label_length. norm_by_times: divide gradients by the number of frames.
     """
     helper = LayerHelper("warpctc")
     if (input_length is None) != (label_length is None):

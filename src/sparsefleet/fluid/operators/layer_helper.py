@@ -68,8 +68,8 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
 def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """Return an operator's attrs from its layer's arguments, given as `locals()`.
 
-    An operator and its layer use Fluid's names, so only `others`, which have a different name or
-    value in the operator, are listed.
+    Operators and layers use the same names, Fluid's, so only `others`, which have a different name
+    or value in the operator, must be listed.
     """
     found = find_op(op_type)
     known = found.settings if found is not None else frozenset()
@@ -77,9 +77,7 @@ def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> di
 
 
 class _WrongArgumentError(ProgramError, TypeError):
-    """An argument that lacks the attributes a layer needs, such as an array instead of a
-    Variable.
-    """
+    """Raised for an argument without the attributes a layer needs, such as an array."""
 
 
 def _reported_type(error: Exception) -> type[Exception]:
@@ -195,7 +193,7 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """Return the parameter with that name, or a new parameter initialized at start-up."""
+        """Return the parameter with this name, or a new parameter initialized at start-up."""
         attr = attr or ParamAttr()
         if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
             return attr.parameter  # type: ignore[no-any-return]
@@ -225,7 +223,7 @@ class LayerHelper:
     def _normalized_weight(
         self, name: str, attr: WeightNormParamAttr, shape: Sequence[int], dtype: Any
     ) -> Variable:
-        """Return the product of a norm and a direction; see `WeightNormParamAttr`."""
+        """Return a parameter computed from a norm and a direction; see `WeightNormParamAttr`."""
         plain: dict[str, Any] = {
             "learning_rate": attr.learning_rate,
             "regularizer": attr.regularizer,
@@ -292,7 +290,7 @@ class LayerHelper:
         return out
 
     def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
-        """Add a bias with the sizes of x from `axis` on, if there is a bias; return the result."""
+        """Add a bias with the shape of x's axes from `axis` on, unless attr is False."""
         known = to_param_attr(attr)
         if known is None:
             return x
@@ -306,14 +304,12 @@ class LayerHelper:
         settings = {"type": act} if isinstance(act, str) else dict(act)
         return self.add(settings.pop("type"), {"X": x}, settings)
 
-    # -- for layers that users write ----------------------------------------------------------
+    # -- for user-defined layers --------------------------------------------------------------
 
     def append_bias_op(
         self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None
     ) -> Variable:
-        """Add a bias with the sizes dim_start..dim_end to the variable, unless bias_attr is
-        False.
-        """
+        """Add a bias with the shape of axes dim_start..dim_end, unless bias_attr is False."""
         attr = self.bias_attr
         if attr is None:
             return input_var
@@ -339,7 +335,7 @@ class LayerHelper:
         )
 
     def create_or_get_global_variable(self, name: str, **settings: Any) -> tuple[Variable, bool]:
-        """Return the variable with that name in the program's first block, and whether it is new.
+        """Return the variable with this name in the program's first block, and whether it is new.
 
         settings: passed to `create_global_variable` if the variable does not exist.
         """
@@ -349,14 +345,14 @@ class LayerHelper:
         return self.create_global_variable(name=name, **settings), True
 
     def get_parameter(self, name: str) -> Parameter:
-        """Return the parameter with that name."""
+        """Return the parameter with this name."""
         found = self.main_program.global_block().var(name)
         if not isinstance(found, Parameter):
             raise ValueError(f"no Parameter name {name} found")
         return found
 
     def is_instance(self, param_name: str, cls: Any) -> None:
-        """Raise TypeError unless that argument of the layer is an instance of `cls`."""
+        """Raise TypeError unless this argument of the layer is an instance of `cls`."""
         given = self.kwargs.get(param_name)
         if not isinstance(given, cls):
             wanted = getattr(cls, "__name__", cls)

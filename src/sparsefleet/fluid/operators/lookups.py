@@ -84,7 +84,7 @@ def index_sample_op(x: Tensor, index: Tensor) -> Tensor:
 
 @op("multiplex", "Ids X*", lod="none")
 def multiplex_op(ids: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Return row i of the tensor numbered ids[i]."""
+    """Return rows chosen from the tensors: row i comes from tensor ids[i]."""
     rows = torch.arange(ids.shape[0], device=ids.device)
     return torch.stack(tensors)[ids.reshape(-1).long(), rows]
 
@@ -116,7 +116,7 @@ def hash_ids(x: Tensor, *, num_hash: int = 1, mod_by: int = 100000) -> Tensor:
 
 @op("gather_tree", "Ids Parents", lod="none")
 def gather_tree_op(ids: Tensor, parents: Tensor) -> Tensor:
-    """Trace whole beams [T, B, K] back from their ends through the parents of each step."""
+    """Trace whole beams [T, B, K] back from their last words through the parents of each step."""
     if ids.is_meta:
         return torch.empty_like(ids)
     out = ids.clone()
@@ -247,7 +247,7 @@ def index_sample(x: Variable, index: Variable) -> Variable:
 
 @layer
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
-    """Return row i of the variable numbered index[i]: index int32[N, 1]."""
+    """Return rows chosen from the variables: row i comes from variable index[i], int32[N, 1]."""
     helper = LayerHelper("multiplex")
     if len(inputs) < 2:
         raise helper.refuse(f"expected at least two inputs, got {len(inputs)}")
@@ -280,7 +280,7 @@ def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = 
 
 @layer
 def gather_tree(ids: Variable, parents: Variable) -> Variable:
-    """Trace the ids of whole beams back from their ends: [T, B, K]."""
+    """Trace the ids of whole beams back from their last words: [T, B, K]."""
     helper = LayerHelper("gather_tree")
     inputs = {"Ids": helper.check_input(ids, "ids"), "Parents": helper.check_input(parents)}
     return helper.add("gather_tree", inputs)
@@ -290,7 +290,7 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
 def mean_iou(
     input: Variable, label: Variable, num_classes: int
 ) -> tuple[Variable, Variable, Variable]:
-    """Return the classes' mean intersection over union, and wrong and correct counts per class."""
+    """Return the mean intersection over union, and wrong and correct counts per class."""
     helper = LayerHelper("mean_iou")
     outs = [helper.new_variable(kind, stop_gradient=True) for kind in ("float32", "int32", "int32")]
     inputs = {"Predictions": helper.check_input(input), "Labels": helper.check_input(label)}

@@ -1,4 +1,4 @@
-"""Loops, which are blocks that run as long as a condition holds."""
+"""Loops, which run a block while a condition holds."""
 
 from __future__ import annotations
 

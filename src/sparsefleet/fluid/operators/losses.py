@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# Logits are clipped as in Fluid's softmax: none is more than 64 below the largest in its row.
+# Logits are clipped as in Fluid's softmax, to at most 64 below the largest in their row.
 #
 # Therefore no probability is 0, and no loss exceeds 64.
 
@@ -35,7 +35,7 @@ _DEPTH = 64.0
 
 
 class _Raised(torch.autograd.Function):
-    """Takes the larger of two values. The logits get the whole gradient, even where raised."""
+    """Takes the larger of two values. The logits get the whole gradient, even where smaller."""
 
     @staticmethod
     def forward(context: Any, logits: Tensor, floor: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def cut_logits(logits: Tensor, axis: int) -> Tensor:
     """Raise logits far below the largest along the axis; gradients are unaffected."""
     if logits.is_meta or not logits.numel():
         return logits
-    lowest, highest = torch.aminmax(logits.detach())  # one check shows that there are none
+    lowest, highest = torch.aminmax(logits.detach())  # a quick check for the common case
     if float(highest - lowest) <= _DEPTH:
         return logits
     floor = logits.detach().amax(axis, keepdim=True) - _DEPTH
@@ -74,7 +74,7 @@ def check_same_shape(x: Tensor, *others: Tensor) -> None:
 
 def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
     """Return labels int64[..., 1] that select one element from each row of x."""
-    if label.is_floating_point() and not label.is_meta:  # a fed array has its own type
+    if label.is_floating_point() and not label.is_meta:  # a fed array may have a different type
         raise TypeError("hard labels must be int64; cast them, or set soft_label=True")
     index = label.long()
     index = index if index.dim() == x.dim() else index.unsqueeze(axis)
@@ -99,7 +99,7 @@ def _cross_entropy_shape(x: Shape, label: Shape, /, **attrs: Any) -> list[Shape]
 def cross_entropy_op(
     x: Tensor, label: Tensor, *, soft_label: bool = False, ignore_index: int = -100
 ) -> Tensor:
-    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1] or soft, like x."""
+    """Return the cross entropy. x: probabilities [..., C]; label: int64[..., 1], or soft labels."""
     if soft_label:
         check_same_shape(x, label)
         return -(label.detach() * _log(x)).sum(-1, keepdim=True)
@@ -149,7 +149,7 @@ def softmax_with_cross_entropy_op(
 
 
 def _as_if_summing_to_one(logits: Tensor, logarithms: Tensor, label: Tensor, axis: int) -> Tensor:
-    """Return 0, with a gradient that makes the loss's gradient softmax - label, as in Fluid.
+    """Return 0, with a gradient that makes the total gradient softmax - label, as in Fluid.
 
     This differs from the true gradient if labels do not sum to 1.
     """
@@ -248,9 +248,7 @@ def sigmoid_cross_entropy_with_logits(
     name: str | None = None,
     normalize: bool = False,
 ) -> Variable:
-    """Return the loss of each element; `normalize` divides by the number of elements not
-    ignored.
-    """
+    """Return each element's loss; `normalize` divides by the number of non-ignored elements."""
     helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
     attrs = {"ignore_index": ignore_index, "normalize": normalize}
     inputs = {"X": helper.check_input(x, "x"), "Label": helper.check_input(label, "label")}
@@ -285,7 +283,7 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 
 @layer
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
-    """Return half the squared difference up to delta, and a linear loss beyond."""
+    """Return half the squared difference up to delta, and a linear loss above delta."""
     helper = LayerHelper("huber_loss")
     helper.skip_names(1)  # the differences
     return helper.add("huber_loss", {"X": input, "Y": label}, {"delta": delta})

@@ -34,7 +34,7 @@ def _rows(shape: Shape, weight: Shape, *others: Any, **settings: Any) -> list[Sh
 
 
 class _Step:
-    """Computes one step of all sequences. The 4 D columns are candidate, input, forget, output.
+    """Computes one step of all sequences. The 4 D columns are candidate, input, forget and output.
 
     bias: [1, 4 D], or [1, 7 D] with peephole weights from the cell to the three gates.
     """
@@ -129,9 +129,7 @@ def lstmp(
 
 @op("lstm_unit", "X C_prev", "C H", lod="none")
 def lstm_unit_op(x: Tensor, cell: Tensor, *, forget_bias: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Compute one step: x [B, 4 D] has the columns of input, forget and output gate and
-    candidate.
-    """
+    """Compute one step: x [B, 4 D] holds the input, forget and output gates and the candidate."""
     admit, forget, emit, candidate = x.chunk(4, 1)
     cell = cell * (forget + forget_bias).sigmoid() + admit.sigmoid() * candidate.tanh()
     return cell, emit.sigmoid() * cell.tanh()
@@ -156,9 +154,7 @@ def layered_lstm(
     dropout_prob: float = 0.0,
     is_test: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Run layers over sequences of equal length x [T, B, I]; weight is one vector packed as in
-    cuDNN.
-    """
+    """Run layers over equally long sequences x [T, B, I]; weight is a vector packed as in cuDNN."""
     matrices = layer_shapes(x.shape[2], hidden_size, num_layers, is_bidirec)
     parts = [
         part.reshape(shape)
@@ -231,8 +227,8 @@ def dynamic_lstm(
 ) -> tuple[Variable, Variable]:
     """Return states and cells along each sequence: [N, D] each, D = size / 4.
 
-    input: [N, 4 D], the inputs of candidate, input, forget and output gate, as returned by fc.
-    use_peepholes: let the gates see the cell; the bias is then [1, 7 D], otherwise [1, 4 D].
+    input: [N, 4 D], the inputs of the candidate and of the input, forget and output gates, from fc.
+    use_peepholes: connect the cell to the gates; the bias is then [1, 7 D], otherwise [1, 4 D].
     """
     helper = LayerHelper("lstm", name)
     width = _check_width(helper, input, size)
@@ -316,7 +312,7 @@ def lstm_unit(
     bias_attr: Any = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Compute the next state and cell [B, D] from x_t [B, M] and the previous two [B, D]."""
+    """Compute the next state and cell [B, D] from x_t [B, M] and the previous state and cell."""
     helper = LayerHelper("lstm_unit", name)
     for what, value in (
         ("x_t", x_t),
@@ -360,7 +356,7 @@ def lstm(
     input: [T, B, I]; init_h, init_c: [layers, B, D], with a layer's two directions adjacent. The
     weights are one vector, packed as in cuDNN.
     """
-    del max_len, seed  # sizes come from the input; torch draws the masks
+    del max_len, seed  # the input determines the sizes; torch draws the masks
     helper = LayerHelper("cudnn_lstm", name)
     shapes = layer_shapes(helper.check_input(input).shape[2], hidden_size, num_layers, is_bidirec)
     size = sum(prod(shape) for shape in shapes)

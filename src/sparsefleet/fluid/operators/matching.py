@@ -1,7 +1,7 @@
 """Layers from `fluid.contrib` for matching texts: products of all word pairs, and their pooling.
 
-In shapes, D is the width of a row, T the number of channels, L and R the numbers of rows of a
-pair of sequences. A pair's matrix is kept as L * R rows of width 1 per channel.
+In shapes, D is the width of a row, T the number of channels, and L and R the numbers of rows in a
+pair of sequences. Each pair's matrix is stored as L * R rows of width 1 per channel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _sizes(lod: Any, what: str) -> list[tuple[int, int]]:
 
 
 def _matrices(lods: Lods) -> list[tuple[int, int, int]]:
-    """Return each matrix's begin, rows and columns, from the LoDs of X, ROW and COLUMN."""
+    """Return each matrix's start, rows and columns, from the LoDs of X, ROW and COLUMN."""
     parts = (_sizes(lod, what) for lod, what in zip(lods, ("X", "ROW", "COLUMN"), strict=False))
     return [(x[0], row[1] - row[0], col[1] - col[0]) for x, row, col in zip(*parts, strict=True)]
 
@@ -137,7 +137,7 @@ def _tree_shape(nodes: Shape, edges: Any, w: Shape, **_: Any) -> list[Shape]:
 
 @op("tree_conv", "NodesVector EdgeSet Filter", lod="none", infer=_tree_shape)
 def tree_conv_op(nodes: Tensor, edges: Tensor, w: Tensor, *, max_depth: int = 2) -> Tensor:
-    """Convolve each node with its descendants, by position: nodes [N, n, D], edges [N, e, 2].
+    """Convolve each node with its descendants by position: nodes [N, n, D], edges [N, e, 2].
 
     Nodes are numbered from 1; an edge that contains a 0 ends the list.
     """
@@ -145,7 +145,7 @@ def tree_conv_op(nodes: Tensor, edges: Tensor, w: Tensor, *, max_depth: int = 2)
     weights = nodes.new_zeros((len(nodes), 3, size, size))
     for number, tree in enumerate(edges.tolist()):
         weights[number] = _tree_weights(tree, size, max_depth)
-    # Three sums over the tree (left, right, top) of each feature, then one product.
+    # Sum each feature over the tree three times (left, right, top), then multiply once.
     sums = torch.einsum("bkij,bjd->bidk", weights, nodes)
     flat = w.reshape(w.shape[0] * w.shape[1], -1)
     return (sums.reshape(len(nodes), size, -1) @ flat).reshape(-1, size, *w.shape[2:])
@@ -179,9 +179,9 @@ def _tree_weights(edges: list[list[int]], size: int, max_depth: int) -> Tensor:
 
 @op("rank_attention", "X RankOffset RankParam", lod="none")
 def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int = 3) -> Tensor:  # noqa: N803
-    """Return a product with weights chosen by the ranks of an ad and of the ads shown with it.
+    """Multiply by weights selected by the ranks of an ad and of the ads shown with it.
 
-    offsets: own rank, then each neighbor's rank and row, int[N, 1 + 2 MaxRank]; 0 means none.
+    offsets: the ad's rank, then each neighbor's rank and row, int[N, 1 + 2 MaxRank]; 0 means none.
     """
     width = x.shape[1]
     blocks = param.reshape(MaxRank * MaxRank, width, -1)
@@ -194,9 +194,7 @@ def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int
 
 
 class _HashedRows(torch.autograd.Function):
-    """Reads parts of a flat weight; the backward pass updates the weight with plain SGD, as Fluid's
-    operator does.
-    """
+    """Reads parts of a flat weight; the backward pass updates it with plain SGD, as in Fluid."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, weight: Tensor, places: Tensor, lr: float) -> Tensor:
@@ -286,7 +284,7 @@ def match_matrix_tensor(
     dtype: str = "float32",
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return the similarities of all rows in two sequences in `channel_num` channels, and x W."""
+    """Return the similarities of all pairs of rows, in `channel_num` channels, and x W."""
     helper = LayerHelper("match_matrix_tensor", name)
     if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[1]:
         raise AssertionError(
@@ -365,7 +363,7 @@ def tree_conv(
     bias_attr: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Convolve trees: each node with its descendants, up to a depth."""
+    """Convolve each node of a tree with its descendants, up to a depth."""
     helper = LayerHelper("tree_conv", name, bias_attr=bias_attr)
     helper.check_input(nodes_vector, "nodes_vector")
     inputs = {"NodesVector": nodes_vector, "EdgeSet": helper.check_input(edge_set, "edge_set")}
@@ -418,7 +416,7 @@ def search_pyramid_hash(
 ) -> Variable:
     """Embed all runs of 2 to `pyramid_layer` ids by hashing.
 
-    lr: the rate at which the layer itself updates its weight; optimizers do not update it.
+    lr: the learning rate with which the layer updates its own weight; optimizers do not update it.
     """
     helper = LayerHelper("search_pyramid_hash", name)
     if num_emb % rand_len:

@@ -45,7 +45,7 @@ def _mul_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
 
 @op("mul", "X Y", shape=ShapeRule(_mul_shape))
 def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Tensor:
-    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
+    """Multiply two tensors as matrices whose rows are the given numbers of leading axes."""
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     left = x.reshape(math.prod(rows), math.prod(x.shape[x_num_col_dims:]))
     right = y.reshape(math.prod(y.shape[:y_num_col_dims]), math.prod(columns))
@@ -90,7 +90,7 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
 
 
 def _batch_shape(x: Shape, y: Shape) -> Shape:
-    """Return a batched product's leading sizes, which are x's if y has as many matrices."""
+    """Return a batched product's leading sizes: x's, if y has the same number of matrices."""
     counts = product_of(x), product_of(y)
     if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
         return x
@@ -125,7 +125,7 @@ def matmul_op(
 
 @op("cos_sim", "X Y")
 def cos_sim_op(x: Tensor, y: Tensor) -> Tensor:
-    """Return the cosine of each row of x with y's row, or with y's only row: [N, 1]."""
+    """Return the cosine similarity of each row of x and y's row, or y's only row: [N, 1]."""
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
@@ -144,7 +144,7 @@ def fc(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Return act(sum of each input times its own weights, plus a bias).
+    """Apply an activation to the sum of all inputs, each times its own weights, plus a bias.
 
     num_flatten_dims: the number of leading axes that become rows; -1 means all but the last.
     param_attr: one attr for all inputs, or a list.
@@ -173,7 +173,9 @@ def fc(
         sizes = x.shape[rows:]
         known = to_param_attr(attr)
         if -1 in sizes or not sizes or known is None:
-            raise helper.refuse(f"{x} has unknown sizes after its first {rows}")
+            raise helper.refuse(
+                f"{x} has unknown sizes after its first {rows} axes, which become rows"
+            )
         weight = helper.create_parameter(known, [math.prod(sizes), size], x.dtype)
         shape = {"x_num_col_dims": rows, "y_num_col_dims": 1}
         products.append(helper.add("mul", {"X": x, "Y": weight}, shape))
@@ -205,7 +207,7 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
+    """Multiply two tensors as matrices whose rows are the given numbers of leading axes."""
     helper = LayerHelper("mul", name)
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
@@ -214,7 +216,7 @@ def mul(
 
 @layer
 def cos_sim(X: Variable, Y: Variable) -> Variable:  # noqa: N803  Fluid's names
-    """Return the cosine of each row of X with Y's row, or with Y's only row: [N, 1]."""
+    """Return the cosine similarity of each row of X and Y's row, or Y's only row: [N, 1]."""
     helper = LayerHelper("cos_sim")
     return helper.add("cos_sim", {"X": helper.check_input(X, "X"), "Y": helper.check_input(Y, "Y")})
 
@@ -333,7 +335,7 @@ def pad2d(
 def pad_constant_like(
     x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad y at the end of each axis to the size of x."""
+    """Pad y at the end of each axis to the shape of x."""
     helper = LayerHelper("pad_constant_like", name)
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
     return helper.add("pad_constant_like", inputs, {"pad_value": float(pad_value)})

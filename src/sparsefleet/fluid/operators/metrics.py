@@ -63,10 +63,11 @@ def auc_op(
 ) -> Tensor:
     """Add the batch to the counts, in place, and return the area: float64[1].
 
-    With slide_steps k > 0, the counts are k windows of T + 1, their sum, and the number of steps.
+    With slide_steps k > 0, the state holds k windows of T + 1 counts, their sum, and the number of
+    steps.
     """
     scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
-    # NaN is in no range, so it is an error too.
+    # NaN is outside any range, so it is also an error.
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
         raise ValueError("predictions must be probabilities in 0..1")
     width = num_thresholds + 1
@@ -74,7 +75,7 @@ def auc_op(
     counts = []
     for state, is_in in ((positives, labels > 0), (negatives, labels == 0)):
         new = np.bincount(buckets[is_in], minlength=width)
-        held = state.view(-1).cpu()  # the state itself, unless it is on a GPU
+        held = state.view(-1).cpu()  # shares the state's memory, unless it is on a GPU
         kept = held.numpy()
         if slide_steps:
             counts.append(_slide(kept, new, slide_steps))

@@ -25,7 +25,7 @@ __all__ = [
 
 
 def is_sequence(seq: Any) -> bool:
-    """Return whether it is a list, tuple or dict.
+    """Return whether the value is a list, tuple or dict.
 
     >>> is_sequence([1]), is_sequence("text")
     (True, False)
@@ -34,7 +34,7 @@ def is_sequence(seq: Any) -> bool:
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Raise ValueError if two structures differ, or TypeError if their types do.
+    """Raise ValueError if two structures differ, or TypeError if their types differ.
 
     >>> assert_same_structure([1, (2, 3)], [4, (5, 6)])
     """
@@ -60,7 +60,7 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[Any]:
-    """Return n numbers, from one number to repeat or a list of n.
+    """Return a list of n numbers, given such a list or one number to repeat.
 
     >>> convert_to_list(3, 2, "stride")
     [3, 3]
@@ -86,7 +86,7 @@ def convert_shape_to_list(shape: Any) -> list[Any]:
 
 
 def hold_mutable_vars(structure: Any) -> bool:
-    """Return whether a list or dict is somewhere below the outermost level.
+    """Return whether there is a list or dict below the outermost level.
 
     >>> hold_mutable_vars([1]), hold_mutable_vars([1, [2]])
     (False, True)

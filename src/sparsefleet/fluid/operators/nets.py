@@ -90,7 +90,7 @@ def img_conv_group(
     pool_type: str = "max",
     use_cudnn: bool = True,
 ) -> Variable:
-    """Apply several `conv2d`, each with optional `batch_norm` and `dropout`, then `pool2d`.
+    """Apply several `conv2d` layers, each with optional `batch_norm` and `dropout`, then `pool2d`.
 
     conv_padding and later arguments: one value for all convolutions, or a list with one value each.
     """

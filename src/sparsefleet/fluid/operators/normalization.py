@@ -143,7 +143,7 @@ def lrn_op(
     beta: float = 0.75,
     data_format: str = "NCHW",
 ) -> Tensor:
-    """Divide by a power of the squares of n neighboring channels."""
+    """Divide by a power of the sum of squares of n neighboring channels."""
     x = channels_first(x, data_format)
     before = (n - 1) // 2
     squares = functional.pad(x.square(), [0, 0, 0, 0, before, n - 1 - before])
@@ -152,7 +152,7 @@ def lrn_op(
 
 
 class _DataNorm(torch.autograd.Function):
-    """Uses what a batch adds to the sums as their gradients, as Fluid's optimizers expect."""
+    """Uses the amounts that a batch adds to the sums as gradients, as Fluid's optimizers expect."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *states: Any) -> Tensor:
@@ -160,7 +160,7 @@ class _DataNorm(torch.autograd.Function):
         mean, scale = total / size, (size / squares).sqrt()
         y: Tensor = (x - mean) * scale
         known = None
-        if slot_dim > 0:  # a slot whose first value, its count, is 0 was never seen
+        if slot_dim > 0:  # a slot has never been seen if its first value, the count, is 0
             known = _seen(x, slot_dim)
             y = y * known
         ctx.save_for_backward(x, mean, scale, known)
@@ -198,7 +198,7 @@ def data_norm_op(
     epsilon: float = 1e-5,
     slot_dim: int = -1,
 ) -> Tensor:
-    """Normalize to mean 0 and variance 1 with sums that are learned like parameters."""
+    """Normalize to mean 0 and variance 1 with sums that are updated like parameters."""
     made: Tensor = _DataNorm.apply(x, size, total, squares, epsilon, slot_dim)  # type: ignore[no-untyped-call]
     return made
 
@@ -228,7 +228,7 @@ def _lengths(v: Tensor, dim: int) -> Tensor:
 
 @op("weight_norm_length", "V", lod="none")
 def weight_norm_length(v: Tensor, *, dim: int = -1) -> Tensor:
-    """Return the lengths g for which `weight_norm` returns v itself."""
+    """Return the lengths g for which `weight_norm` returns v unchanged."""
     return _lengths(v, dim)
 
 
@@ -251,7 +251,7 @@ def layer_norm(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Normalize the axes from begin_norm_axis on to mean 0 and variance 1, then scale and shift."""
+    """Normalize axes from begin_norm_axis on to mean 0 and variance 1, then scale and shift."""
     helper = LayerHelper("layer_norm", name)
     width = math.prod(helper.check_input(input).shape[begin_norm_axis:])
     inputs: dict[str, Any] = {"X": input}
@@ -397,7 +397,7 @@ def group_norm(
 
 
 def _third(helper: LayerHelper) -> Variable:
-    """Return the variable that comes after Fluid's mean and variance."""
+    """Return the output variable, which Fluid creates after the mean and variance."""
     for _ in range(2):
         unique_name.generate("_generated_var")
     return helper.create_variable()
@@ -440,7 +440,7 @@ def lrn(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Return x / (k + alpha * the squares of the n channels around it) ** beta."""
+    """Return x / (k + alpha * (sum of squares of n neighboring channels)) ** beta."""
     helper = LayerHelper("lrn", name)
     if len(helper.check_input(input).shape) != 4 or data_format not in ("NCHW", "NHWC"):
         raise helper.refuse(f"expected images in NCHW or NHWC, got {input}, {data_format!r}")
@@ -470,10 +470,10 @@ def data_norm(
 ) -> Variable:
     """Normalize [N, D] with the count, sum and squares of all examples so far.
 
-    The count, sum and squares are parameters, and their gradient is what a batch adds to them.
+    These are parameters, and their gradients are the amounts that a batch adds to them.
     param_attr: a dict of initial values for batch_size, batch_sum and batch_square, and for scale_w
         and bias with enable_scale_and_shift.
-    slot_dim: columns per slot; a slot whose first column is 0 was never seen and stays 0.
+    slot_dim: columns per slot; a slot whose first column is 0 has never been seen and stays 0.
     """
     del in_place, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var
     del sync_stats, summary_decay_rate  # for several GPUs

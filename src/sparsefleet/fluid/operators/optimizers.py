@@ -1,6 +1,6 @@
 """In-place parameter updates with Fluid's formulas.
 
-Letters: p is the parameter, g the gradient; rate is the learning rate, float32[1].
+In formulas, p is the parameter and g the gradient; rate is the learning rate, float32[1].
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sparsefleet.fluid.lowering.registry import op
 
 Tensor = torch.Tensor
 
-# After this, a new sum is started, so that small numbers are not lost in a large sum.
+# Most values in a sum; then a new sum is started, so that small values are not lost.
 _MOST_IN_A_SUM = 16384
 
-# Threads in a pass over a Dataset share parameters. An update in the middle of another could divide
-# a moment that has a first gradient by the root of one that does not have it yet, which would be a
-# step of thousands. A parameter's address picks its lock.
+# Threads in a pass over a Dataset share parameters. An update that starts in the middle of another
+# could divide a moment that includes the first gradient by the root of one that does not include it
+# yet, which would be a huge step. A parameter's address selects its lock.
 _locks = [Lock() for _ in range(61)]
 
 
@@ -80,7 +80,7 @@ def unbiased_average(average: Tensor, decay: Tensor, step: Tensor) -> None:
 @op("lookahead", "Param Slow Step K Alpha", "ParamOut", lod="none", in_place=True)
 @torch.no_grad()
 def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tensor) -> None:
-    """Every k steps, move the slow value towards the parameter, and set the parameter to it."""
+    """Every k steps, move the slow value towards the parameter, then copy it to the parameter."""
     if int(step) % int(k) == 0:
         slow.copy_(param.data * alpha + slow * (1 - alpha))
         param.data.copy_(slow)
@@ -88,7 +88,7 @@ def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tenso
 
 @op("scheduled_average_decay", "Steps", lod="none")
 def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
-    """Return the decay, smaller in the first steps. As in Fluid, not for integer steps."""
+    """Return the decay, reduced in the first steps, except for integer steps, as in Fluid."""
     if not steps.is_floating_point():
         return torch.full(steps.shape, decay, device=steps.device)
     return ((steps + 1.0) / (steps + 10.0)).clamp(max=decay)
@@ -172,7 +172,7 @@ def adadelta(
     squares.mul_(rho).addcmul_(g, g, value=1 - rho)
     step = ((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g)
     steps.mul_(rho).addcmul_(step, step, value=1 - rho)
-    # As in 1.8.5, uses the mean including this step, not the previous one as in the paper.
+    # As in 1.8.5, uses the mean that includes this step, not the previous mean as in the paper.
     p.data.sub_(((steps + epsilon) / (squares + epsilon)).sqrt_().mul_(g))
 
 

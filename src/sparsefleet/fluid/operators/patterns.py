@@ -1,4 +1,4 @@
-"""Variables filled with a pattern or random values, of a given size or that of another variable."""
+"""Layers that fill a given shape, or another variable's shape, with a pattern or random values."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def arange(
     dtype: Any = None,
     name: str | None = None,
 ) -> Variable:
-    """Return a `range`, starting from 0 if only one number is given."""
+    """Return the same numbers as `range`, starting from 0 if only one number is given."""
     del name
     begin, last = (0, start) if end is None else (start, end)
     return range(begin, last, step, "int64" if dtype is None else dtype)
@@ -321,7 +321,7 @@ def randint(
     seed: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Draw integers from low up to high, or from 0 up to low, at each run."""
+    """Draw integers from low up to high, or from 0 up to low if high is None, in each run."""
     del device
     helper = LayerHelper("randint", name)
     begin, end = (0, low) if high is None else (low, high)
@@ -342,7 +342,7 @@ def randn(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Draw from the standard normal distribution at each run."""
+    """Draw from the standard normal distribution in each run."""
     del device
     helper = LayerHelper("randn", name)
     inputs, attrs = sizes_of(helper, "shape", shape, "Shape")

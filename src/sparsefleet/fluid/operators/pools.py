@@ -36,7 +36,7 @@ def window_sides(
 ) -> list[tuple[int, int]]:
     """Return the padding before and after along each axis of an image.
 
-    paddings: one number per axis; or before and after, axis by axis; or "SAME", so that
+    paddings: one number per axis, two numbers (before and after) per axis, or "SAME", so that
         ceil(size / stride) windows fit.
     """
     if paddings == "VALID":
@@ -65,7 +65,7 @@ _FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
-    """Expand a number to a list with one entry per axis; only check a list."""
+    """Expand a number to a list with one entry per axis; check the length of a list."""
     found = [value] * rank if isinstance(value, int) else list(value)
     if len(found) == 1:
         found *= rank
@@ -75,7 +75,7 @@ def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
 
 
 def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -> list[int] | str:
-    """Return the padding before and after, axis by axis, or "SAME" or "VALID"."""
+    """Return the padding before and after each axis, or "SAME" or "VALID"."""
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
             raise helper.refuse(f"padding must be numbers, 'SAME' or 'VALID', got {padding!r}")
@@ -148,7 +148,7 @@ def _register(type: str, rank: int) -> None:
 def _widened(
     x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
-    """Pad the end so that an incomplete last window fits."""
+    """Pad the end so that the last, incomplete window fits."""
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         steps = -(-(size + before + after - span) // stride)
@@ -159,7 +159,7 @@ def _widened(
 def _with_a_window(
     x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
-    """Pad the end of an axis that lacks less than a stride for one window, as Fluid does."""
+    """Pad the end of an axis that is less than a stride too short for one window, as Fluid does."""
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         lacking = span - size - before - after
@@ -205,7 +205,7 @@ def _spans(size: int, count: int) -> list[tuple[int, int]]:
 
 @op("adaptive_pool", "X", lod="none")
 def adaptive_pool(x: Tensor, *, ksize: Numbers, pooling_type: str) -> Tensor:
-    """Pool with a given number of windows along each axis, all of nearly equal size."""
+    """Pool with a given number of windows along each axis, which have nearly equal sizes."""
     for axis, count in enumerate(ksize, start=2):
         parts = [x.narrow(axis, begin, end - begin) for begin, end in _spans(x.shape[axis], count)]
         if pooling_type == "max":

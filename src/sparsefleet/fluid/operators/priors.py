@@ -1,4 +1,4 @@
-"""Boxes that a detector starts from, around each position in a feature map."""
+"""The boxes around each feature map position that a detector starts from."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def density_prior_box_op(
     offset: float,
     flatten_to_2d: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the same as `prior_box`, but with several boxes of each size spread over a step."""
+    """Return boxes like `prior_box`, but with several boxes of each size spread over a step."""
     middle, whole = _grid(x, image, steps, offset)
     across = steps[0] or image.shape[3] / x.shape[3]
     down = steps[1] or image.shape[2] / x.shape[2]
@@ -236,7 +236,7 @@ def density_prior_box(
     flatten_to_2d: bool = False,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the same as `prior_box` with `density` x `density` boxes of each size per step."""
+    """Return boxes like `prior_box`, with `density` x `density` boxes of each size per step."""
     helper = LayerHelper("density_prior_box", name)
     if len(densities or ()) != len(fixed_sizes or ()):
         raise helper.refuse("densities and fixed_sizes must have the same length")

@@ -36,7 +36,7 @@ Tensor = torch.Tensor
 
 @op("rank_loss", "Label Left Right")
 def rank_loss_op(label: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return the RankNet loss (Burges et al. 2005); label 1 means that left ranks before right."""
+    """Return the RankNet loss (Burges et al. 2005); label 1 means that left ranks above right."""
     check_same_shape(left, right, label)
     ahead = left - right
     return functional.softplus(ahead) - label.detach() * ahead
@@ -101,7 +101,7 @@ class _TeacherStudent(torch.autograd.Function):
 
 
 def _teacher_parts(label: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether there was a click, and the teacher's score, for labels -2, -1, q or 1 + q."""
+    """Decode labels -2, -1, q and 1 + q into whether there was a click and the teacher's score."""
     clicked = ((label >= 1) | ((label < 0) & (label >= -1))).to(label.dtype)
     return clicked, label - (label >= 1).to(label.dtype)
 
@@ -136,7 +136,7 @@ def sigmoid_focal_loss_op(
 
 @op("center_loss", "X Label Centers", "Loss")
 def center_loss_op(x: Tensor, label: Tensor, centers: Tensor) -> Tensor:
-    """Return half the squared distance to the center of the label's class: [N, 1]."""
+    """Return half the squared distance to the center of the labeled class: [N, 1]."""
     gaps = x - centers.detach()[label.reshape(-1).long()]
     return 0.5 * gaps.square().sum(1, keepdim=True)
 
@@ -155,7 +155,7 @@ def move_centers(x: Tensor, label: Tensor, rate: Tensor, centers: Tensor) -> Ten
 def rank_loss(
     label: Variable, left: Variable, right: Variable, name: str | None = None
 ) -> Variable:
-    """Return the RankNet loss; label 1 means that left ranks before right."""
+    """Return the RankNet loss; label 1 means that left ranks above right."""
     helper = LayerHelper("rank_loss", name)
     inputs = {
         "Label": helper.check_input(label, "label"),
@@ -221,8 +221,8 @@ def teacher_student_sigmoid_loss(
 ) -> Variable:
     """Return the loss of logits [N, 1] against a click and a teacher's score q.
 
-    label: -2 for no click and no teacher, -1 for click and no teacher, q for no click, 1 + q for
-    click.
+    label: -2 for no click without a teacher, -1 for a click without a teacher, q for no click, 1 +
+        q for a click.
     """
     helper = LayerHelper("teacher_student_sigmoid_loss")
     attrs = {
@@ -259,7 +259,7 @@ def center_loss(
 ) -> Variable:
     """Return half the squared distance to the class center: [N, 1]. Also updates the centers.
 
-    param_attr: for the centers [num_classes, D].
+    param_attr: attr of the centers [num_classes, D].
     """
     helper = LayerHelper("center_loss")
     known = to_param_attr(param_attr)
@@ -281,7 +281,7 @@ def center_loss(
 def dice_loss(
     input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None
 ) -> Variable:
-    """Return 1 - 2 * overlap / size of both: input [N, ..., C], label int64[N, ..., 1]."""
+    """Return 1 - 2 * overlap / (total size of both): input [N, ..., C], label int64[N, ..., 1]."""
     del name
     rows = one_hot(label, input.shape[-1])
     axes = list(range(1, len(input.shape)))
@@ -294,7 +294,7 @@ def dice_loss(
 def npair_loss(
     anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002
 ) -> Variable:
-    """Compare each anchor [N, D] with the positives of other anchors; labels [N] (Sohn 2016)."""
+    """Compare each anchor [N, D] with other anchors' positives, given labels [N] (Sohn 2016)."""
     count = labels.shape[0]
     column = expand(reshape(labels, [count, 1]), [1, count])
     same = cast(column == transpose(column, [1, 0]), "float32")

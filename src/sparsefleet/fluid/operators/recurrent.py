@@ -45,10 +45,9 @@ def _gru_shape(shape: Shape, weight: Shape, *others: Any, **settings: Any) -> li
 
 
 class Walk:
-    """The rows [N, W] of sequences, padded so that all sequences are processed step by step
-    together.
+    """Padded rows [N, W] of sequences, so that all sequences can be processed step by step.
 
-    Values computed beyond the end of a sequence are not read.
+    Values computed past the end of a sequence are not used.
     """
 
     def __init__(self, x: Tensor, offsets: Tensor, reverse: bool) -> None:
@@ -86,9 +85,7 @@ def gru(
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
 ) -> tuple[Tensor, Lod]:
-    """Run a GRU along sequences. x: [N, 3 D], already projected; weight: [D, 2 D], then [D, D] in
-    memory.
-    """
+    """Run a GRU along sequences. x: [N, 3 D], projected; weight: [D, 2 D] followed by [D, D]."""
     width = weight.shape[0]
     if bias is not None:
         x = x + bias.reshape(-1)
@@ -138,9 +135,7 @@ def gru_unit_op(
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute one step: x [B, 3 D], before [B, D]; `gate` is update, reset and candidate
-    concatenated.
-    """
+    """Compute one step: x [B, 3 D], before [B, D]; `gate` is [update, reset, candidate]."""
     width = weight.shape[0]
     if bias is not None:
         x = x + bias.reshape(-1)
@@ -177,7 +172,8 @@ def dynamic_gru(
 ) -> Variable:
     """Run a gated recurrent unit along each sequence: [N, size].
 
-    input: [N, 3 * size], the inputs of update gate, reset gate and candidate, as returned by fc.
+    input: [N, 3 * size], the inputs of the update gate, reset gate and candidate, as returned by
+        fc.
     origin_mode: the update gate weights the old state (Cho et al. 2014), not the new state.
     """
     helper = LayerHelper("gru")
@@ -251,9 +247,9 @@ def sequence_conv(
     act: str | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Convolve along each sequence, with zeros beyond its ends: [N, num_filters].
+    """Convolve along each sequence, padded with zeros: [N, num_filters].
 
-    padding_start: the first row of a window relative to its own row; centered by default.
+    padding_start: the first row of a window relative to its output row; centered by default.
     """
     helper = LayerHelper("sequence_conv", name)
     known = to_param_attr(param_attr)
@@ -283,7 +279,8 @@ def rnn(
     """Run a cell over all steps; return its outputs and its last states.
 
     inputs: [B, T, ...], or [T, B, ...] with time_major, like the outputs; may be a structure.
-    sequence_length: int64[B]; beyond it, states are kept while outputs are still computed.
+    sequence_length: int64[B]; after the end of a sequence, its state is kept, but outputs are still
+        computed.
     is_reverse: run from the last step to the first. Other arguments are passed to `cell.call`.
     """
     helper = LayerHelper("rnn")

@@ -33,7 +33,7 @@ def _sized(x: Tensor) -> Tensor:
 
 
 def _lod_of(attrs: Mapping[str, Any]) -> LodRule:
-    """Return the LoD if rows are not reduced, since they then stay in their sequences."""
+    """Return the LoD if rows are not reduced, since rows then stay in their sequences."""
     dim = attrs.get("dim")
     return "none" if dim is None or 0 in dim or attrs.get("reduce_all") else "share"
 
@@ -66,7 +66,7 @@ def _register(type: str, function: Callable[..., Any], *, of_floats: bool = True
 
 
 def _extreme(function: Callable[..., Tensor], x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """Reduce so that, as in Fluid, each of several equal extremes gets the whole gradient."""
+    """Reduce so that each of several equal extremes gets the whole gradient, as in Fluid."""
     found = function(x.detach(), axes, keepdim=True)
     if x.requires_grad:
         found = found + ((x - x.detach()) * (x == found)).sum(axes, keepdim=True)
@@ -115,7 +115,7 @@ def arg_min(x: Tensor, *, axis: int = 0) -> Tensor:
 def cumsum_op(
     x: Tensor, *, axis: int = -1, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Return cumulative sums. exclusive: omit the element itself. reverse: start from the end."""
+    """Return cumulative sums. exclusive: omit the current element. reverse: start from the end."""
     sums = x.flip(axis).cumsum(axis).flip(axis) if reverse else x.cumsum(axis)
     return sums - x if exclusive else sums
 
@@ -187,7 +187,7 @@ def cumsum(
     exclusive: bool | None = None,
     reverse: bool | None = None,
 ) -> Variable:
-    """Return cumulative sums. exclusive: omit the element itself. reverse: start from the end."""
+    """Return cumulative sums. exclusive: omit the current element. reverse: start from the end."""
     helper = LayerHelper("cumsum")
     attrs = {
         "axis": -1 if axis is None else axis,

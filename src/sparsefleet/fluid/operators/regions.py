@@ -1,4 +1,4 @@
-"""Features of boxes, extracted from feature maps.
+"""Extract the features of boxes from feature maps.
 
 In shapes, R is the number of boxes, C the number of channels.
 """
@@ -32,7 +32,7 @@ def boxes_in_pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None)
     """Return the image that each box belongs to."""
     if lengths is not None:
         offsets = [0, *lengths.reshape(-1).tolist()]
-        if lengths.numel() == len(x) + 1:  # already offsets
+        if lengths.numel() == len(x) + 1:  # these are already offsets
             offsets = lengths.reshape(-1).tolist()
         else:
             offsets = torch.tensor(offsets).cumsum(0).tolist()
@@ -90,7 +90,7 @@ def roi_align_op(
 
 
 def _bins(begin: int, end: int, count: int, limit: int) -> list[tuple[int, int]]:
-    """Return the begin and end of `count` parts of a range, within 0..limit."""
+    """Return the start and end of `count` parts of a range, within 0..limit."""
     size = max(end - begin + 1, 1) / count
     found = []
     for number in range(count):
@@ -180,7 +180,7 @@ def psroi_pool_op(
 
 @op("similarity_focus", "X", lod="none", infer=lambda x, **_: [x])
 def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tensor:
-    """In slices of an axis, mark the largest value of each row and column, each used once."""
+    """Mark the largest values in slices along an axis, at most one per row and column."""
     made = torch.zeros_like(x)
     moved, marks = x.movedim(axis, 1), made.movedim(axis, 1)
     for number, picture in enumerate(moved):
@@ -197,7 +197,7 @@ def similarity_focus_op(x: Tensor, *, axis: int, indexes: Sequence[int]) -> Tens
 def similarity_focus(
     input: Variable, axis: int, indexes: Sequence[int], name: str | None = None
 ) -> Variable:
-    """Return a mask of input [N, ., ., .] with the dominant positions in slices of an axis."""
+    """Return a mask of the dominant positions of input [N, ., ., .] in slices along an axis."""
     helper = LayerHelper("similarity_focus", name)
     for what, value, kind in (("axis", axis, int), ("indexes", indexes, list)):
         if not isinstance(value, kind):
@@ -226,7 +226,7 @@ def roi_align(
 ) -> Variable:
     """Average the values at points spread over each part of a box: [R, C, height, width].
 
-    spatial_scale: the size of the feature map divided by that of the image.
+    spatial_scale: the size of the feature map divided by the size of the image.
     """
     helper = LayerHelper("roi_align", name)
     attrs = op_settings("roi_align", locals())

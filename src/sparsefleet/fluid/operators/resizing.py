@@ -42,7 +42,8 @@ def _interpolated(
     last = settings.get("data_format", "NCHW").endswith("C")
     middle, channels = (x[1:-1], x[-1]) if last else (x[2:], x[1])
     factor = settings.get("scale", 0.0)
-    # With out_shape and actual_shape, Fluid declares out_shape, although a run may differ.
+    # With both out_shape and actual_shape, Fluid declares out_shape, although a run's shape may
+    # differ.
     if scale is not None or (whole is not None and not settings.get("out_shape")):
         sizes: tuple[int, ...] = (-1,) * rank
     elif factor > 0:
@@ -88,7 +89,7 @@ def interpolate_op(
     align_mode: int = 1,
     data_format: str = "NCHW",
 ) -> Tensor:
-    """Resize by interpolation. method: "linear" between neighbors along each axis, or "nearest"."""
+    """Resize by interpolation, either "linear" between neighbors along each axis, or "nearest"."""
     x = channels_first(x, data_format)
     if scale_tensor is not None:
         scale = float(scale_tensor)
@@ -111,9 +112,7 @@ def interpolate_op(
 
 @op("grid_sampler", "X Grid", "Output", lod="none")
 def grid_sampler_op(x: Tensor, grid: Tensor) -> Tensor:
-    """Interpolate between the four pixels around each position in -1..1, with 0 beyond the
-    borders.
-    """
+    """Interpolate between the four pixels around each position in -1..1; pixels outside are 0."""
     return functional.grid_sample(x, grid, align_corners=True)
 
 
@@ -151,7 +150,7 @@ def space_to_depth_op(x: Tensor, *, blocksize: int) -> Tensor:
     """Move blocks of pixels into channels, in the order of 1.8.5.
 
     This spreads the channels over blocks of a larger image, then reinterprets the values in the
-    smaller one's shape.
+    shape of the smaller image.
     """
     count, channels, height, width = x.shape
     if height % blocksize or width % blocksize or channels % blocksize**2:
@@ -173,7 +172,7 @@ def shuffle_channel_op(x: Tensor, *, group: int) -> Tensor:
 
 @op("temporal_shift", "X", lod="none")
 def temporal_shift_op(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Tensor:
-    """Shift some channels back by a step, and some forward: [N * seg_num, C, H, W]."""
+    """Shift some channels one step back and some one step forward: [N * seg_num, C, H, W]."""
     channels = x.shape[1]
     back, ahead = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
     steps = x.reshape(-1, seg_num, *x.shape[1:])
@@ -215,8 +214,8 @@ def image_resize(
     """Resize images to `out_shape`, or by the factor `scale`.
 
     resample: "BILINEAR", "NEAREST", or "TRILINEAR" for volumes.
-    align_corners: whether the corners of both images are the same points; otherwise align_mode 0
-    aligns pixel centers, and 1 pixel corners.
+    align_corners: whether the corners of both images are the same points; otherwise, align_mode 0
+        aligns pixel centers, and 1 aligns pixel corners.
     """
     if resample not in _METHODS:
         helper = LayerHelper("image_resize", name)
@@ -392,7 +391,7 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
 
 @layer
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
-    """Interleave the groups' channels: the first of each, then the second, and so on."""
+    """Interleave the groups' channels: the first of each group, then the second, and so on."""
     return _add("shuffle_channel", x, name, group=group)
 
 

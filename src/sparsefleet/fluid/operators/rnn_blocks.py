@@ -1,4 +1,4 @@
-"""Blocks that run for each step of sequences."""
+"""Blocks that run once per step of sequences."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class StaticRNN:
     ) -> Variable:
         """Return the value set by the last `update_memory` or, in the first step, `init`.
 
-        Without init, the initial value is init_value in the given shape, with the batch size of
-        batch_ref, a sequence [T, B, ...] or a step of it.
+        Without init, the initial value is filled with init_value in the given shape. batch_ref, a
+        sequence [T, B, ...] or one of its steps, provides the batch size.
         """
         body = self._inside("memory")
         if init is None:
@@ -182,7 +182,7 @@ class StaticRNN:
 
 
 class DynamicRNN:
-    """Runs the layers within `block()` for each step; finished sequences are left out.
+    """Runs the layers within `block()` for each step, without the sequences that have ended.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid
@@ -269,8 +269,8 @@ class DynamicRNN:
     ) -> Variable:
         """Return the value from the last `update_memory` or, in the first step, `init` or `value`.
 
-        shape: the shape of one row. need_reorder: whether init is in batch order, as usual, rather
-        than in the step inputs' order, longest first.
+        shape: the shape of one row. need_reorder: whether init is in batch order, which is usual;
+            otherwise, it is in the order of the step inputs, longest first.
         """
         self._inside("memory")
         table = self._known_table("memory")

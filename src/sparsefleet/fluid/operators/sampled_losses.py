@@ -28,7 +28,7 @@ def _draw(
     dist: Tensor | None,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Sample class ids, int64 of this shape, by "uniform", "log_uniform" or `dist`."""
+    """Sample int64 class ids of this shape with the sampler "uniform", "log_uniform" or `dist`."""
     if sampler == "uniform":
         return torch.randint(classes, shape, generator=generator)
     if sampler == "log_uniform":
@@ -125,7 +125,7 @@ def hierarchical_sigmoid(
     """Return the loss along each label's path in a tree of classes.
 
     The default is the complete binary tree, in which the bits of label + num_classes give the path.
-    Steps beyond the end of a path add log 2 each, as in Fluid.
+    Each step after the end of a path adds log 2, as in Fluid.
     """
     if table is None or code is None:
         nodes, bits, there = _binary_paths(label.reshape(-1)[: len(x)].long(), num_classes)
@@ -251,9 +251,8 @@ def nce(
     helper = LayerHelper("nce", name)
     if sampler not in _SAMPLERS or (sampler == "custom_dist") != (custom_dist is not None):
         raise helper.refuse(
-            f"sampler must be one of {', '.join(_SAMPLERS)}, with custom_dist only for the "
-            "last; got "
-            f"{sampler!r}"
+            f"sampler must be one of {', '.join(_SAMPLERS)}, and only the last takes custom_dist; "
+            f"got {sampler!r}"
         )
     shape = [num_total_classes, helper.check_input(input).shape[1]]
     inputs = _weights(helper, shape, param_attr, bias_attr, input.dtype)
@@ -302,9 +301,9 @@ def hsigmoid(
 ) -> Variable:
     """Return the hierarchical sigmoid loss: input [N, D], label int64[N, 1] -> [N, 1].
 
-    path_table, path_code: with is_custom, the inner nodes from a label's leaf to the root and the 0
-    or 1 taken at each, int64[N, L] padded with -1; num_classes is then the number of
-    inner nodes.
+    path_table, path_code: with is_custom, the inner nodes from a label's leaf to the root, and the
+        branch (0 or 1) taken at each, int64[N, L] padded with -1; num_classes is then the number of
+        inner nodes.
     """
     del is_sparse
     helper = LayerHelper("hierarchical_sigmoid", name)

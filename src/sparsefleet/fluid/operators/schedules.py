@@ -1,4 +1,4 @@
-"""Learning rates that depend on the step count, which is kept in the scope."""
+"""Learning-rate schedules based on the step count, which is kept in the scope."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ def _of_rate(step: Any, rate: Any, **settings: Any) -> list[Any]:
 
 @op("adam_rate", "Step Rate", lod="none", infer=_of_rate)
 def adam_rate(step: Tensor, rate: Tensor, *, beta2: float, beta1: float = 0.0) -> Tensor:
-    """Return the rate of a step, counted from 1, corrected for squares that started at zero.
+    """Return the rate for a step, counted from 1, corrected for squares that started at zero.
 
-    The correction for beta1 is left out: it is large in the first steps and fades while the
-    gradient of a row takes effect, so that a row with a gradient in each step would move by 27
-    rates too far in total. beta1: accepted for programs saved with it.
+    The correction for beta1 is omitted. It is large in the first steps and fades while the gradient
+    of a row takes effect, so a row with a gradient in every step would move too far, by 27 times
+    the rate in total. beta1: accepted for programs saved with it.
     """
     del beta1
     return (rate * torch.sqrt(1 - beta2 ** step.double())).to(rate.dtype)
@@ -147,7 +147,7 @@ _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _decay_step_counter(begin: int = 0) -> Variable:
-    """Return the number of steps done, counted once per run for all schedules: float32[1].
+    """Return the number of completed steps, counted once per run for all schedules: float32[1].
 
     Public programs use this to write their own schedules.
     """
@@ -188,7 +188,7 @@ def _schedule(
 
 
 def _eager_schedule(type: str, **attrs: Any) -> Any:
-    """Return the schedule as an object that counts its optimizer's steps."""
+    """Return the schedule as an object that counts the optimizer's steps."""
     from sparsefleet.fluid.dygraph import schedules
 
     kind = getattr(schedules, type.title().replace("_", ""))
@@ -248,7 +248,7 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Variable:
-    """Decay from learning_rate to end_learning_rate in decay_steps; with `cycle`, repeatedly."""
+    """Decay from learning_rate to end_learning_rate over decay_steps, repeatedly with `cycle`."""
     return _schedule(
         "polynomial_decay",
         learning_rate=learning_rate,
@@ -284,7 +284,7 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
 @layer
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
-    """Follow half a cosine over the epochs."""
+    """Decay the rate over the epochs along half a cosine wave."""
     return _schedule(
         "cosine_decay", learning_rate=learning_rate, step_each_epoch=step_each_epoch, epochs=epochs
     )

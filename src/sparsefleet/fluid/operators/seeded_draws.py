@@ -62,7 +62,7 @@ def seeded_truncated_normal(made: torch.Tensor, seed: int, mean: float, std: flo
 
 
 def _canonical(seed: int, count: int, kind: Any) -> Floats:
-    """Return this many numbers in 0..1."""
+    """Return the given number of values in 0..1."""
     found: list[Floats] = []
     stream = _blocks(seed, kind)
     while count > 0:
@@ -72,7 +72,7 @@ def _canonical(seed: int, count: int, kind: Any) -> Floats:
 
 
 def _blocks(seed: int, kind: Any) -> Iterator[Floats]:
-    """Yield numbers in 0..1 endlessly. A float64 uses two numbers of the generator."""
+    """Yield numbers in 0..1 indefinitely. A float64 uses two numbers from the generator."""
     powers = np.ones(_BLOCK, np.uint64)
     for place in range(_BLOCK.bit_length() - 1):  # powers[i] = multiplier ** (i + 1)
         size = 1 << place

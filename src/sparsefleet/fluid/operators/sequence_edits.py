@@ -52,7 +52,7 @@ def _mask_shape(x: Shape, longest: Shape | None, **settings: Any) -> list[Shape]
 def sequence_mask_op(
     x: Tensor, longest: Tensor | None, *, maxlen: int = -1, out_dtype: str = "int64"
 ) -> Tensor:
-    """Return a mask with 1 in the first x positions, then 0: [..., maxlen]."""
+    """Return a mask that is 1 in the first x positions, then 0: [..., maxlen]."""
     size = int(longest) if longest is not None else maxlen
     if size < 0:
         size = int(x.max()) if x.numel() else 0
@@ -73,7 +73,7 @@ def _windows(x: Shape, **settings: Any) -> list[Shape]:
 
 @op("sequence_enumerate", "X", lod="function", infer=_windows)
 def sequence_enumerate_op(x: Tensor, *, lods: Lods, win_size: int, pad_value: int = 0) -> Made:
-    """Return each id with its successors in the sequence: [N, win_size]."""
+    """Return each id and its successors in the sequence: [N, win_size]."""
     offsets = level_of(lods[0], "X")
     places = torch.arange(len(x))[:, None] + torch.arange(win_size)
     inside = places < offsets[1:][segments(offsets)][:, None]
@@ -83,7 +83,7 @@ def sequence_enumerate_op(x: Tensor, *, lods: Lods, win_size: int, pad_value: in
 
 @op("sequence_slice", "X Offset Length", lod="function", infer=_open)
 def sequence_slice_op(x: Tensor, offset: Tensor, length: Tensor, *, lods: Lods) -> Made:
-    """Return a part of each sequence, which starts at an offset of its own."""
+    """Return a part of each sequence, starting at that sequence's offset."""
     offsets = level_of(lods[0], "X")
     starts, sizes = offset.reshape(-1).long(), length.reshape(-1).long()
     if len(starts) != len(offsets) - 1 or len(sizes) != len(offsets) - 1:
@@ -138,7 +138,7 @@ def lod_append_op(
 
 @op("add_position_encoding", "X", lod="function", infer=_same)
 def add_position_encoding_op(x: Tensor, *, lods: Lods, alpha: float, beta: float) -> Made:
-    """Return x * alpha + beta * sines and cosines of the row positions (Vaswani et al., 2017)."""
+    """Return x * alpha + beta * (sines and cosines of row positions) (Vaswani et al., 2017)."""
     half = x.shape[-1] // 2
     if x.dim() == 2:
         offsets = level_of(lods[0], "X")
@@ -170,8 +170,8 @@ def im2sequence_op(
 ) -> Made:
     """Return each image's windows as one sequence. paddings: top, left, bottom, right.
 
-    sizes: each image's real height and width, of which out_stride pixels correspond to one pixel
-    here; only windows within that size are returned.
+    sizes: each image's original height and width; out_stride of its pixels correspond to one pixel
+        of the input. Only windows within that size are returned.
     """
     del lods
     above, left, below, right = paddings
@@ -218,7 +218,7 @@ def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
 def ctc_greedy_padded(
     x: Tensor, length: Tensor, *, blank: int, padding_value: int = 0
 ) -> list[Tensor]:
-    """Like `ctc_greedy`, decode [B, T, C]; return padded labels [B, T] and lengths [B, 1]."""
+    """Decode [B, T, C] like `ctc_greedy`; return padded labels [B, T] and lengths [B, 1]."""
     best, sizes = x.argmax(2), length.reshape(-1).tolist()
     kept = [_without_repeats(row[:size], blank) for row, size in zip(best, sizes, strict=True)]
     out = torch.full_like(best, padding_value)
@@ -254,7 +254,7 @@ def sequence_mask(
     dtype: Any = "int64",
     name: str | None = None,
 ) -> Variable:
-    """Return a mask with 1 in the first x positions, then 0: [..., maxlen or the longest]."""
+    """Return a mask that is 1 in the first x positions, then 0: [..., maxlen or the longest]."""
     helper = LayerHelper("sequence_mask", name)
     inputs: dict[str, Any] = {"X": helper.check_input(x, "x")}
     attrs: dict[str, Any] = {"out_dtype": dtype_name(dtype)}
@@ -278,9 +278,7 @@ def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
 def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
-    """Return each id with its successors in the sequence: [N, win_size], with pad_value beyond the
-    end.
-    """
+    """Return each id and its successors in the sequence, padded with pad_value: [N, win_size]."""
     helper = LayerHelper("sequence_enumerate", name)
     attrs = {"win_size": win_size, "pad_value": pad_value}
     out = _like(helper, "sequence_enumerate", {"X": helper.check_input(input)}, attrs)
@@ -332,7 +330,7 @@ def row_conv(
 
 @layer
 def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
-    """Add a level of sequences, given as offsets or by a variable."""
+    """Add a LoD level, given as offsets or as a variable."""
     helper = LayerHelper("lod_append")
     inputs: dict[str, Any] = {"X": helper.check_input(x, "x")}
     attrs: dict[str, Any] = {}
@@ -349,7 +347,7 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
 def add_position_encoding(
     input: Variable, alpha: float, beta: float, name: str | None = None
 ) -> Variable:
-    """Return input * alpha + beta * position waves: sequences [N, D], or [B, T, D]."""
+    """Return input * alpha + beta * (position encoding): sequences [N, D], or [B, T, D]."""
     helper = LayerHelper("add_position_encoding", name)
     attrs = {"alpha": float(alpha), "beta": float(beta)}
     return _like(helper, "add_position_encoding", {"X": helper.check_input(input)}, attrs)

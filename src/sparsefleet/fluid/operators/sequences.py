@@ -68,7 +68,7 @@ def sequence_pool_op(
         index = segments(offsets).reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
         pooled = x.new_zeros(shape).scatter_reduce(0, index, x, "amax", include_self=False)
     elif bool((lengths == 1).all()):
-        return x, tuple(lods[0][:-1])  # holds for every kind of pooling
+        return x, tuple(lods[0][:-1])  # true for every kind of pooling
     else:
         pooled = x.new_zeros(shape).index_add(0, segments(offsets), x)
         divisor = column.clamp(min=1).to(x.dtype)
@@ -109,7 +109,7 @@ def offsets_of(lengths: Tensor) -> Tensor:
 
 @op("sequence_expand", "X Y", lod="function", infer=_open)
 def sequence_expand_op(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1) -> Made:
-    """Repeat row (or sequence) i of x as many times as y's sequence i has rows."""
+    """Repeat row (or sequence) i of x once for each row in y's sequence i."""
     del y
     times = level_of(lods[1], "Y", ref_level).diff()
     x_offsets = lods[0][0] if lods[0] else torch.arange(len(x) + 1)
@@ -195,7 +195,7 @@ def sequence_unpad_op(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
 def lod_reset_op(
     x: Tensor, y: Tensor | None, *, lods: Lods, target_lod: list[int] | None = None
 ) -> Made:
-    """Regroup the rows into the sequences of y, the offsets in y, or `target_lod`."""
+    """Regroup the rows by the sequences of y, the offsets in y, or `target_lod`."""
     if y is None:
         return x, (torch.tensor(target_lod, dtype=torch.int64),)
     return x, lods[1] or (y.reshape(-1).long(),)
@@ -275,7 +275,7 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
 def sequence_expand(
     x: Variable, y: Variable, ref_level: int = -1, name: str | None = None
 ) -> Variable:
-    """Repeat row (or sequence) i of x as many times as y's sequence i has rows."""
+    """Repeat row (or sequence) i of x once for each row in y's sequence i."""
     helper = LayerHelper("sequence_expand", name)
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
     return _like(helper, "sequence_expand", inputs, ref_level=ref_level)
@@ -330,7 +330,7 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 def lod_reset(
     x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None
 ) -> Variable:
-    """Regroup the rows into the sequences of y, the offsets in y, or target_lod."""
+    """Regroup the rows by the sequences of y, the offsets in y, or target_lod."""
     helper = LayerHelper("lod_reset")
     if y is None and target_lod is None:
         raise helper.refuse("y or target_lod must be given")

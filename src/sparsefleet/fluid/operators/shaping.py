@@ -1,4 +1,4 @@
-"""Shape changes, joins, splits and copies."""
+"""Layers that reshape, join, split and copy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _reshaped(
     if whole is None and not parts:
         return None
     given = settings["shape"]
-    # With both, Fluid declares the sizes of the list: those of the variable may differ in a run.
+    # If both are given, Fluid declares the sizes in the list; the variable may differ in a run.
     sizes = open_sizes(given, None if given else whole, settings.get("shape_places", ()))
     return [tuple(x[place] if size == 0 else size for place, size in enumerate(sizes))]
 
@@ -82,7 +82,7 @@ def _reshape_shape(
         raise ValueError(f"shape {given} refers to a dimension that {list(x)} does not have")
     copied = {place for place, size in enumerate(given) if size == 0}
     sizes = [x[place] if place in copied else size for place, size in enumerate(given)]
-    # Copied sizes are on both sides, so they need not be known.
+    # Copied sizes cancel out, so they need not be known.
     before = product_of([size for place, size in enumerate(x) if place not in copied])
     rest = [size for place, size in enumerate(sizes) if place not in copied]
     after = product_of([size for size in rest if size != -1])
@@ -116,7 +116,7 @@ def reshape_op(
     shape: Sequence[int] = (),
     shape_places: Sequence[int] = (),
 ) -> Tensor:
-    """Change the shape; 0 keeps x's size there, and -1 takes what is left."""
+    """Change the shape; 0 keeps the size of that axis, and -1 is inferred from the rest."""
     sizes = run_sizes(shape, shape_tensor, parts, shape_places)
     return x.reshape([x.shape[place] if size == 0 else size for place, size in enumerate(sizes)])
 
@@ -213,7 +213,7 @@ def concat_op(
     axis: int = 0,
     lods: list[Any] | None = None,
 ) -> Any:
-    """Concatenate; along the first axis, all inputs' sequences follow one another."""
+    """Concatenate. Along the first axis, the inputs' sequences are also concatenated."""
     made = torch.cat(tensors, axis if axis_tensor is None else int(axis_tensor))
     return made if lods is None else (made, _joined(lods[0]))
 
@@ -349,7 +349,7 @@ def assign_op(x: Any) -> Any:
 
 @op("pad", "X")
 def pad_op(x: Tensor, *, paddings: Sequence[int], pad_value: float = 0.0) -> Tensor:
-    """Pad x. paddings: before and after, axis by axis."""
+    """Pad x. paddings: before and after each axis."""
     pairs = [paddings[place : place + 2] for place in range(0, len(paddings), 2)]
     flat = [size for pair in reversed(pairs) for size in pair]
     return torch.nn.functional.pad(x, flat, value=pad_value)
@@ -388,7 +388,7 @@ def _joined_elements(
 ) -> Variable:
     """Concatenate or stack the elements of an array along an axis."""
     if len(inputs) != 1 or isinstance(axis, Variable):
-        raise helper.refuse("expected one array and a number as the axis")
+        raise helper.refuse("expected one array and a number for the axis")
     (array,) = inputs
     out, index = helper.new_variable(array.dtype), helper.new_variable("int32", stop_gradient=True)
     attrs = {"axis": axis, "use_stack": use_stack}
@@ -410,7 +410,7 @@ def reshape(
     inplace: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """Change the shape; 0 keeps x's size there, and one -1 takes what is left."""
+    """Change the shape; 0 keeps the size of that axis, and one -1 is inferred from the rest."""
     helper = LayerHelper("reshape2", name)
     del inplace
     inputs, attrs = sizes_of(helper, "shape", shape, "Shape")
@@ -431,7 +431,7 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
 
 @layer
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Remove these axes of size 1, or all of them if none are given."""
+    """Remove these axes of size 1, or all such axes if none are given."""
     helper = LayerHelper("squeeze", name)
     return helper.add("squeeze2", {"X": helper.check_input(input)}, {"axes": list(axes)})
 
@@ -472,7 +472,7 @@ def split(
     dim: int | Variable = -1,
     name: str | None = None,
 ) -> list[Variable]:
-    """Split along an axis into a number of equal parts, or into parts of these sizes."""
+    """Split along an axis into a number of equal parts, or into parts of given sizes."""
     helper = LayerHelper("split", name)
     if not isinstance(num_or_sections, (int, list, tuple)):
         raise TypeError(f"num_or_sections must be a number or a list, got {num_or_sections!r}")
@@ -523,7 +523,7 @@ def expand(x: Variable, expand_times: Sizes, name: str | None = None) -> Variabl
 
 @layer
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
-    """Repeat x until it has a different variable's shape."""
+    """Repeat x until it has the shape of the target."""
     helper = LayerHelper("expand_as", name)
     target = helper.check_input(target_tensor, "target_tensor")
     return helper.add("expand_as", {"X": helper.check_input(x, "x"), "target_tensor": target})
@@ -560,7 +560,7 @@ def assign(input: Variable | Any, output: Variable | None = None) -> Variable:
 def pad(
     x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad before and after, axis by axis."""
+    """Pad before and after each axis."""
     helper = LayerHelper("pad", name)
     attrs = {"paddings": list(paddings), "pad_value": float(pad_value)}
     return helper.add("pad", {"X": helper.check_input(x, "x")}, attrs)

@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 def run_sizes(
     given: Sequence[int], whole: Tensor | None, parts: Sequence[Tensor], places: Sequence[int]
 ) -> list[int]:
-    """Return the values of `whole` if given, else `given` with the values of `parts` at `places`.
+    """Return the values of `whole` or, if None, `given` with the values of `parts` at `places`.
 
     >>> run_sizes([-1, 3], None, [torch.tensor([5])], [0])
     [5, 3]

@@ -1,4 +1,4 @@
-"""Decoders from `fluid.contrib`: one cell serves both for training and for beam search."""
+"""Decoders from `fluid.contrib`, in which one cell is used for both training and beam search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 class InitState:
     """The initial value of a state: `init`, or `value` with the batch size of init_boot.
 
-    need_reorder: whether init is in batch order rather than in the order of the step inputs.
+    need_reorder: whether init is in batch order rather than the order of the step inputs.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class _Decoder(Protocol):
 class StateCell:
     """One step of a decoder, with inputs and states by name and the function that updates states.
 
-    out_state: the name of the state that predictions are made from.
+    out_state: the name of the state used for predictions.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -103,7 +103,7 @@ class StateCell:
         return list(self._first)
 
     def enter(self, decoder: _Decoder) -> None:
-        """Become a decoder's cell; a cell can be in only one decoder at a time."""
+        """Attach the cell to a decoder; a cell can be in only one decoder at a time."""
         if self._decoder is not None:
             raise ValueError("the StateCell is already in a decoder; close its block() first")
         self._decoder = decoder
@@ -157,11 +157,11 @@ class StateCell:
             self._decoder.end_state(name, before, self._current[name])
 
     def out_state(self) -> Any:
-        """Return the state that predictions are made from."""
+        """Return the state used for predictions."""
         return self._current[self._out_state]
 
     def _begin(self) -> None:
-        """On first use in a decoder, replace initial values with the states of the step."""
+        """Replace initial values with the states of the step, on first use in a decoder."""
         if self._decoder is None or self._before:
             return
         for name, first in self._first.items():
@@ -239,7 +239,7 @@ class TrainingDecoder:
 
 
 class BeamSearchDecoder:
-    """Searches for the best sequences with a cell, by `decode()` or a custom step in `block()`."""
+    """Searches for a cell's best sequences, with `decode()` or a custom step in `block()`."""
 
     BEFORE_BEAM_SEARCH_DECODER = 0
     IN_BEAM_SEARCH_DECODER = 1
@@ -325,7 +325,7 @@ class BeamSearchDecoder:
             for name, first in self._inputs.items():
                 if name not in self._cell.inputs:
                     raise ValueError(
-                        f"input_var_dict has {name!r}, which is not an input of the cell"
+                        f"input_var_dict contains {name!r}, which is not an input of the cell"
                     )
                 value = self.read_array(first)
                 given[name] = sequence_expand(value, scores)
@@ -369,9 +369,7 @@ class BeamSearchDecoder:
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set the value that `read_array` returns in the next step; `array` is its result in
-        this step.
-        """
+        """Set the value that `read_array`, which returned `array`, returns in the next step."""
         self._check("update_array")
         found = self._arrays.get(self._helper.check_input(array, "array").name)
         if found is None:

@@ -1,4 +1,4 @@
-"""Detections: scored boxes, of which overlapping boxes are suppressed."""
+"""Detections, which are scored boxes without overlapping ones (non-maximum suppression)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Lods = list[Any]
 
 
 def kept_boxes(boxes: Tensor, scores: Tensor, limit: float, eta: float, extra: float) -> Tensor:
-    """Return the indices of boxes, best first, that overlap no better box beyond the limit."""
+    """Return the indices of boxes, best first, that overlap better boxes by at most the limit."""
     order = scores.argsort(descending=True, stable=True)
     shared = overlaps(boxes[order], boxes[order], extra)
     kept: list[int] = []
@@ -284,7 +284,7 @@ def _level_shapes(rois: Shape, **settings: Any) -> list[Shape]:
 
 
 def _unscaled(info: Tensor) -> Tensor:
-    """Return the height and width unscaled, since the image was already scaled."""
+    """Return the height and width without scaling, since the image is already scaled."""
     return torch.cat([info[:2], info.new_ones(1)])
 
 
@@ -355,7 +355,7 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> Variable:
-    """Return rows (label, score, box) for boxes that overlap no better box in their class."""
+    """Return rows (label, score, box) for boxes that do not overlap a better box in their class."""
     helper = LayerHelper("multiclass_nms", name)
     return _suppressed(
         helper,
@@ -433,7 +433,7 @@ def detection_output(
     nms_eta: float = 1.0,
     return_index: bool = False,
 ) -> Any:
-    """Return an SSD head's detections: decode boxes, compute probabilities, drop overlaps."""
+    """Return an SSD head's detections, with decoded boxes and without overlaps."""
     helper = LayerHelper("detection_output")
     boxes = box_coder(prior_box, prior_box_var, loc, code_type="decode_center_size")
     chances = transpose(softmax(scores), perm=[0, 2, 1])

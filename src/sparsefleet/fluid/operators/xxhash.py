@@ -1,4 +1,4 @@
-"""XXH32 and XXH64 of many short byte rows at once (Yann Collet's xxHash)."""
+"""Compute XXH32 and XXH64 (Yann Collet's xxHash) for many short rows of bytes at once."""
 
 from __future__ import annotations
 
