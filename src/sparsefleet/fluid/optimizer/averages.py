@@ -27,14 +27,15 @@ def plain_parameters(program: Program, user: str) -> list[Parameter]:
     for parameter in found:
         if parameter.is_table:
             raise ConfigError(
-                f"{user} needs all rows of '{parameter.name}' in each step, but it is an embedding "
+                f"{user} needs all rows of '{parameter.name}' in every step, but it is an "
+                "embedding "
                 "with is_sparse=True; use is_sparse=False"
             )
     return found
 
 
 class _Average(ABC):
-    """Two programs, one that replaces the parameters with averages and one that restores them."""
+    """Programs that replace the parameters with averages and restore them."""
 
     def __init__(self, every: Sequence[Parameter]) -> None:
         parameters = [one for one in every if one.do_model_average is not False]
@@ -67,7 +68,7 @@ class _Average(ABC):
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Use averages as parameters in the block; with need_restore, undo this after it."""
+        """Use averages as parameters in the block; with need_restore, restore them afterwards."""
         executor.run(self.apply_program)
         try:
             yield
@@ -86,8 +87,8 @@ class ExponentialMovingAverage(_Average):
     thres_steps: a float32[1] variable with the number of steps; limits the decay to (1 + steps) /
     (10 + steps). As in Fluid, an int64 variable has no effect.
 
-    Call `update` after minimize. As in Fluid, `apply` corrects the averages themselves for starting
-    at 0, so call `apply` only once, after training, rather than between steps.
+    Call `update` after minimize. As in Fluid, `apply` corrects the averages in place for starting
+    at 0, so call it only once, after training, not between steps.
     """
 
     def __init__(
@@ -141,8 +142,8 @@ class ExponentialMovingAverage(_Average):
 class ModelAverage(_Average):
     """Averages parameters over the most recent steps.
 
-    average_window_rate: the window size as a fraction of the steps done, limited to
-    min_average_window..max_average_window.
+    average_window_rate: the window size as a fraction of the completed steps, limited to
+        min_average_window..max_average_window.
 
     Create this object after minimize.
     """
@@ -186,7 +187,7 @@ class ModelAverage(_Average):
 
 
 def _accumulators(helper: LayerHelper, parameter: Parameter) -> dict[str, Variable]:
-    """Return average_accumulates slot -> variable, with Fluid's names."""
+    """Return the variables of `average_accumulates` by slot, with Fluid's names."""
     sums = {"Sum1": "sum_1", "Sum2": "sum_2", "Sum3": "sum_3"}
     counts = {
         "NumAccumulates": "num_accumulates",

@@ -23,8 +23,8 @@ def append_backward(
 ) -> list[tuple[Parameter, Variable]]:
     """Add the backward pass of a loss of shape [1]; return parameters and their gradients.
 
-    checkpoints: variables or names between which activations are recomputed in this pass instead of
-    being kept. By default, all activations are kept.
+    checkpoints: variables or names to keep; activations between them are recomputed in this pass.
+        By default, all activations are kept.
 
     The gradient of any variable that the loss depends on is then `<name>@GRAD`; for a second loss
     it is `<name>@GRAD_0`, and so on.
@@ -76,15 +76,15 @@ def gradients(
     """Return the summed gradients of targets with respect to inputs, with None for unrelated
     inputs.
 
-    Values computed from these gradients have gradients, too.
+    Values computed from these gradients also have gradients.
     """
     target_list = _as_list(targets)
     input_list = _as_list(inputs)
     given = _as_list(target_gradients) or [None] * len(target_list)
     if len(given) != len(target_list):
         raise ValueError(
-            f"got {len(given)} target_gradients for {len(target_list)} targets, expected one for "
-            "each"
+            f"got {len(given)} target_gradients for {len(target_list)} targets, expected one per "
+            "target"
         )
     for what, items in (("targets", target_list), ("inputs", input_list)):
         if any(not isinstance(item, Variable) for item in items):
@@ -100,7 +100,7 @@ def gradients(
         target = target_list[0] if len(target_list) == 1 else _weighted_sum(target_list, given)
     sources = _sources(block, [target.name], stopped)
     own = given[0] if len(target_list) == 1 else None
-    if own is not None:  # the gradient of the target itself is given
+    if own is not None:  # the target's own gradient is given
         sources = [source for source in sources if source is not target]
     made = _add(block, target, own, sources)
     for gradient in made:
@@ -117,7 +117,7 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> Any:
-    """Return the same as `gradients` or, for a single input, its gradient instead of a list."""
+    """Return the same as `gradients`, but for a single input, its gradient instead of a list."""
     found = gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 
@@ -191,7 +191,7 @@ def _stopped(block: Block, no_grad_set: Collection[Variable | str] | None) -> se
 
 
 def _sources(block: Block, targets: Sequence[str], stopped: Collection[str]) -> list[Variable]:
-    """Return the variables with a gradient: those that affect the target and let gradients pass."""
+    """Return the variables that affect the target and do not stop gradients."""
     known_vars = block.visible_vars()
     needed = set(targets)
     for op in reversed(block.ops):

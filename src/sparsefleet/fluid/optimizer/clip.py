@@ -36,10 +36,10 @@ Pairs = list[tuple[Parameter, Variable]]
 
 
 class GradientClipBase(ABC):
-    """Base class for all clips.
+    """Base class for gradient clipping methods.
 
-    need_clip: a function that says whether a parameter's gradient is clipped; by default, all are
-        clipped.
+    need_clip: a function that returns whether to clip a parameter's gradient; by default, all
+        gradients are clipped.
     """
 
     def __init__(self, need_clip: Callable[[Any], bool] | None = None) -> None:
@@ -137,7 +137,7 @@ class ErrorClipByValue:
 
 
 def error_clip_callback(block: Any, context: Any) -> None:
-    """Do nothing, since every backward pass clips the gradients that `_set_error_clip` asks for.
+    """Do nothing, since every backward pass already applies `_set_error_clip`.
 
     Used with `append_backward(callbacks=[...])`.
     """
@@ -173,7 +173,7 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(param_grads: Pairs) -> Pairs:
-    """Apply the clips that were set by `set_gradient_clip` or ParamAttr."""
+    """Clip gradients as set by `set_gradient_clip` or ParamAttr."""
     groups: dict[Any, tuple[GradientClipBase, Pairs]] = {}
     for parameter, gradient in param_grads:
         clip = parameter.gradient_clip_attr

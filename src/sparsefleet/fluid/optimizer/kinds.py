@@ -70,7 +70,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
-    """Momentum. After rampup_begin_step, Fluid sends only the largest gradients between GPUs."""
+    """Plain momentum. In Fluid, only the largest gradients are sent after rampup_begin_step."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DGCMomentumOptimizer(MomentumOptimizer):
 
 
 class LarsMomentumOptimizer(Optimizer):
-    """Momentum with a rate per parameter, from the ratio of its norm to its gradient's norm."""
+    """Momentum with a rate per parameter, based on the ratio of its norm to its gradient's norm."""
 
     type = "lars_momentum"
     accumulators = (("Velocity", "velocity", 0.0),)
@@ -189,7 +189,7 @@ class DecayedAdagradOptimizer(Optimizer):
 
 
 class _WithBetas(Optimizer):
-    """Adam-like updates with running means of the gradient and its magnitude."""
+    """Base class for Adam-like updates with running means of the gradient and its magnitude."""
 
     def __init__(
         self,
@@ -221,12 +221,12 @@ class _WithBetas(Optimizer):
 class AdamOptimizer(_WithBetas):
     """Adam (Kingma and Ba 2014).
 
-    Moments keep moving a rare row in the steps between its batches. A table does not touch rows
-    without gradients, so it applies the whole movement at once: a step with beta1 = 0 and the
-    learning rate corrected for beta2 only. A row with a gradient in each step moves as in Fluid. A
-    row seen once moves less in the first steps (1.0 learning rate instead of 6.0 if seen only in
-    step 1), and nearly the same later. With lazy_mode, rows wait for their gradients and count
-    their own steps.
+    In Fluid, moments keep moving a rare row in the steps between its batches. A table does not
+    touch rows without gradients, so it applies the whole movement at once, in a step with beta1 = 0
+    and the learning rate corrected only for beta2. A row with a gradient in every step moves as in
+    Fluid. A row seen once moves less in the first steps (1.0 learning rate instead of 6.0 if seen
+    only in step 1), and nearly the same later. With lazy_mode, a row is only updated when it has a
+    gradient, and counts its own steps.
     """
 
     type = "adam"
@@ -252,7 +252,7 @@ class AdamOptimizer(_WithBetas):
 
     def table_settings(self) -> dict[str, Any] | None:
         known = self._settings
-        if self.extra_inputs():  # a table takes numbers
+        if self.extra_inputs():  # a table takes only numbers
             return None
         if not self._lazy_mode:
             return {"class": "DecayedAdagrad", "decay": known["beta2"], "eps": known["epsilon"]}

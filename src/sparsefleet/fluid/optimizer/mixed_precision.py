@@ -89,7 +89,7 @@ gray_list = set(
 class AutoMixedPrecisionLists:
     """Lists of operators in half precision (white), float32 (black), or their inputs' type (gray).
 
-    An operator in no list is black. The lists are those of Fluid 1.8.5; custom lists take
+    An operator that is not listed is black. The default lists are Fluid 1.8.5's; custom lists take
     precedence.
 
     custom_black_varnames: operators that read or write these variables are black.
@@ -188,7 +188,7 @@ def _names_of_bodies(block: Block) -> set[str]:
 
 
 def _names_made_twice(block: Block) -> set[str]:
-    """Return variables that are written more than once; all their writers must use one type."""
+    """Return variables that are written more than once; their writers must use the same type."""
     found: set[str] = set()
     made: set[str] = set()
     for op in block.ops:
@@ -257,7 +257,7 @@ def _declare_half(block: Block, op: Operator) -> None:
 class OptimizerWithMixedPrecision(OptimizerWrapper):
     """An optimizer returned by `decorate`.
 
-    The loss scale, and the number of finite or non-finite steps in a row, are in the scope.
+    The scope holds the loss scale and the number of consecutive finite or non-finite steps.
     """
 
     def __init__(
@@ -356,12 +356,12 @@ def decorate(
     """Return an optimizer whose `minimize` runs white operators in half precision.
 
     This is bfloat16 on a CPU and float16 on a GPU; parameters and optimizer state are float32. The
-    loss, and with it all gradients, is scaled in the backward pass.
+    loss, and therefore every gradient, is scaled in the backward pass.
 
     use_dynamic_loss_scaling: use a scale that grows by incr_ratio after more than
-    incr_every_n_steps finite steps in a row, and shrinks by decr_ratio after more than
-    decr_every_n_nan_or_inf steps with a non-finite gradient. A step with a non-finite gradient
-    changes nothing else.
+        incr_every_n_steps consecutive finite steps, and shrinks by decr_ratio after more than
+        decr_every_n_nan_or_inf steps with a non-finite gradient. A step with a non-finite gradient
+        has no other effect.
 
     >>> from sparsefleet import fluid
     >>> with fluid.program_guard(fluid.Program(), fluid.Program()):

@@ -1,4 +1,4 @@
-"""Base class for all optimizers: backward pass, clipping, weight decay and updates."""
+"""The base class for all optimizers: backward pass, clipping, weight decay and updates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Optimizer:
     """Base class for all optimizers; use one of its subclasses.
 
     learning_rate: a number, or a variable such as one from a schedule.
-    regularization: for parameters without a regularizer of their own.
+    regularization: for parameters that do not have their own regularizer.
     grad_clip: overrides `set_gradient_clip` and ParamAttr.
     """
 
@@ -68,7 +68,7 @@ class Optimizer:
         """The optimizer's state for parameters in imperative mode, by name."""
         self._rate_of_step: Variable | None = None
 
-    # -- overridden by kinds --------------------------------------------------------------------
+    # -- overridden by subclasses ---------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """Return the operator's attrs."""
@@ -153,7 +153,7 @@ class Optimizer:
         with program.role_guard("optimize"):
             return [self._add_update(parameter, gradient) for parameter, gradient in pairs]
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _decayed(self, parameter: Parameter, gradient: Variable) -> Variable:
         regularizer = parameter.regularizer or self.regularization
@@ -194,7 +194,7 @@ class Optimizer:
         return helper.create_state(known, shape, parameter.dtype, first)
 
     def _in_table(self, parameter: Parameter) -> bool:
-        """Return whether rows are updated in a table; if not, make the parameter a plain one."""
+        """Return whether rows are updated in a table. If not, convert to a plain parameter."""
         if parameter.is_table and self.table_settings() is None:
             make_plain(default_main_program(), default_startup_program(), parameter.name)
         return parameter.is_table

@@ -72,10 +72,10 @@ class OptimizerWrapper(ABC):
 
 
 class GradientMergeOptimizer(OptimizerWrapper):
-    """Updates on every k_steps-th run, with the merged gradients of the last k_steps runs.
+    """Updates every k_steps runs, with the merged gradients of the last k_steps runs.
 
-    The effect is a batch k_steps times as large, with the memory of one batch. Between updates,
-    neither parameters nor optimizer state are updated; learning-rate schedules count runs.
+    This is equivalent to a batch k_steps times as large but needs the memory of one batch. Between
+    updates, neither parameters nor optimizer state are updated; learning-rate schedules count runs.
     Embeddings with is_sparse=True become plain parameters.
 
     avg: whether to use the mean of the gradients rather than their sum.
@@ -174,7 +174,7 @@ class LookaheadOptimizer:
 
 
 class RecomputeOptimizer(OptimizerWrapper):
-    """Wraps an optimizer with a backward pass that keeps only checkpoints.
+    """Wraps an optimizer so that its backward pass keeps only checkpoints.
 
     Values that the forward pass computes before the last checkpoint are discarded and recomputed
     when the backward pass needs them; results are the same, including dropout.
@@ -209,7 +209,7 @@ class RecomputeOptimizer(OptimizerWrapper):
         return super().minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def load(self, state_dict: object) -> None:
-        """Like Fluid, raise an error, because `fluid.load` loads a program's state."""
+        """Raise an error, as in Fluid; use `fluid.load` instead."""
         raise NotImplementedError("RecomputeOptimizer has no load(); use fluid.load")
 
     def _set_checkpoints(self, checkpoints: Sequence[Variable | str]) -> None:
