@@ -34,13 +34,13 @@ class ApiName:
     """
 
     name: str
-    """The name as programs write it; the part before the first dot may be a class, fleet[ps] ..."""
+    """The name as programs write it. The first part may also be a class, or fleet[ps] and so on."""
 
     programs: int
     """Number of public programs that use the name."""
 
     core_programs: int
-    """Number of those programs that are about recommendation, matching or parameter servers."""
+    """Number of these programs that deal with recommendation, matching or parameter servers."""
 
     is_here: bool
 
@@ -62,7 +62,7 @@ def coverage() -> list[ApiName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicName:
-    """A public name of Fluid 1.8.5, listed by a module other than `dygraph`, `slim` and `hapi`.
+    """A public name of Fluid 1.8.5, except those from the modules `dygraph`, `slim` and `hapi`.
 
     >>> {one.name: one for one in public_names()}["paddle.fluid.layers.fc"].is_here
     True
@@ -76,7 +76,7 @@ class PublicName:
     """Number of cases from Paddle's tests that use the name and pass with Paddle."""
 
     passing: int
-    """Number of those cases that also pass here, when last measured."""
+    """Number of these cases that also passed here when last measured."""
 
 
 def public_names() -> list[PublicName]:
@@ -87,7 +87,7 @@ def public_names() -> list[PublicName]:
 
 def _public_name(row: dict[str, str]) -> PublicName:
     is_here = _resolves(row["name"])
-    # Cases are counted by the last part of a name, which another name may share.
+    # Cases are counted by the last part of a name, which several names may share.
     passing = int(row["passing"]) if is_here else 0
     return PublicName(name=row["name"], is_here=is_here, cases=int(row["cases"]), passing=passing)
 
@@ -108,7 +108,7 @@ def _resolves(name: str) -> bool:
 
 
 def _starts() -> dict[str, list[Start]]:
-    """Return, for each first part of a name, the objects in which to look up the rest."""
+    """Return first part of a name -> the objects in which to look up the rest."""
     fleet = "incubate.fleet"
     servers = f"{fleet}.parameter_server.distribute_transpiler"
     strategies = [

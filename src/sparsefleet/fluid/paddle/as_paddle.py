@@ -10,14 +10,14 @@ from pathlib import Path
 __all__ = ["PROVIDED_PATH", "environment_with_paddle"]
 
 PROVIDED_PATH = str(Path(__file__).parent / "provided")
-"""The folder that provides `paddle`. It is only reachable through PYTHONPATH."""
+"""The folder that provides `paddle`. It can only be found through PYTHONPATH."""
 
 
 def environment_with_paddle(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables` changed so that child processes find this `paddle` first.
+    """Return `variables`, changed so that child processes find this `paddle` first.
 
-    In them, `python` is this interpreter, because pipe commands call it by that name and another
-    interpreter may not have sparsefleet.
+    In child processes, `python` is this interpreter, because pipe commands call `python`, and a
+    different interpreter may not have sparsefleet.
 
     >>> found = environment_with_paddle({"PYTHONPATH": "/mine"})["PYTHONPATH"]
     >>> found == f"{PROVIDED_PATH}{os.pathsep}/mine"
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if wrong:
         print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
         return 2
-    # Uses a new interpreter, not runpy, so that the script is __main__ as usual, also for
+    # Uses a new interpreter, not runpy, so that the script is __main__ as usual, including for
     # multiprocessing, and no part of sparsefleet is loaded before the script imports it.
     command = [sys.executable, *_interpreter_flags(len(arguments)), *arguments]
     sys.stdout.flush()

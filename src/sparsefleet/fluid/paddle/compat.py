@@ -19,8 +19,7 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with bytes decoded, also in lists, sets and dicts; `inplace` modifies the
-    containers.
+    """Return `obj` with bytes decoded, including in containers, which `inplace` modifies.
 
     >>> to_text([b"a", "b", 3])
     ['a', 'b', 3]
@@ -29,8 +28,7 @@ def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with strings encoded, also in lists, sets and dicts; `inplace` modifies the
-    containers.
+    """Return `obj` with strings encoded, including in containers, which `inplace` modifies.
 
     >>> to_bytes({"a"})
     {b'a'}
@@ -39,7 +37,7 @@ def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def round(x: float, d: int = 0) -> float:
-    """Like Python 2, round half away from zero.
+    """Round half away from zero, like Python 2.
 
     >>> round(0.5), round(-2.5), round(2.675, 1)
     (1.0, -3.0, 2.7)

@@ -69,8 +69,8 @@ _RANDOM_NAMES = {"random_integers": _random_integers}
 def restore_numpy() -> None:
     """Add names that NumPy removed, and restore old behavior.
 
-    An array of one element converts to a number whatever its number of dimensions. `numpy.array` of
-    lists of unequal length returns an array of objects. Numbers are shown without their type.
+    A one-element array with any number of dimensions converts to a number, `numpy.array` returns an
+    array of objects for lists of unequal length, and numbers are shown without their type.
     """
     convert_one_element_arrays(np.ndarray)
     np.set_printoptions(legacy="1.25")
@@ -125,10 +125,10 @@ __getattr__ = known_names("paddle", "paddle", _HOMES)
 
 
 def provide(package: str) -> None:
-    """Make `import paddle.fluid...`, old names of Python and NumPy, and Fluid's logs work.
+    """Enable `import paddle.fluid...`, removed Python and NumPy names, and logs as in Fluid.
 
-    package: the name that the package is imported under; any name other than "paddle" means a tool
-    scanning all modules, and nothing is done.
+    package: the name that the package is imported under; with any name other than "paddle", a tool
+        is scanning all modules, and nothing is done.
     """
     if package != "paddle":
         return
@@ -141,9 +141,9 @@ def provide(package: str) -> None:
 
 
 def _module_of_batch() -> ModuleType:
-    """Return the module `paddle.batch`, which holds the function of that name.
+    """Return the module `paddle.batch`, which holds the function of the same name.
 
-    It is registered up front: a module that is found later would hide the function.
+    It is registered in advance, because a module that is found later would hide the function.
     """
     made = ModuleType("paddle.batch")
     vars(made)["__getattr__"] = known_names(
@@ -185,8 +185,8 @@ class AliasFinder(MetaPathFinder):
             found = _spec_of(real)
         if found is None:
             raise ModuleNotFoundError(
-                f"{fullname} is not supported by sparsefleet; docs/coming_from_fluid.md lists "
-                "what is supported",
+                f"{fullname} is not supported by sparsefleet; docs/coming_from_fluid.md lists what "
+                "is supported",
                 name=fullname,
             )
         return ModuleSpec(

@@ -21,7 +21,7 @@ class PlotData:
         self.value.append(value)
 
     def reset(self) -> None:
-        """Forget all points."""
+        """Remove all points."""
         self.step: list[float] = []
         self.value: list[float] = []
 
@@ -63,6 +63,6 @@ class Ploter:
         self.plt.gcf().clear()
 
     def reset(self) -> None:
-        """Forget all points."""
+        """Remove all points."""
         for curve in self._curves.values():
             curve.reset()

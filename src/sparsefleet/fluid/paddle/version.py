@@ -38,7 +38,7 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
     low, high = _parts(min_version), None if max_version is None else _parts(max_version)
     if not any(installed):
         warnings.warn(
-            "the version is 0.0.0.0, a developer's version, so it is not checked", stacklevel=2
+            "the version is 0.0.0.0, a development version, so it is not checked", stacklevel=2
         )
     elif low > installed or (high is not None and high < installed):
         raise Exception(
@@ -63,7 +63,7 @@ rc = "0"
 istaged = True
 
 commit = "sparsefleet"
-"""Print the commit of the source, as in Fluid."""
+"""Print the source commit, as in Fluid."""
 
 with_mkl = "OFF"
 

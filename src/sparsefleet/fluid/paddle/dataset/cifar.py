@@ -1,4 +1,4 @@
-"""CIFAR, small color images. A sample is (pixels float32[3072] in 0..1, class).
+"""The CIFAR data set of small color images. A sample is (pixels float32[3072] in 0..1, class).
 
 This reads the binary archives, because the Python archives would have to be unpickled.
 """

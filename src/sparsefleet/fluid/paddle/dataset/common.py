@@ -32,8 +32,8 @@ def md5file(fname: str) -> str:
 def download(url: str, module_name: str, md5sum: str, save_name: str | None = None) -> str:
     """Return the path of a data set's file, DATA_HOME/module_name/name; download it if missing.
 
-    An existing file with a different MD5 sum is replaced. Raises RuntimeError, which names the file
-    and the URL, if the download fails.
+    An existing file with a different MD5 sum is replaced. Raises RuntimeError, naming the file and
+    the URL, if the download fails.
     """
     folder = os.path.join(DATA_HOME, module_name)
     path = os.path.join(folder, save_name or url.split("/")[-1])
@@ -41,7 +41,7 @@ def download(url: str, module_name: str, md5sum: str, save_name: str | None = No
     if found == md5sum:
         return path
     os.makedirs(folder, exist_ok=True)
-    pending = f"{path}.{os.getpid()}.part"  # several processes may download it at once
+    pending = f"{path}.{os.getpid()}.part"  # several processes may download it at the same time
     try:
         with (
             urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer,
@@ -53,10 +53,10 @@ def download(url: str, module_name: str, md5sum: str, save_name: str | None = No
             raise RuntimeError(f"{url} has MD5 {got}, expected {md5sum}; {path} was not written")
         os.replace(pending, path)
     except (urllib.error.URLError, OSError) as error:
-        has = f"has MD5 {found}" if found else "is not there"
+        has = f"has MD5 {found}" if found else "does not exist"
         raise RuntimeError(
             f"data set {module_name!r}: {path} {has}, expected MD5 {md5sum}, and {url} cannot be "
-            f"fetched ({error}); put the file into {folder}"
+            f"downloaded ({error}); put the file into {folder}"
         ) from error
     finally:
         if os.path.exists(pending):
@@ -68,7 +68,7 @@ UNKNOWN = "<unk>"
 
 
 def numbered_words(counts: Mapping[str, int], more_than: int) -> dict[str, int]:
-    """Return word -> number, most frequent first; UNKNOWN, for all other words, is last.
+    """Return word -> number, most frequent first. UNKNOWN, for all other words, is last.
 
     more_than: only words that occur more often than this get a number.
 

@@ -1,8 +1,8 @@
-"""CoNLL 2005, semantic roles. T is the number of words in a sentence.
+"""The CoNLL 2005 data set of semantic roles. T is the number of words in a sentence.
 
-A sample contains nine lists of T numbers: the words; five for the verb's context, each repeated
-(two words before, one before, the verb's position, one after, two after); the verb, repeated; 1
-near the verb and 0 elsewhere; the labels.
+A sample contains nine lists of T numbers: the words; the five words around the verb (two before,
+the verb, two after), each repeated T times; the verb, repeated T times; 1 near the verb and 0
+elsewhere; and the labels.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def get_embedding() -> str:
 
 
 def test() -> Reader:
-    """Return a reader of the test set, the only free part, which examples train on."""
+    """Return a reader of the test set, the only free part, which examples also train on."""
     words, verbs, labels = get_dict()
     path = _file(DATA_URL, DATA_MD5)
 
@@ -143,5 +143,5 @@ def _tags(column: Sequence[str]) -> list[str]:
             tags.append(f"I-{current}" if inside else "O")
             inside = inside and text == "*"
         else:
-            raise ValueError(f"CoNLL label must have brackets around *, got {text!r}")
+            raise ValueError(f"a CoNLL label must have brackets around *, got {text!r}")
     return tags

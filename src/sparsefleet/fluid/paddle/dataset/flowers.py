@@ -1,4 +1,4 @@
-"""Oxford flowers, photographs of 102 kinds. A sample is (pixels float32[3 * 224 * 224], class).
+"""Oxford flowers, images in 102 classes. A sample is (pixels float32[3 * 224 * 224], class).
 
 Labels and parts are MATLAB files, which SciPy reads (`pip install scipy`).
 """
@@ -26,7 +26,7 @@ LABEL_URL, LABEL_MD5 = f"{URL_PREFIX}imagelabels.mat", "e0620be6f572b9609742df49
 SETID_URL, SETID_MD5 = f"{URL_PREFIX}setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"
 
 TRAIN_FLAG, TEST_FLAG, VALID_FLAG = "tstid", "trnid", "valid"
-"""The parts in setid.mat. As in Paddle, the largest, meant for tests, is for training."""
+"""The parts in setid.mat. As in Paddle, the largest part, meant for tests, is used for training."""
 
 Sample = tuple[bytes, int]
 Mapper = Callable[[Sample], Any]
@@ -51,7 +51,7 @@ def train(
     use_xmap: bool = True,
     cycle: bool = False,
 ) -> Reader:
-    """Return a reader of the training pictures; `cycle` repeats them.
+    """Return a reader of the training images; `cycle` repeats them.
 
     mapper: converts (encoded image, class) to a sample.
     use_xmap: apply the mapper in threads, up to `buffered_size` samples ahead, in any order.
@@ -65,12 +65,12 @@ def test(
     use_xmap: bool = True,
     cycle: bool = False,
 ) -> Reader:
-    """Return a reader of the test pictures; see `train`."""
+    """Return a reader of the test images; see `train`."""
     return _reader(TEST_FLAG, mapper, buffered_size, use_xmap, cycle)
 
 
 def valid(mapper: Mapper = test_mapper, buffered_size: int = 1024, use_xmap: bool = True) -> Reader:
-    """Return a reader of the validation pictures; see `train`."""
+    """Return a reader of the validation images; see `train`."""
     return _reader(VALID_FLAG, mapper, buffered_size, use_xmap, False)
 
 

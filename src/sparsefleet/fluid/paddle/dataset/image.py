@@ -1,6 +1,6 @@
-"""Load pictures as BGR arrays [height, width, 3]; resize, crop and flip them.
+"""Load images as BGR arrays [height, width, 3]; resize, crop and flip them.
 
-Pictures are decoded and resized with Pillow (`pip install pillow`).
+Images are decoded and resized with Pillow (`pip install pillow`).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Picture = NDArray[Any]
 
 
 def load_image_bytes(bytes: bytes, is_color: bool = True) -> Picture:
-    """Decode a picture: uint8[height, width, 3] as BGR, or uint8[height, width] if gray."""
+    """Decode an image to BGR, uint8[height, width, 3], or to grayscale, uint8[height, width]."""
     with _pillow().open(io.BytesIO(bytes)) as opened:
         pixels = np.asarray(opened.convert("RGB" if is_color else "L"))
     return np.ascontiguousarray(pixels[..., ::-1]) if is_color else pixels.copy()
 
 
 def load_image(file: str, is_color: bool = True) -> Picture:
-    """Read a picture from a file; see `load_image_bytes`."""
+    """Read an image from a file; see `load_image_bytes`."""
     with open(file, "rb") as opened:
         return load_image_bytes(opened.read(), is_color)
 
 
 def resize_short(im: Picture, size: int) -> Picture:
-    """Resize a picture so that its shorter side has `size` pixels."""
+    """Resize an image so that its shorter side has `size` pixels."""
     height, width = im.shape[:2]
     short = min(height, width)
     sides = (size * width // short, size * height // short)
@@ -65,14 +65,14 @@ def to_chw(im: Picture, order: Sequence[int] = (2, 0, 1)) -> Picture:
 
 
 def center_crop(im: Picture, size: int, is_color: bool = True) -> Picture:
-    """Return the middle of a picture, `size` by `size`."""
+    """Return the center of an image, `size` by `size`."""
     del is_color
     top, left = ((side - size) // 2 for side in im.shape[:2])
     return im[top : top + size, left : left + size]
 
 
 def random_crop(im: Picture, size: int, is_color: bool = True) -> Picture:
-    """Return a random part of a picture, `size` by `size`, drawn with NumPy's generator."""
+    """Return a random part of an image, `size` by `size`, chosen with NumPy's generator."""
     del is_color
     top, left = (np.random.randint(0, side - size + 1) for side in im.shape[:2])
     return im[top : top + size, left : left + size]
@@ -92,9 +92,9 @@ def simple_transform(
     is_color: bool = True,
     mean: Any = None,
 ) -> NDArray[np.float32]:
-    """Resize and crop a picture, put its colors first and subtract the mean.
+    """Resize and crop an image, move the color axis to the front, and subtract the mean.
 
-    is_train: crop a random part and flip half of the images; otherwise crop the middle.
+    is_train: crop a random part and flip half of the images; otherwise crop the center.
     mean: one number per color, or one per pixel.
     """
     im = resize_short(im, resize_size)
@@ -119,7 +119,7 @@ def load_and_transform(
     is_color: bool = True,
     mean: Any = None,
 ) -> NDArray[np.float32]:
-    """Read a picture and apply `simple_transform`."""
+    """Read an image and apply `simple_transform`."""
     picture = load_image(filename, is_color)
     return simple_transform(picture, resize_size, crop_size, is_train, is_color, mean)
 
@@ -127,9 +127,9 @@ def load_and_transform(
 def batch_images_from_tar(
     data_file: str, dataset_name: str, img2label: Mapping[str, int], num_per_batch: int = 1024
 ) -> str:
-    """Write the archive's labeled pictures into files of `num_per_batch`; return the list's path.
+    """Write the archive's labeled images to files of `num_per_batch`; return the list's path.
 
-    Each file is a pickled dict with `label` and `data`, the encoded pictures. Files from an earlier
+    Each file is a pickled dict with `label` and `data`, the encoded images. Files from an earlier
     call are reused.
     """
     folder = f"{data_file}_{dataset_name}_batch"

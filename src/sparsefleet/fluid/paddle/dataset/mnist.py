@@ -1,4 +1,4 @@
-"""MNIST, handwritten digits. A sample is (pixels float32[784] in -1..1, digit)."""
+"""The MNIST data set of handwritten digits. A sample is (pixels float32[784] in -1..1, digit)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MovieLens 1M, movie ratings by users.
+"""The MovieLens 1M data set of movie ratings.
 
 A sample is [user, gender, age class, job, movie, categories, title words, [rating]], with ratings
 from -3 to 5.
@@ -87,7 +87,7 @@ def train(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
 
 
 def test(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
-    """Return a reader of a random fraction `test_ratio`, determined by the seed."""
+    """Return a reader of a random fraction `test_ratio` of the ratings, determined by the seed."""
     return lambda: _ratings(rand_seed, test_ratio, of_test=True)
 
 

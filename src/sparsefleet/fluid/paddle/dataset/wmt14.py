@@ -17,14 +17,14 @@ MD5_TRAIN = "0791583d57d5beb693b9414c5b36798c"
 START, END, UNK = "<s>", "<e>", "<unk>"
 UNK_IDX = 2
 
-_MAX_LENGTH = 80  # numbers of a sentence
+_MAX_LENGTH = 80  # words per sentence
 
 Sample = tuple[list[int], list[int], list[int]]
 Reader = Callable[[], Iterator[Sample]]
 
 
 def train(dict_size: int) -> Reader:
-    """Return a reader of the training sentences; words beyond dict_size are unknown."""
+    """Return a reader of the training sentences; words outside the first dict_size are unknown."""
     return _reader("train/train", dict_size)
 
 

@@ -74,9 +74,7 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
 
 
 def _words(lang: str, dict_size: int) -> list[str]:
-    """Return the marks, then words by frequency. As in Paddle, they are cached in a file, one per
-    line.
-    """
+    """Return the special tokens, then words by frequency; cached in a file, as in Paddle."""
     _check_language(lang)
     size = min(dict_size, TOTAL_EN_WORDS if lang == "en" else TOTAL_DE_WORDS)
     path = os.path.join(os.path.dirname(fetch()), f"{lang}_{size}.dict")
@@ -90,7 +88,7 @@ def _words(lang: str, dict_size: int) -> list[str]:
         counts.update(pair[_COLUMNS[lang]].split())
     found = [word for word, _ in counts.most_common(max(size - 3, 0))]
     words = [START_MARK, END_MARK, UNK_MARK, *found]
-    pending = f"{path}.{os.getpid()}.part"  # several processes may create it at once
+    pending = f"{path}.{os.getpid()}.part"  # several processes may create it at the same time
     with open(pending, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{word}\n" for word in words)
     os.replace(pending, path)

@@ -1,7 +1,7 @@
 """`python -m sparsefleet.distributed.launch`: Fluid's launcher for collective jobs, with its flags.
 
-Starts one process per GPU on this machine; run the same command on each machine in the job. Unlike
-Fluid's launcher, this one returns the exit code of the failed process; see `sparsefleet launch`.
+Starts one process per GPU on this machine. Run the same command on each machine in the job. Unlike
+Fluid's launcher, it returns the exit code of the failed process; see `sparsefleet launch`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def cluster_from_cloud(
         if len(found) != len(node_ips) * num_ports or num_local > num_ports:
             raise given.refused(
                 f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} machines, "
-                f"with at least {num_local} each"
+                f"at least {num_local} per machine"
             )
         starts = range(0, len(found), num_ports)
         places = [place for start in starts for place in found[start : start + num_local]]
@@ -121,18 +121,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sparsefleet.distributed.launch",
-        description="Starts the processes of a collective job on this machine, one for each GPU.",
+        description="Starts the processes of a collective job on this machine, one per GPU.",
     )
     parser.add_argument(
-        "--cluster_node_ips", default="127.0.0.1", help="all machines, IP,IP (default 127.0.0.1)"
+        "--cluster_node_ips",
+        default="127.0.0.1",
+        help="IP addresses of all machines, comma-separated (default 127.0.0.1)",
     )
     parser.add_argument(
-        "--node_ip", default="127.0.0.1", help="this machine, one of them (default 127.0.0.1)"
+        "--node_ip", default="127.0.0.1", help="IP address of this machine (default 127.0.0.1)"
     )
     parser.add_argument(
         "--use_paddlecloud",
         action="store_true",
-        help="machines and ports from the scheduler's variables PADDLE_TRAINERS and others",
+        help="get machines and ports from the scheduler's variables, such as PADDLE_TRAINERS",
     )
     parser.add_argument(
         "--started_port",
@@ -144,16 +146,16 @@ def _make_parser() -> argparse.ArgumentParser:
         "--print_config",
         type=bool,
         default=True,
-        help="if empty, do not show the settings; any other text shows them, as in Fluid",
+        help="show the settings unless empty, as in Fluid",
     )
     parser.add_argument(
         "--selected_gpus",
         default=None,
-        help="GPUs to use, such as 0,1,2 (default: all; one process if there are none). Without "
-        "GPUs, the same number of processes runs on the CPU",
+        help="GPUs to use, such as 0,1,2 (default: all). On a machine without GPUs, runs the same "
+        "number of processes on the CPU (default: one)",
     )
     parser.add_argument(
-        "--log_level", type=int, default=_INFO, help="above 20: show failures only (default 20)"
+        "--log_level", type=int, default=_INFO, help="above 20, show only failures (default 20)"
     )
     parser.add_argument(
         "--log_dir", default=None, help="directory for workerlog.0 and so on (default: show output)"
@@ -200,7 +202,7 @@ def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
     for text in wanted:
         if text not in seen:
             raise ConfigError(
-                f"--selected_gpus has {text}, which is not in CUDA_VISIBLE_DEVICES {visible!r}"
+                f"--selected_gpus contains {text}, which is not in CUDA_VISIBLE_DEVICES {visible!r}"
             )
     return tuple(seen.index(text) for text in wanted)
 

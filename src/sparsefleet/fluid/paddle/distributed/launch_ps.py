@@ -1,7 +1,7 @@
 """`python -m sparsefleet.distributed.launch_ps`: Fluid's launcher, with its flags.
 
-Starts all servers and workers on this machine. Unlike Fluid's launcher, this one ends the whole job
-when one process fails and returns that process's exit code; see `sparsefleet launch` for more.
+Starts all servers and workers on this machine. Unlike Fluid's launcher, it ends the whole job when
+one process fails and returns that process's exit code. `sparsefleet launch` has more options.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ def _make_parser() -> argparse.ArgumentParser:
         "--start_port",
         type=int,
         default=6170,
-        help="servers listen at 127.0.0.1 on this port and the following ones (default 6170)",
+        help="first port; servers listen on 127.0.0.1 on consecutive ports (default 6170)",
     )
     parser.add_argument(
-        "--endpoints", default="", help="addresses of the servers, HOST:PORT,HOST:PORT"
+        "--endpoints", default="", help="server addresses, HOST:PORT, comma-separated"
     )
     parser.add_argument(
         "--log_dir", default="logs", help="directory for one log per process (default logs)"
     )
-    parser.add_argument("--cluster_node_ips", default="127.0.0.1", help="accepted, not used")
-    parser.add_argument("--node_ip", default="127.0.0.1", help="accepted, not used")
+    parser.add_argument("--cluster_node_ips", default="127.0.0.1", help="accepted but ignored")
+    parser.add_argument("--node_ip", default="127.0.0.1", help="accepted but ignored")
     parser.add_argument(
         "--print_config",
         default="True",
-        help="False: do not show the settings; empty: start nothing, as Fluid does",
+        help="False: do not show the settings; empty: do not start anything, as in Fluid",
     )
     parser.add_argument("training_script", help="Python script to run in every process")
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER)

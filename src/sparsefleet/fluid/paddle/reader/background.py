@@ -17,7 +17,7 @@ __all__ = ["Background", "WAIT_S", "check_count", "close_iterator", "end_threads
 
 
 def check_count(name: str, value: object, low: int = 1) -> int:
-    """Return `value` as an int >= `low`. Otherwise, raise ConfigError, which mentions `name`.
+    """Return `value` as an int. If it is less than `low`, raise ConfigError, naming `name`.
 
     A float is truncated, because old scripts divide sizes with `/`, which Python 2 truncated.
     """
@@ -61,7 +61,7 @@ class Background(Iterator[T]):
         self._wait_s = wait_s
         advice = f"(wait_s): {what} is stuck or too slow"
         self.queue: BatchQueue[T] = BatchQueue(capacity, 1, advice)
-        """The queue between the thread and the consumer, which measures how long either waits."""
+        """The queue between the thread and the consumer, which measures how long each one waits."""
         thread = threading.Thread(
             target=_produce, args=(begin, self.queue, what), name="sparsefleet-ahead", daemon=True
         )
@@ -80,7 +80,7 @@ class Background(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread; no more items follow. Thread-safe; waiting callers return."""
+        """Stop the thread and return no more items. Thread-safe; waiting callers return."""
         self._end()
 
 

@@ -44,7 +44,7 @@ def map_readers(func: Callable[..., Any], *readers: ReaderFunction) -> Resumable
 
 
 def compose(*readers: ReaderFunction, check_alignment: bool = True) -> ResumableReader:
-    """Combine the items of all readers into one tuple; tuples are flattened into it.
+    """Combine one item from each reader into a tuple, flattening items that are tuples.
 
     check_alignment: raise ComposeNotAligned if one reader ends before another; otherwise stop
         when the first reader ends.
@@ -56,7 +56,7 @@ def compose(*readers: ReaderFunction, check_alignment: bool = True) -> Resumable
 
 
 def chain(*readers: ReaderFunction) -> ResumableReader:
-    """Read the items of the first reader, then those of the next reader, and so on.
+    """Read the items of the first reader, then the items of the next reader, and so on.
 
     >>> list(chain(lambda: iter([1, 2]), lambda: iter([3]))())
     [1, 2, 3]
@@ -124,7 +124,7 @@ Batch = TypeVar("Batch")
 def distributed_batch_reader(
     batch_reader: Callable[[], Iterable[Batch]],
 ) -> Callable[[], Iterator[Batch]]:
-    """Give each worker every N-th batch of a reader; an incomplete last round is dropped.
+    """Give each of N workers every N-th batch of a reader; an incomplete last round is dropped.
 
     PADDLE_TRAINER_ID and PADDLE_TRAINERS_NUM give the index and the number of workers.
     """

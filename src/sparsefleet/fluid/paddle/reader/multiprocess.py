@@ -35,7 +35,7 @@ def multiprocess_reader(
     *,
     wait_s: float = WAIT_S,
 ) -> ResumableReader:
-    """Read all readers in child processes; items come in order of arrival.
+    """Run all readers in child processes; items are returned in order of arrival.
 
     use_pipe: take items from the children's pipes on demand; otherwise, a thread empties the pipes
     into a queue of `queue_size` items.
@@ -66,7 +66,7 @@ class _Child(NamedTuple):
 
 
 class _InProcesses(ResumableReader):
-    """Runs readers in processes. A position has one entry per reader, "end" for a finished one."""
+    """Runs readers in processes. A position has one entry per reader, "end" if it has finished."""
 
     kind = "multiprocess_reader"
 
@@ -136,7 +136,7 @@ class _InProcesses(ResumableReader):
 def _start(
     number: int, walk: Iterator[tuple[Any, Any]], children: dict[Connection, _Child]
 ) -> None:
-    """Start a child; only the child holds its end of the pipe, so that its death is noticed."""
+    """Start a child. Only the child holds its end of the pipe, so that its death is detected."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(
@@ -146,7 +146,8 @@ def _start(
         daemon=True,
     )
     with warnings.catch_warnings():
-        # Newer Pythons warn about forking with threads; a child that hangs runs into the deadline.
+        # Newer Python versions warn about forking with threads; a child that hangs hits the
+        # timeout.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         process.start()
     sending.close()
@@ -158,7 +159,7 @@ def _run_child(
 ) -> None:
     """Run in the child. Closes the parent's ends, so that writing fails once the parent is gone."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The parent gets the signal too, and ends its children.
+    # The parent also gets the signal and ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for connection in of_parent:
         connection.close()
@@ -177,7 +178,7 @@ def _run_child(
 def _that_can_be_sent(error: BaseException) -> BaseException | None:
     try:
         ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:  # an error's own code may raise any error
+    except Exception:  # the error's own code may raise anything
         return None
     return error
 

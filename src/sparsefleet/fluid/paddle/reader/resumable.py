@@ -1,7 +1,7 @@
 """Readers that can resume at an exact item.
 
-A reader is a function without arguments that returns an iterator over items. The readers here are
-callable objects that can also resume after a stop, at the exact item.
+A reader is a function without arguments that returns an iterator over items. The readers in this
+module are callable objects that can also resume at the exact item after a stop.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class PassProgress:
 class ResumableReader(ABC):
     """A reader over other readers. Each call starts a pass over all items.
 
-    An item's position is the state of the pass after it, as lists and numbers; it travels with the
-    item through threads and processes, so that items read ahead but not taken do not count. Passes
-    are counted, since each is shuffled differently.
+    An item's position is the state of the pass after it, as lists and numbers. The position is
+    passed along with the item through threads and processes, so that items that were read ahead but
+    not taken do not count. Passes are counted, since each is shuffled differently.
     """
 
     kind = "function"
@@ -54,7 +54,7 @@ class ResumableReader(ABC):
         """Yield the items after `position`, or all items if it is None, with their positions."""
 
     def describe(self) -> str:
-        """Describe how the reader was built; a state only fits a reader built the same way."""
+        """Describe how the reader was built; a state only matches a reader built the same way."""
         inner = ", ".join(source.describe() for source in self.sources)
         return f"{self.kind}({inner})"
 
@@ -72,7 +72,7 @@ class ResumableReader(ABC):
         return self._progress, self.walk(self._progress.number, self._progress.position)
 
     def __call__(self) -> Iterator[Any]:
-        """Iterate over one pass; the first pass after `load_state_dict` is the rest of a pass."""
+        """Yield the items of one pass; the first pass after `load_state_dict` continues a pass."""
         return self._items(*self.begin())
 
     def _items(self, progress: PassProgress, walk: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
@@ -91,11 +91,11 @@ class ResumableReader(ABC):
         return self._state_at(progress)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return the position in the last started pass; from its end, resuming yields no items."""
+        """Return the position in the last started pass; at its end, resuming yields no items."""
         return self.state_dict() if self._progress.number < 0 else self._state_at(self._progress)
 
     def rewind(self) -> None:
-        """Abandon the started pass. The next pass is complete, unless a state was loaded."""
+        """Abandon the started pass. The next pass starts over, unless a state was loaded."""
         if self._loaded is None:
             self._progress.is_over = True
 
@@ -109,8 +109,7 @@ class ResumableReader(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume after the item where `state` was taken. Later passes are
-        complete.
+        """Make the next pass resume from the position in `state`. Later passes start over.
 
         The reader must be built the same way, and its functions must return the same items.
         """
@@ -154,7 +153,7 @@ class FunctionReader(ResumableReader):
         if number < had:
             raise DataError(
                 f"a reader ended after {number} items, but {had} were read before its state was "
-                "saved; its data has changed"
+                "saved; the data has changed"
             )
 
 

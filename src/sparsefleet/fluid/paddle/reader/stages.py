@@ -1,4 +1,4 @@
-"""The implementation of the reader decorators: passes with a position after each item."""
+"""The implementation of the reader decorators, which track the position after each item."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Composed(ResumableReader):
 
 
 class Chained(ResumableReader):
-    """Reads one reader after another; a position is the reader's index and its own position."""
+    """Reads one reader after another; a position is a reader's index and that reader's position."""
 
     kind = "chain"
 
@@ -121,7 +121,7 @@ class Shuffled(ResumableReader):
         self.sources = (resumable(reader),)
 
     def walk(self, pass_number: int, position: Any) -> Iterator[tuple[Any, Any]]:
-        # A position is that of the source before the buffer was filled, and how much of it was
+        # A position is the source's position before the buffer was filled, and the number of items
         # taken.
         before, taken, number = position or (None, 0, 0)
         walk = self.sources[0].walk(pass_number, before)
@@ -130,7 +130,7 @@ class Shuffled(ResumableReader):
             if taken and len(marked) <= taken:
                 raise DataError(
                     f"shuffle: {taken} items from a buffer were returned before the state was "
-                    f"saved, but it now has {len(marked)}; the data has changed"
+                    f"saved, but the buffer now has {len(marked)}; the data has changed"
                 )
             if not marked:
                 return
@@ -192,7 +192,7 @@ class Buffered(ResumableReader):
 
 
 class Batched(ResumableReader):
-    """Groups items into lists; a position is that of the last item."""
+    """Groups items into lists; a list's position is the position of its last item."""
 
     kind = "batch"
 

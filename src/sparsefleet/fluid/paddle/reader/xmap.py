@@ -59,7 +59,7 @@ class _Task(NamedTuple):
 class _ParallelMapped(ResumableReader):
     """Maps items in threads.
 
-    A position is the point up to which all items were returned, plus any later items returned.
+    A position is the point up to which all items were returned, plus any items returned after it.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class _ParallelMapped(ResumableReader):
 
 
 class _GivenOut:
-    """Tracks which items were returned, when their order is arbitrary."""
+    """Tracks which items were returned if their order is arbitrary."""
 
     def __init__(self, before: Any, had: list[int]) -> None:
         self._before = before
         self._low = 0
-        self._above: dict[int, Any] = dict.fromkeys(had)  # None if not seen again yet
+        self._above: dict[int, Any] = dict.fromkeys(had)  # None until seen again
 
     def add(self, task: _Task) -> list[Any]:
         """Return the position after `task`."""
@@ -121,7 +121,7 @@ class _GivenOut:
 
 
 class _MapTeam:
-    """One thread that reads and several that map, with up to `window` items in flight."""
+    """One thread that reads and several threads that map, with up to `window` items in flight."""
 
     def __init__(
         self,
