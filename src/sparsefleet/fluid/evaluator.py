@@ -19,7 +19,7 @@ __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
 
 
 class Evaluator:
-    """Base class for metrics whose totals are in the scope.
+    """Base class for metrics that keep totals in the scope.
 
     states: variables that hold totals.
     metrics: variables to fetch for each batch.

@@ -39,7 +39,7 @@ def _end() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
-    os._exit(1)  # nothing else sets the code at this point
+    os._exit(1)  # nothing else can set the exit code at this point
 
 
 # Functions run in reverse order, so this one runs after all that are registered once training has

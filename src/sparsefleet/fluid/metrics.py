@@ -169,7 +169,7 @@ class Recall(_Binary):
 
 
 class Accuracy(MetricBase):
-    """The mean of accuracies, weighted by batch.
+    """The mean accuracy over batches, each with its own weight.
 
     >>> metric = Accuracy()
     >>> metric.update(0.5, weight=2)

@@ -125,8 +125,8 @@ _CONTRIB_DECODERS = {
 }
 _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 
-# Path -> its names besides the paths below it: name -> the module that defines it, followed by a
-# colon and the name there if that differs.
+# Maps a path to its names other than the paths below it. Each name maps to the module that defines
+# it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
     "contrib": {
         **_CONTRIB_LAYERS,
@@ -283,10 +283,10 @@ def paths() -> list[str]:
 
 
 def provide_paths() -> None:
-    """Make the paths importable; calling this again changes nothing."""
+    """Make the paths importable. Idempotent."""
     if not any(isinstance(finder, _PathFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _PathFinder())
-        sys.meta_path.append(_OldDatasetFinder())  # last: others may wrap what it finds
+        sys.meta_path.append(_OldDatasetFinder())  # last, since other finders may wrap its results
 
 
 class _PathFinder(MetaPathFinder):
@@ -331,7 +331,7 @@ class AliasLoader(InspectLoader):
 
 
 class _PathLoader(AliasLoader):
-    """Loads a module for a Fluid path. The error for a missing name says that it is unsupported."""
+    """Loads a module for a Fluid path. Missing names raise an error that says "not supported"."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -361,7 +361,7 @@ class _OldDatasetLoader(InspectLoader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         if spec.name == _OLD_DATASET:
-            return None  # its own module, so that Python looks for no files below it
+            return None  # a separate module, so that Python does not search for files below it
         if spec.name != f"{_OLD_DATASET}.common":
             importlib.import_module(f"{_OLD_DATASET}.common")
         found = importlib.import_module(spec.name.replace(_OLD_DATASET, _DATASET, 1))
@@ -370,7 +370,7 @@ class _OldDatasetLoader(InspectLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ != _OLD_DATASET:
-            module.__spec__ = self._own_spec  # Python has replaced it
+            module.__spec__ = self._own_spec  # Python replaced it
             return
         names = importlib.import_module(_DATASET).__all__
 

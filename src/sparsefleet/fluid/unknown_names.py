@@ -21,7 +21,7 @@ _INSTEAD = {
 }
 _INSTEAD["optimizer.DpsgdOptimizer"] = _INSTEAD["optimizer.Dpsgd"]
 
-# Names that most modules of Fluid import, so that programs find them in any: name -> home.
+# Names that most Fluid modules import, so that programs find them in any module: name -> home.
 _IMPORTED = {
     "Block": "framework",
     "CompiledProgram": "executor.compiler",
@@ -72,7 +72,7 @@ _MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_n
 
 
 def unknown_names(module: str) -> Callable[[str], Any]:
-    """Return a module's `__getattr__`, whose error says what is missing and where to look."""
+    """Return a module's `__getattr__`, which raises an error that suggests where to look."""
 
     def refuse(name: str) -> Any:
         from sparsefleet.fluid.paths import paths

@@ -1,4 +1,4 @@
-"""Fluid's modules of layers. Here, each module has every name in `fluid.layers`."""
+"""Fluid's modules of layers. Here, each module contains every name in `fluid.layers`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_NAMES: dict[str, Any] = {
     "collective": collective,  # Fluid programs call the private `_c_allreduce`
     "control_flow": branches,
 }
-"""Maps a module to the module with those of its names that `fluid.layers` lacks."""
+"""Maps a module to the module that defines the names missing from `fluid.layers`."""
 
 
 class _LayerModule(ModuleType):
@@ -43,7 +43,7 @@ class _LayerModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer of the same name, because `import fluid.layers.rnn` hides `rnn`."""
+        """Call the layer with the same name, because `import fluid.layers.rnn` hides `rnn`."""
         if not callable(self._same_name):
             raise TypeError(f"module {self.__name__!r} is not callable")
         return self._same_name(*args, **kwargs)
