@@ -102,7 +102,7 @@ class ProgramRole(ABC):
 
     @property
     def writes_model(self) -> bool:
-        """Return whether this process writes model files. Only one process per job does."""
+        """Return whether this process writes model files; on servers, only worker 0 does."""
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027

@@ -14,7 +14,7 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Concatenated parameters with the same update rule; a rule that needs norms gets only one."""
+    """Concatenated parameters with the same update rule; only one if the rule needs norms."""
 
     name: str
     optimizer: optim.Optimizer

@@ -335,7 +335,7 @@ class Executor:
         DatasetRun(self.lowered, plain, scope, fetching, saving).over(dataset, threads)
 
     def _of_rank(self, program: Any, scope: Scope) -> Program | None:
-        """Return this rank's part of a compiled program, or None outside a collective job."""
+        """Return this rank's program for a compiled program, or None outside a collective job."""
         if not (isinstance(program, CompiledProgram) and program._is_data_parallel):
             return None
         if program._build_strategy.num_trainers == 1:

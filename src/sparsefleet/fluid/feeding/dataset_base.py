@@ -61,8 +61,7 @@ def slot_of(variable: Any) -> Slot:
         raise ConfigError(
             f"variable '{name}': the shape of a dense slot must begin with -1, for the batch, and "
             f"all other sizes must be known, got {list(shape)}; if the number of values varies, "
-            "use "
-            "lod_level=1"
+            "use lod_level=1"
         )
     return Slot(name, dtype, shape[1:])  # type: ignore[arg-type]
 

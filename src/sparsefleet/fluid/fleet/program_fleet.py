@@ -91,8 +91,7 @@ class ProgramFleet(Fleet):
         if not any(op.role == "optimize" for op in program.global_block().ops):
             _log.warning(
                 "the program does not update any parameters, so servers have nothing to do; call "
-                "minimize "
-                "on a loss with parameters"
+                "minimize on a loss with parameters"
             )
             self.main_program, self.startup_program = program, startup
             self._origin_program = program

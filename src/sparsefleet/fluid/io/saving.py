@@ -69,7 +69,7 @@ Arrays = Mapping[str, NDArray[Any]]
 Predicate = Callable[[Variable], bool]
 
 TableLayout = Literal["file", "folder"]
-"""How a table is saved: as a file written by this process, or a folder written by its servers."""
+"""How a table is saved: as a file written by this process, or a folder written by its store."""
 
 _PADDLE_VERSION = bytes(4)
 

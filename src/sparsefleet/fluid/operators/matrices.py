@@ -45,7 +45,7 @@ def _mul_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
 
 @op("mul", "X Y", shape=ShapeRule(_mul_shape))
 def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Tensor:
-    """Multiply two tensors as matrices whose rows are the given numbers of leading axes."""
+    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     left = x.reshape(math.prod(rows), math.prod(x.shape[x_num_col_dims:]))
     right = y.reshape(math.prod(y.shape[:y_num_col_dims]), math.prod(columns))
@@ -125,7 +125,7 @@ def matmul_op(
 
 @op("cos_sim", "X Y")
 def cos_sim_op(x: Tensor, y: Tensor) -> Tensor:
-    """Return the cosine similarity of each row of x and y's row, or y's only row: [N, 1]."""
+    """Return the cosine similarity of corresponding rows; y may have a single row: [N, 1]."""
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
@@ -207,7 +207,7 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply two tensors as matrices whose rows are the given numbers of leading axes."""
+    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
     helper = LayerHelper("mul", name)
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
@@ -216,7 +216,7 @@ def mul(
 
 @layer
 def cos_sim(X: Variable, Y: Variable) -> Variable:  # noqa: N803  Fluid's names
-    """Return the cosine similarity of each row of X and Y's row, or Y's only row: [N, 1]."""
+    """Return the cosine similarity of corresponding rows; Y may have a single row: [N, 1]."""
     helper = LayerHelper("cos_sim")
     return helper.add("cos_sim", {"X": helper.check_input(X, "X"), "Y": helper.check_input(Y, "Y")})
 

@@ -205,7 +205,7 @@ def _spans(size: int, count: int) -> list[tuple[int, int]]:
 
 @op("adaptive_pool", "X", lod="none")
 def adaptive_pool(x: Tensor, *, ksize: Numbers, pooling_type: str) -> Tensor:
-    """Pool with a given number of windows along each axis, which have nearly equal sizes."""
+    """Pool with a given number of windows of nearly equal size along each axis."""
     for axis, count in enumerate(ksize, start=2):
         parts = [x.narrow(axis, begin, end - begin) for begin, end in _spans(x.shape[axis], count)]
         if pooling_type == "max":

@@ -369,7 +369,7 @@ class BeamSearchDecoder:
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set the value that `read_array`, which returned `array`, returns in the next step."""
+        """Set the value that `read_array` will return in the next step instead of `array`."""
         self._check("update_array")
         found = self._arrays.get(self._helper.check_input(array, "array").name)
         if found is None:

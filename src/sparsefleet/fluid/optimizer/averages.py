@@ -28,8 +28,7 @@ def plain_parameters(program: Program, user: str) -> list[Parameter]:
         if parameter.is_table:
             raise ConfigError(
                 f"{user} needs all rows of '{parameter.name}' in every step, but it is an "
-                "embedding "
-                "with is_sparse=True; use is_sparse=False"
+                "embedding with is_sparse=True; use is_sparse=False"
             )
     return found
 
@@ -68,7 +67,7 @@ class _Average(ABC):
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Use averages as parameters in the block; with need_restore, restore them afterwards."""
+        """Use averages as parameters in the block; with need_restore, undo this afterwards."""
         executor.run(self.apply_program)
         try:
             yield

@@ -70,7 +70,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
-    """Plain momentum. In Fluid, only the largest gradients are sent after rampup_begin_step."""
+    """Momentum. Unlike here, Fluid sends only the largest gradients after rampup_begin_step."""
 
     def __init__(
         self,

@@ -194,7 +194,7 @@ class Optimizer:
         return helper.create_state(known, shape, parameter.dtype, first)
 
     def _in_table(self, parameter: Parameter) -> bool:
-        """Return whether rows are updated in a table. If not, convert to a plain parameter."""
+        """Return whether rows are updated in a table; otherwise, make it a plain parameter."""
         if parameter.is_table and self.table_settings() is None:
             make_plain(default_main_program(), default_startup_program(), parameter.name)
         return parameter.is_table
