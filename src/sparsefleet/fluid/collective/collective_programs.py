@@ -40,7 +40,7 @@ def train_together(
             'several ranks, or use mode "nccl2"'
         )
     if program._distributed is not None:
-        raise ConfigError("this program already belongs to a collective job")
+        raise ConfigError("this program already belongs to a collective job; create a new program")
     add_broadcast(startup, ranks)
     if strategy.sync_batch_norm:
         add_sync_batch_norm(program)

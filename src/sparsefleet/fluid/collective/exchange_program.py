@@ -73,7 +73,7 @@ def _exchange_after(program: Program, op: Operator, later: Sequence[Operator]) -
 
 
 def add_averaging(program: Program, loss: str | None = None) -> None:
-    """After an update, average parameters over all ranks if the schedule says so.
+    """After an update, average parameters over all ranks when the schedule requires it.
 
     loss: name of the variable that controls an adaptive schedule.
     """

@@ -33,7 +33,9 @@ def model_source(
         program.
     """
     if program._distributed is not None:
-        raise ConfigError("this program already belongs to a parameter-server job")
+        raise ConfigError(
+            "this program already belongs to a parameter-server job; create a new program"
+        )
     if any(op.type == "merge_gradients" for op in program.global_block().ops):
         raise ConfigError(
             "GradientMergeOptimizer is not supported, because servers update after every batch; "
@@ -46,7 +48,8 @@ def model_source(
             if type(plain) is not SGD or plain.l1 or plain.l2:
                 raise ConfigError(
                     f"parameter '{update.parameter.name}' is updated by {plain!r}, but GEO adds up "
-                    "the workers' own changes, which only makes sense for plain SGD"
+                    "the workers' own changes, which only makes sense for plain SGD; "
+                    "use fluid.optimizer.SGD without regularization"
                 )
     tables = ServedTables(updates, name)
     counter_names(program, list(tables.rate_of().values()))  # rejects learning rates that are fed

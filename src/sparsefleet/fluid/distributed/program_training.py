@@ -303,7 +303,7 @@ class ProgramTraining(ProgramRole):
 
 
 def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
-    """Copy gradients that share memory with other gradients, such as those of the terms of a sum.
+    """Copy gradients that share memory with other gradients, like those for the terms of a sum.
 
     The mode may overwrite the gradients that it receives.
     """

@@ -131,7 +131,7 @@ class AnalysisConfig:
         return os.path.join(self._folder, self._params) if self._params else ""
 
     def pass_builder(self) -> Any:
-        """Return itself; adding and deleting passes has no effect."""
+        """Return this object; adding and deleting passes has no effect."""
         return self
 
     def __getattr__(self, name: str) -> Any:

@@ -66,7 +66,7 @@ class ScopeTensors(ModelTensors):
 class ScopeModel:
     """A program that keeps and updates its own values, with the engine's model interface.
 
-    A step ends without handing over gradients. Rows come from tables in the scope: local tables or,
+    A step ends without passing on gradients. Rows come from tables in the scope: local tables or,
     for a program that only reads rows, tables on servers.
     """
 
@@ -160,7 +160,7 @@ class ScopeModel:
         place: Place | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
-        """Enter a step, inside which the program runs and updates its values itself."""
+        """Enter a step in which the program runs and updates its own values."""
         del replica, ahead, origin
         trains = _trains(batch)
         if pulled is None:
@@ -268,7 +268,7 @@ class ScopeModel:
 
 
 class _UnsentStep(Step):
-    """A step that ends without handing over gradients."""
+    """A step that ends without passing on gradients."""
 
     def __exit__(
         self,

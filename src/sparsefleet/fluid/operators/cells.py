@@ -127,8 +127,8 @@ class BasicLSTMUnit:
 class RNNCell:
     """Base class for recurrent cells; derive from it to write your own cell.
 
-    `call(inputs, states)` returns outputs and new states; `state_shape` has the shape of each state
-    without the batch axis, in the same structure as the states.
+    `call(inputs, states)` returns outputs and new states; `state_shape` holds the shape of each
+    state without the batch axis, in the same structure as the states.
     """
 
     def call(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:

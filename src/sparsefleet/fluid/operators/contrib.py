@@ -119,7 +119,7 @@ def shuffle_batch(x: Variable, seed: int | Variable | None = None) -> Variable:
     """Shuffle the rows, differently in each run, as a cheap way to get negatives."""
     helper = LayerHelper("shuffle_batch")
     if isinstance(seed, Variable):
-        raise helper.refuse("seed must be a number; the order also depends on the program's seed")
+        raise helper.refuse(f"seed must be a number, got {seed}")
     out = helper.new_variable(helper.check_input(x, "x").dtype)
     order = helper.new_variable("int64", stop_gradient=True)
     outputs = {"Out": out, "ShuffleIdx": order}

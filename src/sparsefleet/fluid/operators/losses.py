@@ -75,7 +75,9 @@ def check_same_shape(x: Tensor, *others: Tensor) -> None:
 def _column(x: Tensor, label: Tensor, axis: int) -> Tensor:
     """Return labels int64[..., 1] that select one element from each row of x."""
     if label.is_floating_point() and not label.is_meta:  # a fed array may have a different type
-        raise TypeError("hard labels must be int64; cast them, or set soft_label=True")
+        raise TypeError(
+            f"hard labels must be int64, got {label.dtype}; cast them, or set soft_label=True"
+        )
     index = label.long()
     index = index if index.dim() == x.dim() else index.unsqueeze(axis)
     wanted = list(x.shape)

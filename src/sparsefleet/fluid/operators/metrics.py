@@ -69,7 +69,9 @@ def auc_op(
     scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
     # NaN is outside any range, so it is also an error.
     if scores.size and not (scores.min() >= 0 and scores.max() <= 1):
-        raise ValueError("predictions must be probabilities in 0..1")
+        raise ValueError(
+            f"predictions must be probabilities in 0..1, got {scores.min():g}..{scores.max():g}"
+        )
     width = num_thresholds + 1
     buckets = (scores * scores.dtype.type(num_thresholds)).astype(np.int64)
     counts = []

@@ -158,7 +158,10 @@ def scaled_dot_product_attention(
             f"{queries}, {keys}, {values}"
         )
     if keys.shape[-1] % num_heads or values.shape[-1] % num_heads:
-        raise helper.refuse(f"widths must be divisible by {num_heads} heads")
+        raise helper.refuse(
+            f"widths must be divisible by {num_heads} heads, got {keys.shape[-1]} for keys and "
+            f"{values.shape[-1]} for values"
+        )
     width = keys.shape[-1] // num_heads
     if num_heads > 1:
         inputs = [layers.fc(x, x.shape[-1], num_flatten_dims=2) for x in inputs]

@@ -239,7 +239,10 @@ def density_prior_box(
     """Return boxes like `prior_box`, with `density` x `density` boxes of each size per step."""
     helper = LayerHelper("density_prior_box", name)
     if len(densities or ()) != len(fixed_sizes or ()):
-        raise helper.refuse("densities and fixed_sizes must have the same length")
+        raise helper.refuse(
+            "densities and fixed_sizes must have the same length, got "
+            f"{densities!r} and {fixed_sizes!r}"
+        )
     attrs = op_settings(
         "density_prior_box",
         locals(),

@@ -255,7 +255,8 @@ def sequence_conv(
     known = to_param_attr(param_attr)
     if filter_stride != 1 or not padding or known is None:
         raise helper.refuse(
-            "filter_stride must be 1, padding must be True, and param_attr cannot be False"
+            "filter_stride must be 1, padding must be True, and param_attr must not be False, got "
+            f"{filter_stride!r}, {padding!r} and {param_attr!r}"
         )
     shape = [filter_size * helper.check_input(input).shape[1], num_filters]
     weight = helper.create_parameter(known, shape, input.dtype)

@@ -225,7 +225,10 @@ def image_resize(
     if len(helper.check_input(input).shape) != rank + 2 or data_format not in _FORMATS[rank]:
         raise helper.refuse(f"{resample} needs {' or '.join(_FORMATS[rank])}, got {input}")
     if align_mode not in (0, 1) or (out_shape is None and scale is None):
-        raise helper.refuse("out_shape or scale must be given, and align_mode must be 0 or 1")
+        raise helper.refuse(
+            "out_shape or scale must be given, and align_mode must be 0 or 1, got "
+            f"{out_shape!r}, {scale!r} and {align_mode!r}"
+        )
     inputs: dict[str, Any] = {"X": input}
     attrs: dict[str, Any] = {
         "method": method,

@@ -349,7 +349,7 @@ class RMSPropOptimizer(Optimizer):
 
 
 class FtrlOptimizer(Optimizer):
-    """FTRL-proximal (McMahan et al. 2013): l1 makes exact zeros."""
+    """FTRL-proximal (McMahan et al. 2013), in which l1 produces exact zeros."""
 
     type = "ftrl"
     accumulators = (("SquaredAccumulator", "squared", 0.0), ("LinearAccumulator", "linear", 0.0))
