@@ -33,10 +33,10 @@ class Replicas:
 
     All replicas share one copy of the parameters, in the scope. Values that the forward pass itself
     changes, such as batch_norm's running means or auc's counts, are private to each replica: the
-    first replica uses the scope, and each other replica a child scope that starts as a copy.
+    first replica uses the scope, and each other replica uses a child scope that starts as a copy.
 
     num_threads: total number of threads for all replicas, at least one each; 0 means the number of
-        cores of this machine.
+        cores on this machine.
     locals: child scopes created by another program's replicas, to be shared.
     device: shared by all replicas, like their parameters; see `Lowered`.
     """

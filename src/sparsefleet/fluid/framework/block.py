@@ -113,7 +113,7 @@ class Block:
     ) -> Variable:
         """Create a variable; see `Variable` for the settings.
 
-        initializer: adds the operator that fills the variable to this block.
+        initializer: adds an operator to this block that fills the variable.
         capacity, belong_to_optimizer: accepted, as in Fluid, but have no effect.
 
         If a variable with this name exists, shape, dtype, LoD level and persistable default to its
@@ -159,7 +159,7 @@ class Block:
     ) -> Parameter:
         """Create a parameter, or return the existing one with that name and shape.
 
-        initializer: adds the operator that fills a new parameter to this block.
+        initializer: adds an operator to this block that fills a new parameter.
         """
         name = unique_name.generate("_generated_var") if name is None else name
         old = self.vars.get(name)

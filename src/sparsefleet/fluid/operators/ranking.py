@@ -221,8 +221,8 @@ def teacher_student_sigmoid_loss(
 ) -> Variable:
     """Return the loss of logits [N, 1] against a click and a teacher's score q.
 
-    label: -2 for no click without a teacher, -1 for a click without a teacher, q for no click, 1 +
-        q for a click.
+    label: -2 for no click and no score, -1 for a click and no score, q for no click, 1 + q for a
+        click.
     """
     helper = LayerHelper("teacher_student_sigmoid_loss")
     attrs = {
