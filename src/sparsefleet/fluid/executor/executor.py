@@ -179,8 +179,8 @@ class Executor:
         These options go beyond Fluid:
         checkpoints: save the program and its position in the data while it trains, and at the end.
         resume: "auto" resumes from the newest checkpoint in `checkpoints`; a path resumes from the
-            checkpoint
-            at that path. Calls that finished before the checkpoint was saved return immediately.
+            checkpoint at that path. Calls that finished before the checkpoint was saved return
+            immediately.
         progress: show speed and loss and, at the end, where the time went.
         """
         _check_dataset(dataset)

@@ -288,8 +288,8 @@ def generate_mask_labels_op(
     """Return the boxes of objects, their positions among all boxes, and their masks by class.
 
     points: corners of polygons [P, 2]; its LoD levels are the objects in an image, the polygons of
-        an object and the corners of a polygon. A mask is -1 for other classes; an image without
-        objects gets one box with a mask of only -1.
+    an object and the corners of a polygon. A mask is -1 for other classes; an image without objects
+    gets one box with a mask of only -1.
     """
     made: list[list[Tensor]] = []
     polygons, corners = lods[3][1].tolist(), lods[3][2].tolist()

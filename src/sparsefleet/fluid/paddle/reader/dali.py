@@ -29,8 +29,8 @@ class DaliBatches:
     reader_name: the pipelines' reader, which reports the number of samples in its shard. It should
     have pad_last_batch=True, so that each pass starts at the first sample. With neither size nor
     reader_name, a pass is endless.
-    last_batch: how to treat an incomplete last batch. "fill" keeps it as the pipeline returns
-    it, "partial" keeps only samples from this pass, "drop" drops it.
+    last_batch: how to treat an incomplete last batch. "fill" keeps it as the pipeline returns it,
+    "partial" keeps only samples from this pass, "drop" drops it.
 
     Tensors are copies, since pipelines overwrite their own tensors.
     """
