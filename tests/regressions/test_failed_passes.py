@@ -70,4 +70,4 @@ def test_processes_of_a_loader_end_when_feeding_fails() -> None:
 def test_a_training_without_a_batch_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with Trainer(Fails(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
         assert trainer.fit([]).examples == 0
-    assert "worker 0 has no batches in its data, so it trained nothing" in caplog.text
+    assert "worker 0 got no batches from its data, so it trained on nothing" in caplog.text

@@ -108,4 +108,4 @@ def test_an_optimizer_that_has_taken_steps_loses_its_state_with_a_warning(
     optimizer.step()
     with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
         trainer.fit(clicks())
-    assert "the Adam given has taken steps before" in caplog.text
+    assert "this Adam has already taken steps" in caplog.text

@@ -36,9 +36,9 @@ class AppliedBatches:
         base: int = 0,
     ) -> None:
         self.base = base
-        """Added to the stream numbers under which this data continues; see `BatchOrigin.base`."""
+        """Offset added to the stream numbers of this data; see `BatchOrigin.base`."""
         self.epoch = epoch
-        """The pass."""
+        """The number of the pass."""
         self._kinds = kinds
         self._servers = [[mark for mark in marks if mark[1] == epoch] for marks in servers]
         self._rounds = [_ranges(marks, ROUNDS) for marks in self._servers]
@@ -46,7 +46,7 @@ class AppliedBatches:
         self._some = {k: [_ranges(marks, k) for marks in self._servers] for k in kinds}
         self._done = _common(list(self._everywhere.values()))
         self.count = sum(end - begin for begin, end in self._done)
-        """The number of mini-batches that all servers have applied, if identified by position."""
+        """Number of mini-batches applied by all servers, if they are identified by position."""
 
     def is_done(self, number: int) -> bool:
         """Return whether all servers have applied the whole mini-batch `number`, counted from 1."""
@@ -92,7 +92,7 @@ class AppliedBatches:
     def partial_records(self) -> list[BatchOrigin]:
         """Return the records that only some servers have applied.
 
-        The same servers have applied all records of a piece.
+        All records of one origin were applied by the same servers.
         """
         found = []
         for file in self._files():

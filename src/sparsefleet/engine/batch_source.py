@@ -50,7 +50,7 @@ class StatefulData(Protocol):
         """Return the progress of the current pass, as lists, dicts, strings and numbers."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume where `state` was taken."""
+        """Make the next pass resume at the position saved in `state`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +68,8 @@ class DataPosition:
     """The data's `state_dict()`, if it has one."""
 
     random_at_start: Mapping[str, Any] | None = None
-    """Without `state`, the random generators' state at the start of the pass, which lets shuffled
-    data repeat its order.
+    """If there is no `state`, the random generators' state at the start of the pass, so that
+    shuffled data can be read in the same order again.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class DataPosition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassStart:
-    """The start of a pass that resumes an earlier run."""
+    """Where a pass starts when it resumes an earlier run."""
 
     positions: Sequence[DataPosition] = field(default_factory=list)
     """This worker's position or, if the earlier run had a different number of workers, the
@@ -338,7 +338,7 @@ class BatchSource:
                 f"{type(data).__name__}"
             )
         self.reading = ReadingWatch(data)
-        """The statistics that the data reports about its reading."""
+        """The reading statistics that the data reports."""
         self.num_batches = _length_of(data)
         """Number of batches per pass, if known."""
 
@@ -348,7 +348,7 @@ class BatchSource:
         return record_files(self._opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
-        """Return the data of a different worker, or None if only its own process can read it.
+        """Return the data of a different worker, or None if only that worker's process can read it.
 
         files: the files that worker read, if known.
         """
@@ -401,7 +401,7 @@ class BatchSource:
         )
 
     def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
-        """Return the rest of a pass that a previous process left.
+        """Return the rest of a pass that a previous process left unfinished.
 
         Return None unless the batches of the data are identified by their records.
         """

@@ -33,7 +33,7 @@ class BatchSupply(Protocol):
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether a batch has been read, or is being read, that was not taken yet."""
+        """Return whether a batch that was not taken yet has been read or is being read."""
 
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
         """Return the next batch, or None at the end of the data.
@@ -74,7 +74,7 @@ class DirectSupply:
 
 
 class SteppingSupply:
-    """Reads the next batch at the end of a step; the servers' reply to the gradients has its rows.
+    """Reads the next batch at the end of a step; the reply to the gradients contains its rows.
 
     The training thread reads the batch, so data and model draw random numbers in the same order as
     if the batch were read after the step.

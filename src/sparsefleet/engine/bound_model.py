@@ -33,7 +33,7 @@ Part = TypeVar("Part")
 
 
 class BoundModel(StartedModel, Protocol):
-    """A model with stored values, and its steps; see `DistributedModel`.
+    """A model whose values are kept in a store, and its training steps; see `DistributedModel`.
 
     The Fluid API has a second implementation, for programs that store and update their own values.
     """

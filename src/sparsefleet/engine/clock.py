@@ -72,7 +72,7 @@ class StepClock:
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
         """The outcomes of the last batches."""
         self.ended_at = 0.0
-        """When the last step that the script took itself ended (`perf_counter`), at first 0."""
+        """End of the last step that the script took itself (`perf_counter`); initially 0."""
 
     def count(
         self,
@@ -87,8 +87,8 @@ class StepClock:
     ) -> None:
         """Count a step that the script took itself; times are from `perf_counter`.
 
-        The time since the last step is added to the elapsed time, and hence to "other", since it is
-        unknown what a script does between its steps.
+        The time since the last step is added to the elapsed time, so it counts as "other": what a
+        script does between its steps is unknown.
         """
         self.pull_s += entered - begun
         self.compute_s += computed - entered
@@ -173,7 +173,7 @@ class TimeShares:
 
     @staticmethod
     def of(clock: StepClock, wait_s: float) -> TimeShares:
-        """Build the times from a clock and the part of its hand-over time that the mode waited."""
+        """Build the times from a clock and the part of its hand-over time spent waiting."""
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
         known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(
@@ -208,7 +208,7 @@ def advise(
 
 
 class ReadingWatch:
-    """Tracks the counts of data with `stats()` (readers, Datasets, loaders) since a given time.
+    """Tracks the reading counts of data that has `stats()` (readers, Datasets, loaders).
 
     >>> watch = ReadingWatch([1, 2])
     >>> watch.begin(), watch.so_far()
@@ -232,7 +232,7 @@ class ReadingWatch:
 
 
 def stats_of(data: object) -> ReaderStats | None:
-    """Return the statistics that the data reports about its reading, if any."""
+    """Return the reading statistics that the data reports, if any."""
     stats = getattr(data, "stats", None)
     if not callable(stats):
         return None

@@ -42,7 +42,7 @@ class DenseGroup:
     """Index of the optimizer's parameter group."""
     parameters: list[nn.Parameter]
     optimizer: optim.Optimizer | None
-    """None if only torch implements this rule."""
+    """The update rule; None if only torch implements it."""
     reason: str = ""
     """Why only torch implements the rule."""
     min_block_size: int = 8192
@@ -114,13 +114,13 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
 
 
 def warn_of_unused_state(model: nn.Module, optimizer: OptimizerLike) -> None:
-    """Warn if the optimizer has taken steps, but the store will update instead of it."""
+    """Warn if the optimizer has already taken steps and the store will replace it."""
     if not isinstance(optimizer, torch.optim.Optimizer) or not any(optimizer.state.values()):
         return
     if any(group.optimizer is not None for group in dense_groups(model, optimizer)):
         _log.warning(
-            "the %s given has taken steps before: its state (moments, sums of squares) is not "
-            "used, and training starts without any",
+            "this %s has already taken steps: its state (moments, sums of squares) is ignored, and "
+            "training starts with new state",
             type(optimizer).__name__,
         )
 
@@ -155,8 +155,8 @@ def describe_optimizer(
         )
     if _has_hooks(optimizer):
         raise ConfigError(
-            f"tables do not support {kind.__name__} with step hooks, which nobody would call: "
-            "remove them; TrainerConfig has clip_grad_norm, and Trainer takes callbacks"
+            f"tables do not support {kind.__name__} with step hooks, which would never run: remove "
+            "them, and use TrainerConfig(clip_grad_norm=...) or callbacks instead"
         )
     return describe(group)
 
@@ -209,7 +209,8 @@ def require_local(groups: Sequence[DenseGroup], role: RoleInfo, mode: str | Mode
     if groups and (role.server_endpoints or not isinstance(mode_config(mode), LocalConfig)):
         where = "with servers" if role.server_endpoints else f"in mode {mode!r}"
         raise ConfigError(
-            f"{groups[0].reason}; {where}, only these can be used; mode 'collective' supports any"
+            f"{groups[0].reason}; {where}, only these can be used; mode 'collective' supports any "
+            "optimizer"
         )
 
 

@@ -175,7 +175,7 @@ class DistributedModel:
 
     @property
     def board(self) -> Board:
-        """Return the board for notes between workers, on the servers if any; after `start()`."""
+        """Return the board where workers exchange notes; available after `start()`."""
         return require_started(self._board)
 
     @property
@@ -491,7 +491,7 @@ class DistributedModel:
 
     @property
     def first_step(self) -> int:
-        """Number of schedule steps before the next start."""
+        """Number of schedule steps taken before the next call to `start`."""
         return self._steps
 
     def continue_schedule(self, steps: int) -> None:

@@ -120,7 +120,7 @@ def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
 
 
 class TrainedTables:
-    """A `TrainedModel` with the parts of a model in training that its export contains.
+    """The parts of a model in training that its export contains; implements `TrainedModel`.
 
     Servers track changed rows for this reader separately from delta checkpoints and from GEO's
     exchange of changes.

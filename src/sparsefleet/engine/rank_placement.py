@@ -341,7 +341,7 @@ class RankTensors(ModelTensors):
     def fitted(self, arrays: Mapping[str, NDArray[Any]], rank: int) -> Arrays:
         """Return a checkpoint's arrays by torch's names.
 
-        State that differs between workers is that of worker `rank`.
+        Where the state differs between workers, the state of worker `rank` is returned.
 
         Raises CheckpointMismatchError if the state belongs to a different optimizer.
         """

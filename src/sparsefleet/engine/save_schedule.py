@@ -89,7 +89,7 @@ class CheckpointConfig:
 
 
 class Interval:
-    """Tracks when an event is due again, by steps or by seconds since the last. Not thread-safe.
+    """Tracks when an event is due again, by steps or seconds since the last one. Not thread-safe.
 
     >>> interval = Interval(every_steps=3, every_s=None)
     >>> interval.is_count(2), interval.is_count(3), interval.is_time()
@@ -130,9 +130,9 @@ class SaveSchedule:
 
     The worker that first finds something due posts a numbered request on the board. If workers run
     independently, a thread listens for requests, and each worker pauses when it sees one. If they
-    step together, all must pause after the same step. For an interval in steps, every worker finds
-    that step by itself, since all have the same step count. For an interval in time, the request
-    names a step that no worker can have passed without checking.
+    step together, all must pause after the same step. For an interval in steps, every worker
+    determines that step on its own, since all have the same step count. For an interval in time,
+    the request names a step that no worker can have passed without checking.
 
     intervals: the intervals by name.
     name: identifies this training run on the board.

@@ -52,7 +52,7 @@ class ReadAhead(Protocol):
     def read_ahead(self) -> PulledRows | None:
         """Return the lookups of the next batch, or None if no rows are needed.
 
-        They have no rows yet; these are filled in if the push of the current step returns them.
+        Their rows are filled in later, if the push of the current step returns them.
         """
 
 

@@ -107,7 +107,7 @@ class Succession:
 
     def __init__(self, store: RemoteStore, role: RoleInfo, incarnation: Incarnation, name: str):
         self.incarnation = incarnation
-        """Which process of its rank this is, counted by restarts."""
+        """Identifies this process among the successive processes of its rank."""
         who = f"{incarnation.job}/{name}/worker-{role.index}"
         self._record = WorkerRecord(store, who)
         self.outbox = _file_in_memory(who)

@@ -363,7 +363,7 @@ class Training(Generic[AnyModel]):
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """Skip the synchronizations that the process replaced by this one took part in, if any."""
+        """Skip the synchronizations that the previous process took part in, if there was one."""
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)

@@ -158,7 +158,7 @@ class TrainingPass:
         counted = view.total()
         if feed.taken == 0 and start is None:
             _log.warning(
-                "epoch %d: worker %d has no batches in its data, so it trained nothing",
+                "epoch %d: worker %d got no batches from its data, so it trained on nothing",
                 self._epoch,
                 self._distributed.role.index,
             )

@@ -1,4 +1,4 @@
-"""Metrics on this worker's training, computed on request."""
+"""Metrics about this worker's training, computed on request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FIGURES_S = 5.0  # metrics like AUC take milliseconds to compute, too long for 
 
 
 class WorkerMetrics:
-    """Metrics on the training in this process, for any kind of loop; see `WORKER`. Thread-safe. The
+    """Metrics about training in this process, for any kind of loop; see `WORKER`. Thread-safe. The
     engine's loop is observed through its events at no extra cost, by reading the existing clocks of
     its threads.
 
@@ -75,7 +75,7 @@ class WorkerMetrics:
         """Computes metrics on recent batches; set by the API that knows them."""
 
     def serve(self, model: BoundModel | None) -> None:
-        """Report metrics if the environment enables it, with the model's until `release`."""
+        """Report metrics if the environment enables it, including the model's until `release`."""
         if model is None and self._remove is not None:
             return
         is_seen = report_metrics_if_asked("worker", 0 if model is None else model.role.index)
@@ -83,7 +83,7 @@ class WorkerMetrics:
             if model is not None and self._started_model() is not model:
                 self._models = [each for each in self._models if each() not in (None, model)]
                 self._models.append(weakref.ref(model))
-                self._figures_at, self._shown = 0.0, {}  # those belong to a different run
+                self._figures_at, self._shown = 0.0, {}  # they belong to a different run
             if self._remove is None:
                 self._remove = PROCESS.add(self.samples) if is_seen else _nothing
 
@@ -91,7 +91,7 @@ class WorkerMetrics:
         """Stop reporting about a model that is being closed."""
         with self._lock:
             if self._started_model() is model:
-                self.figures = None  # metrics of its run, which may end now
+                self.figures = None  # they belong to the model's run
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
@@ -109,7 +109,7 @@ class WorkerMetrics:
         return clock
 
     def attach(self, events: Events) -> None:
-        """Subscribe to the events that it reports."""
+        """Subscribe to the events that the metrics count."""
         events.subscribe(FitBegan, self._begin_fit)
         events.subscribe(PassBegan, self._begin_pass)
         events.subscribe(PassEnded, lambda event: self._end_pass(event.view))
@@ -254,4 +254,4 @@ def _nothing() -> None:
 
 
 WORKER = WorkerMetrics()
-"""The metrics on training in this process."""
+"""The metrics about training in this process."""
