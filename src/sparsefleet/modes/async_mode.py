@@ -246,9 +246,9 @@ class StalenessBound:
 
     Stale synchronous parallel (Ho et al. 2013). The bound is split in two: up to ``max_open``
     mini-batches may be handed over and not yet applied, which the training thread enforces by
-    waiting; the applied ones may be ahead of the slowest worker by the rest, which the sender
-    enforces. A worker that has done c mini-batches therefore knows that every other worker has
-    applied at least c - max_staleness. Not thread-safe.
+    waiting; the sender enforces the rest, by which the applied mini-batches may be ahead of the
+    slowest worker. A worker that has done c mini-batches therefore knows that every other worker
+    has applied at least c - max_staleness. Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:

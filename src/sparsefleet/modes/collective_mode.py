@@ -65,11 +65,10 @@ class CollectiveConfig:
 class CollectiveMode(Mode):
     """Exchanges gradients of dense parameters between workers, as configured by the strategy.
 
-    Rows are updated in the same step. With servers, that is a round of all workers; without
+    Rows are updated in the same step. With servers, this takes a round of all workers; without
     servers, every worker holds all tables and updates them with the row gradients of all workers.
-    With
-    LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters. A
-    schedule counts optimizer steps. Each worker has one training thread.
+    With LocalSGD, rows are pushed to the servers without waiting, or averaged with the parameters.
+    A schedule counts optimizer steps. Each worker has one training thread.
     """
 
     name: ClassVar[str] = "collective"
@@ -333,7 +332,7 @@ class GatheredRows:
     def sum(self, own: RowGradients) -> RowGradients:
         """Return, by table, each distinct key of any rank with the sum of its gradients.
 
-        Gradients are added in rank order, so the result has the same bits on all ranks.
+        Gradients are added in rank order, so the result is bit-identical on all ranks.
         """
         found = {}
         for table in sorted(self._tables):

@@ -31,9 +31,9 @@ from sparsefleet.store.table_spec import lower_table
 
 _CHUNK_FLOATS = 1 << 18
 """Number of differences sent at a time, few enough to stay in the processor's cache."""
-_GROWTH = 100  # mini-batches so far per mini-batch of the interval
+_GROWTH = 100  # the interval is the number of mini-batches so far divided by this
 _MOST_STEPS = 100
-_FEW_STEPS = 10  # an interval is not divided among workers below this
+_FEW_STEPS = 10  # lower limit when an interval is divided among workers
 _FRAME_SHARE = 0.9
 
 
@@ -44,9 +44,9 @@ class GeoConfig:
     push_interval_steps: int | None = None
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency). Larger
     values mean less traffic but staler rows. None means a hundredth of the mini-batches so far, at
-    most 100, divided by the number of other workers, but not to less than 10. This keeps workers
-    together while the model changes quickly. The changes of all workers add up, so the more workers
-    there are, the sooner rows that all of them change overshoot.
+    most 100, divided by the number of other workers, but no less than 10. This keeps workers
+    together while the model changes quickly. The changes of all workers add up, so rows that all of
+    them change overshoot sooner with more workers.
     """
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class GeoMode(Mode):
         self._raise_failure()
 
     def flush(self) -> None:
-        """Send the remaining differences undivided, as later exchanges would in total."""
+        """Send all remaining differences at once, undivided."""
         self._raise_failure()
         rest = self._windows.take_rest()
         with self._exchange_lock:
@@ -206,7 +206,7 @@ class GeoMode(Mode):
         values = _like(dense)
         self._store.push_many(sent, dense, values=values, data=data, unique=True, add=True)
         self._replica.take_over_dense(values, exactly=False)
-        if is_partial:  # servers that already had it did not add it again, so the copies are ahead
+        if is_partial:  # servers that had it did not add it again, so the copies are ahead
             served = self._store.pull_many({table: keys for table, (keys, _) in sent.items()})[0]
             for table, now in served.items():
                 self._replica.take_over_rows(table, sent[table][0], now, exactly=False)
@@ -246,7 +246,7 @@ class GeoMode(Mode):
 
 
 class ExchangeRoom:
-    """Counts the rows of the next exchange to make its push fit a frame. Not thread-safe.
+    """Counts the rows of the next exchange, so that its push fits in a frame. Not thread-safe.
 
     The count is an upper bound: every row of every mini-batch, up to the number of copies.
     """
@@ -296,8 +296,8 @@ class Account:
         self._marks: list[DataMark] = []
 
     def begin(self, rows: Mapping[str, int], *, is_partial: bool) -> bool:
-        """Start entering a mini-batch with `rows` of each table; return False if the entered ones
-        must be collected first.
+        """Start entering a mini-batch with `rows` of each table; return False if the mini-batches
+        entered so far must be collected first.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closing)
@@ -318,7 +318,7 @@ class Account:
 
     @contextmanager
     def closing(self) -> Iterator[tuple[list[DataMark], bool]]:
-        """Collect the changes of all entered mini-batches. Return their data, with adjacent ones
+        """Collect the changes of all entered mini-batches. Return their data, with adjacent ranges
         joined, and whether some servers have already applied it.
         """
         with self._changed:
@@ -481,7 +481,7 @@ class GeoReplica:
             np.copyto(self._old_dense[name], live)
 
     def set_learning_rate(self, table: str, lr: float, *, at: int | None = None) -> None:  # noqa: ARG002
-        """Set the rate of a table, like a store; rates must come in schedule order."""
+        """Set the learning rate of a table, as a store does; call it in schedule order."""
         if table in self._tables:
             self._tables[table].set_learning_rate(lr)
         else:
@@ -582,8 +582,8 @@ class GeoReplica:
     def take_over_rows(self, table: str, keys: Keys, served: Floats, *, exactly: bool) -> None:
         """Merge in the servers' current rows; skip rows that this worker has never used.
 
-        ``exactly`` sets the rows, which leaves no rounding error to send but requires that no
-        thread trains.
+        With ``exactly``, the rows are set instead, which leaves no rounding error to send but
+        requires that no thread trains.
         """
         self._tables[table].take_over(keys, served, exactly)
 

@@ -57,8 +57,8 @@ class ModeStats:
     """Seconds that training threads waited for each other or for room in the queue."""
 
     staleness_last: int = 0
-    """How many of this worker's earlier mini-batches the dense values of the last step did not yet
-    include.
+    """Number of this worker's earlier mini-batches that the dense values of the last step did not
+    yet include.
     """
 
     staleness_mean: float = 0.0
@@ -243,7 +243,7 @@ class Mode(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the pass because the thread has no more data, so no other waits for it."""
+        """Leave the pass because the thread has no more data, so no other thread waits for it."""
 
     @abstractmethod
     def rejoin(self) -> None:

@@ -47,8 +47,8 @@ separately, the mini-batches of the rows.
 """
 
 SOURCES = 8
-"""The stream of a mark is its kind plus this times the number of the source of its positions: 0 for
-the mini-batches of a pass, then one for each file.
+"""The stream of a mark is ``kind + SOURCES * source``. Source 0 is the mini-batches of a pass; each
+file whose records identify mini-batches is a further source.
 """
 
 
@@ -81,7 +81,7 @@ class BatchOrigin(NamedTuple):
     """The records in the mini-batch, if they identify it instead of its position."""
 
     base: int = 0
-    """Added to the streams of its marks if the mini-batch belongs to a lost worker's data."""
+    """Offset added to the streams of its marks if the mini-batch is from a lost worker's data."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
         """Return the marks that a push reports for this mini-batch."""

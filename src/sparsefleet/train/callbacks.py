@@ -167,7 +167,7 @@ class EarlyStopping(Callback):
     monitor: a metric on the validation data ("loss", "auc", ...), or on the training data with the
         prefix "train_" ("train_loss").
     mode: "min" if smaller values are better, "max" if larger values are better; "auto" means "min"
-        for names with "loss" and "max" for all others.
+        for names that contain "loss" and "max" for all others.
     patience: the number of validations without improvement after which training stops.
     min_delta: the smallest change that is an improvement.
 

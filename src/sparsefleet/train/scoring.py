@@ -278,8 +278,8 @@ def export_together(
     directory: str | os.PathLike[str],
     write: Callable[[], ExportManifest],
 ) -> ExportManifest | None:
-    """Let the first remaining worker call `write` once all have settled; return the manifest on
-    that worker only.
+    """Let the first remaining worker call `write` once the updates of all workers are applied;
+    return the manifest on that worker only.
 
     Must be called by all workers. Raises an error on every worker if writing fails.
     """

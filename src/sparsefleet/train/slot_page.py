@@ -66,7 +66,7 @@ def importance_bars(importance: dict[str, dict[str, float]]) -> str:
 
 
 def calibration_curve(bins: list[tuple[float, float, int]]) -> str:
-    """Return a chart of mean labels over mean predictions."""
+    """Return a chart of mean labels plotted against mean predictions."""
     total = sum(count for _, _, count in bins) or 1
 
     def place(predicted: float, label: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Evaluates slots: their importance, found by shuffling, calibration, and metrics on slices.
+"""Evaluates slots: importance by shuffling, calibration, and metrics on slices.
 
 Letters: B examples in a batch, N examples on this worker.
 """

@@ -58,7 +58,7 @@ __all__ = ["Trainer"]
 class Trainer:
     """Trains a model with the same script on a laptop or with a fleet of servers and workers.
 
-    model: any module; a `SparseEmbedding` in it lives in the fleet's tables.
+    model: any module; the rows of each `SparseEmbedding` in it live in the fleet's tables.
     loss: takes (output, labels), returns a scalar; None if the model's output is the loss.
     optimizer: from torch or `sparsefleet.optim`, for the dense parameters and for tables without
         their own optimizer.
@@ -302,10 +302,10 @@ class Trainer:
         Must be called by all workers, each with its own part of the data. Rows are read but not
         created.
 
-        by: with "slot", return a `SlotReport` instead. It has the importance of each input, found
-            by shuffling the input across examples, as well as calibration and metrics on slices.
-            The data is held in memory and evaluated once, plus once per slot; `write_html` writes
-            the report as a page.
+        by: with "slot", return a `SlotReport` instead. It contains the importance of each input,
+            found by shuffling the input across examples, as well as calibration and metrics on
+            slices. The data is held in memory and evaluated once, plus once per slot; `write_html`
+            writes the report as a page.
         """
         if by not in (None, "slot"):
             raise ConfigError(f"by must be None or 'slot', got {by!r}")
@@ -390,7 +390,7 @@ class Trainer:
     ) -> ExportManifest | None:
         """Write the files that `sparsefleet.Predictor` needs for prediction.
 
-        Must be called by all workers. The arguments are those of
+        Must be called by all workers. The arguments are the same as for
         `serving.export.save_inference_model`; the first remaining worker writes and gets the
         manifest. Batches, including `golden`, have the form that `fit` takes; if `labelled` is
         False, the whole batch is input. The default target is the result of `predict`, named

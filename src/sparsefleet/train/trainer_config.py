@@ -75,8 +75,8 @@ class TrainerConfig:
     `ProfileConfig`. Must be the same on all workers."""
 
     predictions: Callable[[Any], Any] | None = None
-    """Converts the model's output to probabilities for metrics and `predict`. None chooses a
-    function by the loss; see `Trainer`.
+    """Converts the model's output to probabilities for metrics and `predict`. If None, the function
+    depends on the loss; see `Trainer`.
     """
 
     groups: Callable[[Any], Any] | None = None
