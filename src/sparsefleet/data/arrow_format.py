@@ -46,7 +46,7 @@ class RowBatches(NamedTuple):
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     begin: int
-    """The first row of the file in `batches`; the source skips rows before the part."""
+    """The row of the file at which `batches` starts; the source skips rows before the part."""
     total: int | None
     """Number of rows in the file, if known."""
 
@@ -111,7 +111,7 @@ class ArrowSource:
             slots = [SlotColumns(field, schema, part.path) for field in fields]
             at = rows.begin
             for batch in rows.batches:
-                if batch.schema != schema:  # of a stream, whose tables may differ in their types
+                if batch.schema != schema:  # the tables of a stream may differ in their types
                     schema = batch.schema
                     slots = [SlotColumns(field, schema, part.path) for field in fields]
                 skip = min(max(part.begin - at, 0), batch.num_rows)
@@ -252,7 +252,7 @@ class ArrowStream(ArrowFormat):
 
     The reader's files are None. With ``Reader(worker_num=N)`` each worker reads the whole source
     and keeps every Nth row, so a Ray Data dataset must be materialized: otherwise each worker would
-    execute it, in an order of its own. A shard per worker, such as
+    execute it separately, in a different order. A shard per worker, such as
     ``ray.train.get_dataset_shard("train")``, needs no ``worker_num``.
 
     >>> import pyarrow
@@ -281,8 +281,9 @@ class ArrowStream(ArrowFormat):
         if self._is_unordered and context.share.num > 1:
             raise ConfigError(
                 f"ArrowStream got a Ray Data {self.unnamed_input} for worker_num="
-                f"{context.share.num}: each worker would execute it itself, in any order, so that "
-                "rows would be repeated and left out; pass dataset.materialize(), or pass the "
+                f"{context.share.num}: each worker would execute it separately and in a different "
+                "order, so some rows would be read twice and others not at all; pass "
+                "dataset.materialize(), or pass the "
                 "dataset to RayTrainer(datasets=...) and read ray.train.get_dataset_shard(name) "
                 "without worker_num"
             )
@@ -333,14 +334,14 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _is_unordered(source: Any) -> bool:
-    """Return whether this is a Ray Data source whose rows may come in another order each time."""
+    """Return whether this is a Ray Data source whose order of rows may change from pass to pass."""
     if callable(source) or not hasattr(source, "iter_batches"):
         return False
     return all(kind.__name__ != "MaterializedDataset" for kind in type(source).__mro__)
 
 
 def is_arrow_dataset(source: object) -> bool:
-    """Return whether `ArrowStream` takes this object other than as a function."""
+    """Return whether `ArrowStream` accepts this object and it is not a function."""
     return not callable(source) and _function_of(source) is not None
 
 
@@ -351,14 +352,14 @@ def _hugging_face_tables(dataset: Any) -> Iterator[pa.Table]:
     if getattr(dataset, "features", None) is not None:
         yield from dataset.with_format("arrow").iter(_DATASET_ROWS)
         return
-    # A stream whose types are not known yet: as Arrow, each example would have types of its own,
-    # which Hugging Face then cannot join.
+    # The types of this stream are not known yet. In Arrow format, each example would get its own
+    # types, which Hugging Face cannot combine.
     for columns in dataset.with_format(None).iter(_DATASET_ROWS):
         yield pa.table(columns)
 
 
 def _function_of(source: Any) -> Callable[[], Iterable[pa.Table | pa.RecordBatch]] | None:
-    """Return a function that yields the tables of a dataset; None for an object of another kind.
+    """Return a function that yields the tables of a dataset, or None for any other object.
 
     The objects are recognized by their methods, so that neither library is imported.
     """

@@ -51,8 +51,8 @@ def fill_empty(values: NDArray[Any], offsets: NDArray[np.int64]) -> Ragged:
 class BlockWalk:
     """Takes spans of up to `batch_size` records from contiguous blocks, round robin.
 
-    Training threads with one queue each would produce the same batches: no batch has records from
-    two blocks, and each block may end with a short batch. Thread-safe.
+    Training threads with one queue each would produce the same batches: no batch contains records
+    from two blocks, and each block may end with a short batch. Thread-safe.
 
     given: the number of records of each block that an earlier walk has already handed out.
 

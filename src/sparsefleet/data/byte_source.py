@@ -155,7 +155,7 @@ class FormatError(Exception):
 
 
 class WindowError(Exception):
-    """A frame needs a larger window, and thus more memory, than allowed."""
+    """A frame needs a larger window, and therefore more memory, than allowed."""
 
     def __init__(self, window_bytes: int) -> None:
         super().__init__(f"needs a zstd window of {window_bytes:,} bytes")
@@ -174,8 +174,8 @@ def zstd_pieces(
 ) -> Iterator[Piece]:
     """Yield the frames of the file in pieces that each decompress to at most `output_bytes`.
 
-    A piece has at least one block, even if that block is larger. Skippable frames are skipped, and
-    the contents of blocks are not checked.
+    A piece contains at least one block, even if that block is larger. Skippable frames are skipped,
+    and the contents of blocks are not checked.
 
     Raises CutOffError, FormatError, WindowError, and any error from reading the file.
     """

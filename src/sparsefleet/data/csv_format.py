@@ -18,7 +18,7 @@ class Csv(TextFormat):
 
     slots: a `Slot` for each column to read, or a `Field` if the column has a different name, values
         may be missing, strings are hashed, or a field has several values. A slot without a shape
-        gets all values of its field, of which there may be none.
+        gets all values of its field, which may be empty.
     header: True means that the first line of each file names its columns, in any order. A list
         names the columns of files that have no such line. If False, slots refer to columns by
         number.

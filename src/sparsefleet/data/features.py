@@ -37,7 +37,7 @@ class Feature:
 
     @property
     def field(self) -> Field:
-        """Return the field for reading it from a file with columns."""
+        """Return the field that reads this feature from a file with columns."""
         raise NotImplementedError(f"{type(self).__name__} is not a kind of feature")
 
     def _require(self, holds: bool, wanted: str, found: object) -> None:
@@ -59,10 +59,10 @@ class Numeric(Feature):
     """
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The columns of the file; None means the one with the feature's name."""
+    """The columns of the file; None means the column with the feature's name."""
 
     missing: float | None = None
-    """Replaces a missing number. With None, a missing number is an error."""
+    """The value that replaces a missing number. If None, a missing number is an error."""
 
     transform: Literal["none", "log"] = "none"
     """"log": sign(x) log(1 + |x|), for counts and prices."""
@@ -91,7 +91,7 @@ class Numeric(Feature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdFeature(Feature):
-    """Ids to look up in a table. Base class of the kinds that differ in ids per example."""
+    """Ids to look up in a table. Base class of features with one id or several ids per example."""
 
     table: str = ""
     """The table that holds the rows; features may share one. "" means the feature's name."""
@@ -100,18 +100,18 @@ class IdFeature(Feature):
     """The width of a row; features that share a table must have the same width."""
 
     columns: ColumnName | tuple[ColumnName, ...] | None = None
-    """The column of the file; None means the one with the feature's name."""
+    """The column of the file; None means the column with the feature's name."""
 
     hash_seed: int | None = None
     """Hash strings to ids with this seed; features that share a table but not their strings need
-    different seeds. With None, ids are numbers, or positions in the `vocabulary`.
+    different seeds. If None, ids are numbers, or positions in the `vocabulary`.
     """
 
     vocabulary: tuple[str, ...] | None = None
-    """All known strings. String i, counted from 0, gets the id i + 1, and any other the id 0."""
+    """All known strings. String i, counted from 0, gets the id i + 1; any other string gets 0."""
 
     missing: int | None = None
-    """The id for a missing value. With None, a missing value is an error in a column of numbers, an
+    """The id for a missing value. If None, a missing value is an error in a column of numbers, an
     ordinary string if hashed, and 0 with a vocabulary.
     """
 
@@ -133,7 +133,7 @@ class IdFeature(Feature):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Categorical(IdFeature):
-    """One id per example, int64[B], or int64[B, W] from a tuple of W columns, which are W fields.
+    """One id per example, int64[B], or one id from each of W columns, int64[B, W].
 
     >>> city = Categorical("city", hash_seed=3, dim=16)
     >>> city.field.hash_seed, city.table_name
@@ -227,7 +227,7 @@ class Label(Feature):
     """The columns of the file, one per task; None means the column with the label's name."""
 
     positive: str | None = None
-    """The string that maps to 1.0; all others map to 0.0. With None, the column holds numbers."""
+    """The string that maps to 1.0; all others map to 0.0. If None, the column holds numbers."""
 
     def __post_init__(self) -> None:
         self.field  # noqa: B018  checks the settings
@@ -246,7 +246,7 @@ class Label(Feature):
 class Features:
     """All inputs of a model, and its label.
 
-    Pass it to the reader, to a model of `sparsefleet.zoo` and to `Trainer.export`; see
+    Pass it to the reader, to a model from `sparsefleet.zoo` and to `Trainer.export`; see
     docs/features.md.
 
     >>> features = Features(
@@ -325,7 +325,7 @@ class Features:
     # -- formats and readers --------------------------------------------------------------------
 
     def csv(self, **settings: Any) -> Csv:
-        """Return the format of CSV or TSV files; settings are those of `Csv`."""
+        """Return the format of CSV or TSV files; the settings are the same as for `Csv`."""
         return Csv(*self.fields, **settings)
 
     def parquet(self) -> Parquet:
@@ -375,7 +375,7 @@ class Features:
     ) -> MemoryData:
         """Return batches from columns in memory, which can be shuffled; see `MemoryData`.
 
-        columns: by name, for all features and the label, an array or list with one item per
+        columns: for each feature and the label, by name, an array or list with one item per
             example; features with any number of ids also accept (values [N], offsets [B + 1]).
             Columns that no feature uses are ignored. Strings become ids, as in a file.
         worker_index, worker_num: which contiguous part of the examples this worker gets.
@@ -496,6 +496,6 @@ def _checked(feature: Feature) -> Feature:
     if not isinstance(feature, Feature) or isinstance(feature, Label):
         raise ConfigError(
             "Features takes Numeric, Categorical, MultiValued and Sequence objects, got "
-            f"{feature!r:.100}; a Label goes to label="
+            f"{feature!r:.100}; pass a Label as label="
         )
     return feature

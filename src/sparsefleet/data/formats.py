@@ -25,7 +25,7 @@ class MultiSlot(TextFormat):
 
     Each line contains all slots in order, each as a count and that many values.
 
-    A line for the slots of the example: ``2 0.5 0.25 3 17 18 99 1 1``.
+    A line for the slots in the example below: ``2 0.5 0.25 3 17 18 99 1 1``.
 
     >>> format = MultiSlot(Slot("dense", "float", (2,)), Slot("ads"), Slot("click", "float", ()))
     >>> [slot.name for slot in format.columns]
@@ -55,7 +55,7 @@ class MultiSlot(TextFormat):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CriteoTsv(TextFormat):
-    """Criteo's click logs: label, 13 counts and 26 categories, tab-separated; empty is missing.
+    """Criteo's click logs: label, 13 counts and 26 categories, tab-separated; empty means missing.
 
     Columns: "label" float32[B], "counts" float32[B, 13], "categories" int64[B, 26].
 

@@ -171,7 +171,7 @@ class Interactions:
     def _by_user(self) -> tuple[Ids, Ids, Ids]:
         """Return where each user's interactions start and how many there are.
 
-        Also return the position of each interaction among those of its user, counted from 0.
+        Also return the position of each interaction among its user's interactions, counted from 0.
         """
         if not len(self):
             empty = np.empty(0, np.int64)

@@ -179,8 +179,9 @@ class MemoryData:
 
     drop_zeros: like Fluid's InMemoryDataset, drop the zeros in slots without a shape; a record with
         no values left gets one 0 in batches.
-    num_blocks: like that many threads, take batches round robin from this many contiguous blocks.
-        Each block may end with a short batch, unless the reader's config drops short batches.
+    num_blocks: take batches round robin from this many contiguous blocks, as that many threads
+        would. Each block may end with a short batch, unless the reader's config drops short
+        batches.
 
     Memory: the ids and floats, about one byte per record for each slot of varying length, and four
     bytes per record once shuffled; a few blocks more while loading. Records keep the order of the
@@ -311,9 +312,9 @@ class MemoryData:
         """Merge records with equal text in `slot` into one; return how many were dropped.
 
         For a slot without a shape, the merged record gets the values of the only record that has
-        any; for other slots, those of the last record whose values are not all zeros. Two kinds of
-        groups are dropped with a warning: groups whose size is not `merge_size`, if `merge_size` is
-        > 0, and groups in which two records have values for a slot without a shape.
+        any; for other slots, the values of the last record whose values are not all zeros. Two
+        kinds of groups are dropped with a warning: groups whose size is not `merge_size`, if
+        `merge_size` is > 0, and groups in which two records have values for a slot without a shape.
         """
         self._records, dropped = merge_records(self._records, self._text_slot(slot), merge_size)
         self._slot_orders = {}
@@ -360,7 +361,7 @@ class MemoryData:
         return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass where `state` was taken, in the same order.
+        """Resume the next pass at the position saved in `state`, in the same order.
 
         The same files must be loaded and, if they were shuffled globally, must have been shuffled
         with the same seeds.

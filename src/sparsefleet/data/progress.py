@@ -68,8 +68,8 @@ class Progress:
     """Which records of the files were handed out. Thread-safe.
 
     share: the records of each file that this reader takes.
-    earlier: for files whose records were divided among a different number of workers before, the
-        progress of each of those workers, by that number.
+    earlier: for files whose records were once divided among a different number of workers, the
+        progress of each of those workers; one entry per such division.
 
     >>> progress = Progress()
     >>> progress.advance([FileMark("a", 0, 10, 10), FileMark("b", 0, 3), FileMark("b", 7, 9)])

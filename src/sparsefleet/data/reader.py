@@ -58,8 +58,8 @@ class Reader:
     sharding: replaces `worker_index` and `worker_num`; each file goes to the next free worker. See
         `fleet.sharding("train")`.
 
-    A batch is a dict (or tuple) of columns. The column of a slot with a shape is an array
-    [B, *shape]; that of a slot without a shape is a pair (values [N], offsets int64[B]), as
+    A batch is a dict (or tuple) of columns. The column of a slot with a shape is an array [B,
+    *shape]; the column of a slot without a shape is a pair (values [N], offsets int64[B]), as
     accepted by `SparseEmbeddingBag`. All are NumPy arrays over the memory that the parser filled;
     nothing is copied.
 
@@ -400,8 +400,8 @@ class Reader:
     def finished_state_dict(self) -> dict[str, Any]:
         """Like `state_dict()`, but a state taken at the end of a pass resumes with an empty pass.
 
-        With `sharding`, that pass has the records that other workers had not read when the state
-        was taken.
+        With `sharding`, that pass contains the records that other workers had not read when the
+        state was taken.
         """
         return {**self.state_dict(), "is_over": False}
 

@@ -46,8 +46,8 @@ class BadLine(NamedTuple):
 class BadLines:
     """Counts bad lines up to a limit. Thread-safe.
 
-    quarantine: the file that collects bad lines. It has one tab-separated line for each, with path,
-        line, column, problem and the bad line itself. The first bad line of a pass overwrites the
+    quarantine: the file that collects bad lines. It contains one tab-separated line per bad line:
+        path, line, column, problem and the line itself. The first bad line of a pass overwrites the
         file.
     """
 
