@@ -101,7 +101,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _zeros(found: list[DistinctRows]) -> list[Floats]:
-    """Return arrays for the gradients of each feature's rows; features of a leaf share one."""
+    """Return gradient arrays for each feature's rows; features of one leaf share an array."""
     keys = [(id(each.array), each.leaf is None) for each in found]  # rows may also be frozen
     shapes = {key: each.array.shape for key, each in zip(keys, found, strict=True)}
     whole = np.zeros(sum(rows * dim for rows, dim in shapes.values()), np.float32)

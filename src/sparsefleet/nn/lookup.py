@@ -84,7 +84,7 @@ class Lookup:
 
 
 ID_DTYPES = (torch.int64, torch.int32)
-"""The allowed types of ids, which are those that `torch.nn.Embedding` takes."""
+"""The allowed types of ids, the same as for `torch.nn.Embedding`."""
 
 
 def check_ids(table: str, ids: object) -> None:

@@ -56,8 +56,8 @@ class LookupPlan:
     """Maps the tensors of a batch, or views of them, to lookups. A plan is learned from one step.
 
     With a plan, all rows of a batch are pulled in one request before its forward pass. Ids that the
-    forward pass computes are not in the batch and thus not in the plan; each such lookup costs a
-    separate request.
+    forward pass computes are not in the batch and therefore not in the plan; each such lookup costs
+    a separate request.
 
     >>> from sparsefleet.nn import SparseEmbedding, bind
     >>> from sparsefleet.store import LocalStore
@@ -183,7 +183,7 @@ def _holds_ids(tensor: torch.Tensor) -> bool:
 def _find(
     tensors: list[tuple[Path, torch.Tensor]], ids: torch.Tensor
 ) -> tuple[Path, _View | None] | None:
-    """Find the tensor in the batch that ``ids`` are equal to, or else that they are a view of."""
+    """Find the tensor in the batch that is ``ids`` itself, or that ``ids`` is a view of."""
     for path, tensor in tensors:
         if tensor is ids:
             return path, None
@@ -254,7 +254,7 @@ class LookupPlans:
         """
         if planned and len(rows.lookups) <= self._most_lookups:
             return
-        made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # no plan can find others
+        made = sum(lookup.ids.numel() > 0 for lookup in rows.lookups)  # plans skip empty lookups
         if planned and made <= self._most_lookups:
             return
         # Newest first; constantly changing shapes evict the oldest.

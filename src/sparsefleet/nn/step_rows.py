@@ -59,9 +59,10 @@ def is_traced() -> bool:
 class StepRows:
     """One step. While it is active, all lookups on this thread go through it.
 
-    ``pull`` fetches rows (`modes.Mode.pull`, or that of a store). In training, it is called with
-    only the keys; when no row may be created, also with ``train=False, unknown=...``. ``pulled``
-    holds the rows that were prefetched for this batch; any other lookup does its own pull.
+    ``pull`` fetches rows (`modes.Mode.pull`, or a store's `pull_many`). In training, it is called
+    with only the keys; when no row may be created, also with ``train=False, unknown=...``.
+    ``pulled`` holds the rows that were prefetched for this batch; any other lookup does its own
+    pull.
 
     After ``backward()``, `gradients` returns the gradients to push. Not thread-safe: a step belongs
     to the thread that entered it.
