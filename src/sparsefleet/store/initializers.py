@@ -52,7 +52,7 @@ class Constant(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Initializer):
-    """Uniformly distributed: low <= value < high."""
+    """Uniformly distributed values: low <= value < high."""
 
     low: float = -0.01
     """Lower bound, inclusive."""
@@ -72,7 +72,7 @@ class Uniform(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class Normal(Initializer):
-    """Normally distributed."""
+    """Normally distributed values."""
 
     mean: float = 0.0
     """The mean."""
@@ -91,7 +91,7 @@ class Normal(Initializer):
 
 @dataclass(frozen=True, slots=True)
 class TruncatedNormal(Initializer):
-    """Normally distributed, redrawn until the value is within two standard deviations."""
+    """Normally distributed values, each redrawn until it is within two standard deviations."""
 
     mean: float = 0.0
     """The mean."""

@@ -1,6 +1,6 @@
 """Row optimizers as plain descriptions; servers keep the state next to each row.
 
-Names and defaults are those of `torch.optim` where it has the optimizer. Letters: w a value, g its
+Names and defaults match `torch.optim` where it has the same optimizer. Letters: w a value, g its
 gradient after weight decay, lr the learning rate. For formulas, see docs/tables.md.
 """
 
@@ -86,7 +86,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SGD(Optimizer):
-    """w -= lr * g. No state.
+    """Plain SGD: w -= lr * g. No state.
 
     >>> SGD(lr=0.1).native_fields()["learning_rate"]
     0.1
@@ -208,7 +208,7 @@ class RMSprop(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidRMSProp(RMSprop):
-    """RMSprop as in Fluid and TensorFlow: epsilon is under the root, the rate in the momentum.
+    """RMSprop as in Fluid and TensorFlow: epsilon inside the root, learning rate in the momentum.
 
     State: 1 float per value, plus 1 each for momentum and centered.
     """

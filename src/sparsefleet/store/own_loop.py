@@ -50,7 +50,7 @@ def declare_own_loop(notes: Notes, worker: str) -> None:
     ends the job instead of restarting such a worker, unless it is configured to restart the worker.
     Without a launcher, the declaration is stored on the servers, and this function raises
     ConfigError if an earlier process of the same worker and job has made the declaration. Servers
-    that start without state no longer have it.
+    that restart without their state lose the declaration.
 
     notes: the store of the worker. worker: the worker's name in the job.
     """

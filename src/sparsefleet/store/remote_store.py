@@ -142,8 +142,8 @@ class RemoteStore(Store):
     def applied_data(self, *, timeout_s: float | None = None) -> list[list[DataMark]]:
         """Return, for each server, which data was applied by pushes of this session.
 
-        The data is ordered by stream; for each stream, it is the data of the latest epoch.
-        A push whose ``data`` was applied before is not applied again.
+        The data is ordered by stream; only the latest epoch of each stream is included. A push
+        whose ``data`` was applied before is not applied again.
         """
         return self._native.applied_data(self._deadline(timeout_s))
 

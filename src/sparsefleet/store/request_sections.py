@@ -18,8 +18,10 @@ from sparsefleet.store.table_spec import DenseSpec, TableSpec
 __all__ = ["Gradients", "PushSection", "RequestSections"]
 
 PushSection = tuple[str, Keys | None, list[Floats], bool, bool, Floats | None]
-"""table, keys (None: dense table), gradients in parts (empty: rows are requested), whether keys are
-unique, whether to add without the optimizer, output for dense values or for rows after the push"""
+"""A section: the table, its keys (None for a dense table), gradients in parts (empty if rows are
+requested), whether keys are unique, whether to add without the optimizer, and the output for dense
+values or for rows after the push.
+"""
 
 Gradients = tuple[Mapping[str, tuple[Any, Any]], Mapping[str, Any]]
 """Sparse and dense gradients of one mini-batch, as accepted by ``Store.push_many``."""

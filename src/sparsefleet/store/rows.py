@@ -101,7 +101,7 @@ class RejectedRows:
         self._lock = threading.Lock()
 
     def add(self, tables: str, count: int) -> None:
-        """Add to the count; log a warning for the first rows and at each power of ten rows."""
+        """Add to the count; log a warning for the first rows and at each power of ten."""
         with self._lock:
             before = self._counts.get(tables, 0)
             total = self._counts[tables] = before + count

@@ -242,7 +242,7 @@ class Store(StoreConnection):
     ) -> PushResult:
         """Take one optimizer step with the mean of the gradients of all members of a group.
 
-        The arguments are those of ``push_many``; the maps may be empty, and members may push
+        The arguments are the same as for ``push_many``; the maps may be empty, and members may push
         different tables. Returns when every server has received the gradients of all members that
         have not left, and has applied their mean as one push: summed in rank order, divided by the
         number of members that contributed. All members get the same result. Round numbers must
