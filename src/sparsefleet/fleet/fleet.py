@@ -183,7 +183,9 @@ class Fleet(JobProcess):
     def stop_worker(self) -> None:
         """Apply everything handed over, notify the other workers, and close connections."""
         if self._model is None or not self._model.is_started:
-            raise RuntimeError("stop_worker() must follow init_worker()")
+            raise RuntimeError(
+                "stop_worker() must follow init_worker(): call fleet.init_worker() first"
+            )
         while self._publishers:
             self._publishers.popitem()[1].close()
         self._model.close()

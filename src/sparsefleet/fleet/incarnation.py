@@ -1,4 +1,4 @@
-"""Tells how many processes had this rank before, and keeps a record for the next process."""
+"""Counts the earlier processes of this rank, and keeps a record for the next process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Incarnation:
     """
 
     number: int = 0
-    """How many processes had this rank before."""
+    """Number of earlier processes with this rank."""
 
     is_counted: bool = True
     """Whether earlier processes were counted. If False, `number` is 1 even if there were none."""

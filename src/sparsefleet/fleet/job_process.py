@@ -155,7 +155,7 @@ class JobProcess:
         return made
 
     def next_model_name(self) -> str:
-        """Return a name for another model; the order in which models are bound determines it."""
+        """Return a name for the next model; workers must bind their models in the same order."""
         self._num_models += 1
         return f"model-{self._num_models}"
 

@@ -39,7 +39,7 @@ _TELL_S = 5.0  # time to report a failure to a server
 
 
 class Meeting:
-    """Synchronizes the workers of one job through their servers, or through a board of their own.
+    """Synchronizes the workers of one job through their servers, or through their own board.
 
     All workers must make the same calls in the same order; calls are numbered, so a worker that is
     one call ahead is not confused with a worker that is behind. `name` separates the meetings of
@@ -186,7 +186,7 @@ class Meeting:
     def decide(
         self, data: bytes, rule: Callable[[list[bytes]], bytes], *, patient: bool = False
     ) -> bytes | None:
-        """Let one worker answer the values of all workers; return the answer on every worker.
+        """Let one worker decide from the values of all workers; return its answer on every worker.
 
         All workers must call it. `rule` takes the values of the workers, by rank and without lost
         workers, and returns the answer. It runs in the first remaining worker, when all workers
@@ -229,7 +229,7 @@ class Meeting:
         return None if answer is None else answer[1:]
 
     def _deciders(self, prefix: str) -> Iterator[int]:
-        """Yield the workers that have arrived, in the order of rank; all workers get the same."""
+        """Yield the workers that have arrived, in rank order; the same on all workers."""
         if not self._member.continue_without_lost:
             yield 0
             return
