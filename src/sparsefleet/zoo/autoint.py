@@ -20,7 +20,7 @@ __all__ = ["AutoInt"]
 
 
 class FieldAttention(nn.Module):
-    """Multi-head attention that mixes all fields into each field and adds its own projection.
+    """Multi-head attention between fields, with a projection of each field added as a residual.
 
     dim: width of a field.
     heads, head_dim: H and A; the result has the width H * A.
@@ -44,7 +44,7 @@ class FieldAttention(nn.Module):
 
 
 class AutoInt(nn.Module):
-    """Attention layers over all fields; a number is also a field, namely a vector times its value.
+    """Attention layers over all fields; a number becomes a field by scaling a learned vector.
 
     hidden: widths of deep layers next to the attention; () means none, as in the paper's first
         model.

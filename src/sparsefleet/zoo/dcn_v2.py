@@ -19,7 +19,7 @@ __all__ = ["CrossLayers", "DCNv2"]
 
 
 class CrossLayers(nn.Module):
-    """Layers x0 * (W x + b) + x; l of them contain products of up to l + 1 inputs.
+    """Cross layers, x0 * (W x + b) + x; l layers produce products of up to l + 1 inputs.
 
     width: I.
     layers: the number of layers.

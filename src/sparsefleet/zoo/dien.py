@@ -52,12 +52,12 @@ class AttentionalGru(nn.Module):
 
 
 class DIEN(nn.Module):
-    """DIEN: one GRU extracts interests from the history, and a second follows those that match the
-    candidate.
+    """DIEN: one GRU extracts interests from the history, and a second one tracks the interests that
+    match the candidate.
 
     history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
-    negatives: a Sequence with the history's lengths and, for each item, one that the user did not
-        choose; in training, the output is then a `DienOutput`, for `DienLoss`.
+    negatives: a Sequence with the history's lengths and, for each item, an item that the user did
+        not choose; in training, the output is then a `DienOutput`, for `DienLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item", max_length=5))

@@ -43,7 +43,7 @@ class DIN(nn.Module):
     """DIN: layers over the history's rows, weighted by relevance, the candidate and other features.
 
     history, candidate: a Sequence and a Categorical with the same dim; they usually share a table.
-    Relevance is not normalized, so its sum tells how strong the interest is.
+    Relevance is not normalized, so its sum indicates how strong the interest is.
 
     >>> from sparsefleet.data.features import Categorical, Features, Sequence
     >>> features = Features(Categorical("item"), Sequence("seen", table="item"))

@@ -32,7 +32,7 @@ def dot_products(vectors: Tensor) -> Tensor:
 
 
 class DLRM(nn.Module):
-    """DLRM: bottom layers turn the numbers into a vector; top layers add the dot products.
+    """DLRM: bottom layers turn the numbers into a vector; top layers use it and the dot products.
 
     bottom: widths of the bottom layers; a last layer with the fields' dim is added.
     top: widths of the top layers.

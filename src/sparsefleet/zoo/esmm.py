@@ -22,10 +22,10 @@ __all__ = ["ESMM"]
 class ESMM(nn.Module):
     """Two towers over shared rows: p(click), and p(conversion | click).
 
-    The output has two log-odds per example, for a click and for a click that converts, whose
-    probability is the product of both. Both are known for every impression, while conversions among
-    clicks are not, so there is no selection bias. Labels: click, and click with conversion; the
-    loss is `BCEWithLogitsLoss`.
+    The output has two log-odds per example: for a click, and for a click that converts, whose
+    probability is p(click) * p(conversion | click). The labels of both are known for every
+    impression, so there is no selection bias, as there would be if conversions were learned from
+    clicks alone. Labels: click, and click with conversion; the loss is `BCEWithLogitsLoss`.
 
     >>> from sparsefleet.data.features import Categorical, Features, Label
     >>> features = Features(Categorical("ad"), label=Label("y", columns=("click", "buy")))

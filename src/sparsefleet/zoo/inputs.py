@@ -59,7 +59,7 @@ class Tables:
     """
 
     row_dtype: RowDtype = "float32"
-    """How tables store their rows; "bf16" and "int8" fit about 1.8 and 3 times as many."""
+    """How tables store rows; about 1.8 and 3 times as many fit with "bf16" and "int8"."""
 
 
 class FeatureRows(nn.Module):
@@ -68,8 +68,9 @@ class FeatureRows(nn.Module):
     features: the features to look up. The methods take names of features; None means all of their
         kind.
     tables: settings for all tables.
-    suffix, dim, initializer: for a second set of tables with the same ids; appended to the table
-        names, and used instead of the features' widths and the tables' initial values.
+    suffix, dim, initializer: for a second set of tables with the same ids. `suffix` is appended to
+        the table names; `dim` and `initializer` replace the features' widths and the tables'
+        initial values.
 
     >>> from sparsefleet.data.features import Categorical, Features, Numeric
     >>> features = Features(Numeric("age"), Categorical("city", dim=4))
@@ -98,7 +99,7 @@ class FeatureRows(nn.Module):
             name = feature.table_name + suffix
             key = f"of_{name.replace('.', '_')}"  # a ModuleDict rejects names such as "items"
             while key in self.tables and self.tables[key].name != name:
-                key += "_"  # of "a.b" and "a_b"
+                key += "_"  # the tables "a.b" and "a_b" have the same key
             self._key_of[feature.name] = key
             if key not in self.tables:
                 self.tables[key] = SparseEmbedding(
@@ -116,7 +117,7 @@ class FeatureRows(nn.Module):
     # -- sizes ----------------------------------------------------------------------------------
 
     def num_fields(self, names: Sequence[str] | None = None) -> int:
-        """Return F, which counts one field per id feature, or one per column if it has several."""
+        """Return F, the number of fields: one per id feature, or one per column of the feature."""
         return sum(getattr(feature, "width", 1) for feature in self._ids(names))
 
     @property
@@ -206,7 +207,7 @@ class FeatureRows(nn.Module):
 
 
 def require_kind(features: Features, argument: str, name: str, kind: type[kinds.Feature]) -> None:
-    """Raise ConfigError unless `name`, given as `argument` of a model, is such a feature."""
+    """Raise ConfigError unless `name`, passed to a model as `argument`, is of this kind."""
     feature = features[name]
     if not isinstance(feature, kind):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Two towers (DSSM, Huang et al. 2013): compare a user's and an item's vectors by their product.
+"""Two towers (DSSM, Huang et al. 2013): compare a user's and an item's vectors by dot product.
 
 Letters: B examples, D width of the vectors.
 """

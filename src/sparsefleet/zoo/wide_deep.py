@@ -23,7 +23,7 @@ class LinearTerms(nn.Module):
     """A weight for each id, one for each number, and a bias; weights of ids start at 0.
 
     features: the features that have weights.
-    tables: settings for the tables, which are named like the features' with ".linear" appended.
+    tables: settings for the tables, which have the features' table names with ".linear" appended.
     """
 
     def __init__(self, features: Features, tables: Tables | None = None) -> None:

@@ -20,7 +20,7 @@ __all__ = ["XDeepFM"]
 
 
 class CompressedInteractions(nn.Module):
-    """The compressed interaction network, whose layer k holds products of k + 1 fields.
+    """The compressed interaction network, whose layer k computes products of k + 1 fields.
 
     A layer multiplies each map of its input with each field elementwise, and mixes the products of
     each column into H maps.

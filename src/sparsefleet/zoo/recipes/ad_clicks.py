@@ -112,7 +112,7 @@ def _talkingdata(directory: Path, seed: int) -> Prepared:
 
 
 def _settings(batch_size: int, table_lr: float) -> Settings:
-    """Return small learning rates; with larger rates, a model memorizes so few examples."""
+    """Return small learning rates; with larger ones, a model would memorize the small sample."""
     return Settings(
         batch_size=batch_size,
         epochs=3,
@@ -176,7 +176,7 @@ def avazu() -> Recipe:
         AVAZU,
         _avazu,
         "4,900 random lines of the first 7,000 of the log, all from one hour, for training, the "
-        "others for testing; AUC. No published figure for so few lines",
+        "others for testing; AUC. No published figure for such a small sample",
         _settings(batch_size=100, table_lr=0.005),
     )
 
@@ -190,6 +190,6 @@ def talkingdata() -> Recipe:
         TALKINGDATA,
         _talkingdata,
         "a random half of 75,000 clicks for training, the others for testing; 178 of all clicks "
-        "led to a download; AUC. No published figure for so few lines",
+        "led to a download; AUC. No published figure for such a small sample",
         _settings(batch_size=200, table_lr=0.02),
     )

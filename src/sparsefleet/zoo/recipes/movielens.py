@@ -41,7 +41,7 @@ class Ratings:
         self.ratings = ratings[events.rows]
         """float32[N], 0.5 to 5."""
         self.genres = genres
-        """By movie."""
+        """The genres of each movie."""
 
     def genres_of(self, movies: NDArray[np.int64]) -> list[list[str]]:
         """Return the genres of each movie."""

@@ -15,7 +15,7 @@ __all__ = ["main", "settings_of"]
 
 
 def settings_of(recipe: Recipe, options: argparse.Namespace) -> Settings:
-    """Return the recipe's settings with those of the command line in their place."""
+    """Return the recipe's settings, as overridden on the command line."""
     settings = recipe.settings
     if options.epochs is not None:
         settings = replace(settings, epochs=options.epochs)
