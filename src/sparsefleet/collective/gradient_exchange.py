@@ -50,8 +50,8 @@ class GradientExchange:
     is sent once it is complete and all buckets before it have been sent, so ranks agree on the
     order. Notes after the last bucket say which ranks took part and which parameters were used.
 
-    Afterwards, the gradients have the same bits on all ranks; on CPUs, these bits do not depend on
-    the number of buckets or rings. If a parameter has a gradient on only some ranks, its gradient
+    Afterwards, the gradients are bit-identical on all ranks; on CPUs, they do not depend on the
+    number of buckets or rings. If a parameter has a gradient on only some ranks, its gradient
     counts as zero on the others; if it has a gradient on no rank, it has none afterwards. Not
     thread-safe.
 

@@ -23,8 +23,8 @@ class LocalSgd:
     """Averages parameters over ranks after a given number of optimizer steps.
 
     Ranks average how far each has moved from the last common point, and move that point by the
-    mean, so all continue with identical bits. The mean includes only ranks that have made a step
-    since the last averaging. Optimizer state stays local. Not thread-safe.
+    mean, so all continue with bit-identical parameters. The mean includes only ranks that have made
+    a step since the last averaging. Optimizer state stays local. Not thread-safe.
 
     >>> weight = torch.zeros(1)
     >>> local = LocalSgd([("weight", weight)], World.join(), LocalSgdConfig(steps=2))

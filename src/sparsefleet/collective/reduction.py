@@ -242,8 +242,8 @@ class _OrderedReduction(_ThreadReduction):
     """Makes each rank sum a part of the tensor, always in rank order.
 
     With more than two ranks, the order in which a ring adds depends on an element's position in the
-    tensor, so different buckets would give different bits. This reduction sends the same number of
-    bytes as a ring, in 2 steps instead of 2 (R - 1).
+    tensor, so different buckets would give slightly different results. This reduction sends the
+    same number of bytes as a ring, in 2 steps instead of 2 (R - 1).
     """
 
     def __init__(self, group: dist.ProcessGroup, ranks: list[int], count: _Count) -> None:

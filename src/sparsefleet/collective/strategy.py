@@ -56,7 +56,7 @@ class LocalSgdConfig:
 class AmpConfig:
     """Mixed precision: parameters and updates in float32, most other computation in 16 bits.
 
-    The defaults are those of Fluid's ``decorate``.
+    The defaults match Fluid's ``decorate``.
     """
 
     dtype: Literal["auto", "bfloat16", "float16"] = "auto"
@@ -111,8 +111,8 @@ class CollectiveStrategy:
     fuse_memory_mb: float | None = None
     """A bucket takes whole layers until it holds this many MB. -1 means one bucket per layer. None
     uses the environment variable FLAGS_fuse_parameter_memory_size. If that is not set, Fluid
-    programs use one bucket per layer, and for torch modules, a bucket has a tenth of all gradients
-    but at least 4 MB.
+    programs use one bucket per layer, and for torch modules, a bucket holds a tenth of all
+    gradients but at least 4 MB.
     """
 
     fuse_groups: int | None = None

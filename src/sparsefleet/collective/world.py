@@ -276,7 +276,7 @@ class World:
         return sent.numpy().tobytes()
 
     def broadcast(self, tensors: Iterable[torch.Tensor], source: int = 0) -> None:
-        """Overwrite every rank's tensors, of any shape and dtype, with those of `source`."""
+        """Overwrite every rank's tensors, of any shape and dtype, with those of rank `source`."""
         if self.size == 1:
             return
         with self.naming_lost(f"broadcast from rank {source}"), torch.no_grad():
