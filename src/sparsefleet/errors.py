@@ -113,7 +113,7 @@ class NotOwnerError(RpcError):
 
 
 class AuthError(RpcError):
-    """The peer did not prove the job key: the two sides hold different keys."""
+    """The peer failed to authenticate: the two sides have different job keys."""
 
 
 class ProtocolError(RpcError):

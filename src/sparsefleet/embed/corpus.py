@@ -43,7 +43,7 @@ class Corpus:
 
     files: tuple[str, ...] = ()
     sentences: Iterable[Sequence[Any]] | None = None
-    """Used instead of files."""
+    """Sentences in memory, used instead of files."""
     has_ids: bool = False
     """Whether words are 64-bit integers instead of strings."""
 
@@ -201,7 +201,8 @@ def open_corpus(source: Source) -> Corpus:
     if isinstance(first, (int, np.integer)):
         return Corpus(sentences=sentences, has_ids=True)
     raise ConfigError(
-        f"a sentence must be a list of strings or integers, got a {type(first).__name__} in it"
+        f"a sentence must be a list of strings or integers, found a {type(first).__name__} in a "
+        "sentence"
     )
 
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("sparsefleet.embed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipGramConfig:
-    """Settings for skip-gram training. Names and defaults are gensim's where gensim has them."""
+    """Settings for skip-gram training. Names and defaults match gensim's where possible."""
 
     dim: int = 100
     """Width of the vectors."""
@@ -101,8 +101,9 @@ class SkipGramConfig:
 class SkipGram:
     """Learns a vector for each word, item or user from the sequences in which it occurs.
 
-    sentences: text files, one sentence per line (a path, a pattern or a list; .gz is read), or an
-        iterable of lists of strings or 64-bit integers that can be read more than once.
+    sentences: text files, one sentence per line (a path, a pattern or a list; .gz files are
+        decompressed), or an iterable of lists of strings or 64-bit integers that can be read more
+        than once.
 
     Trains on construction unless `train=False`; `vectors` holds the result. Under `sparsefleet
     launch` with servers, every worker trains on its share of the files, or on the sentences passed

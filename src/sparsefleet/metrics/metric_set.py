@@ -42,7 +42,7 @@ class MetricSet(Mapping[str, Metric]):
         self._metrics = dict(metrics)
 
     def update(self, predictions: Any, labels: Any, *, groups: Any = None) -> None:
-        """Add one batch to every metric; the arguments are those of `Metric.update`."""
+        """Add one batch to every metric; the arguments are the same as for `Metric.update`."""
         batch = Batch(predictions, labels, groups)
         parts = [metric.measure(batch) for metric in self._metrics.values()]
         for metric, part in zip(self._metrics.values(), parts, strict=True):

@@ -104,7 +104,7 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 
 class _Collection(nn.Module):
-    """Tables by name, and the features that look up each."""
+    """Tables by name, and the features that look up each table."""
 
     def __init__(self, tables: Sequence[Any], optimizer: Optimizer | None) -> None:
         super().__init__()
