@@ -115,7 +115,7 @@ class PassStart:
     """
 
     def for_data(self, data: object) -> PassStart:
-        """Return this start or, for data that all workers share, `together`.
+        """Return `together` if all workers share the data, or else this start.
 
         See `Reader.is_shared`.
         """
@@ -123,7 +123,7 @@ class PassStart:
         return self.together if is_shared and self.together is not None else self
 
     def own(self) -> DataPosition | None:
-        """Return this worker's position, if each worker has the same data as before."""
+        """Return this worker's position, or None if the data was divided differently before."""
         return self.positions[0] if len(self.positions) == 1 else None
 
     def load_into(self, data: object) -> bool:
@@ -244,7 +244,7 @@ class BatchFeed:
                 return raw
 
     def _next_records(self, files: Mapping[str, int], epoch: int) -> Any:
-        """Return the next batch of data that is identified by its records."""
+        """Return the next batch, for data whose batches are identified by their records."""
         taken = self._batches.take()  # type: ignore[attr-defined]
         if taken is None:
             raise StopIteration
@@ -344,7 +344,7 @@ class BatchSource:
 
     @property
     def record_files(self) -> Mapping[str, int] | None:
-        """Return the files whose records identify batches, or None if positions identify them."""
+        """Return the files whose records identify batches, or None if batches are numbered."""
         return record_files(self._opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
@@ -426,7 +426,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether shared data may have batches left; calls the function that makes it."""
+        """Return whether shared data may have batches left; calls the function that creates it."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

@@ -66,7 +66,7 @@ def moved(value: Any, device: torch.device | None) -> Any:
 def first_tensor(value: Any) -> Tensor | None:
     """Return the least nested tensor, which has one entry per example.
 
-    The values of a nested pair (values, offsets) do not.
+    The values in a nested pair (values, offsets) may have any number of entries.
     """
     if isinstance(value, Tensor):
         return value

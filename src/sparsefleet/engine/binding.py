@@ -64,7 +64,7 @@ def mode_for_job(mode: str | ModeConfig | None, role: RoleInfo) -> ModeConfig | 
     """Return the config of the mode; a mode of None means the model's own default.
 
     Several workers without servers can train only in mode "collective"; in any other mode, each
-    worker would wait for the others at a store that they do not share.
+    worker would wait for the others in a store that they do not share.
 
     >>> mode_for_job(None, RoleInfo(kind="worker", index=1, worker_num=2)).strategy.num_rings
     1

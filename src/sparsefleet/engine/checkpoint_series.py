@@ -137,7 +137,7 @@ class CheckpointSeries:
             self._writer = None
 
     def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:
-        """Runs in the background thread."""
+        """Write the checkpoint; runs in the background thread."""
         begun = time.monotonic()
         self._clean_up_once()
         try:

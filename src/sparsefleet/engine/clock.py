@@ -30,7 +30,7 @@ class StepClock:
     """The counts of one thread in one pass, and how much time it spent on each activity.
 
     Only that thread writes to the clock. Other threads may read it at any time: each number is
-    consistent by itself, but two numbers may belong to different steps.
+    consistent on its own, but two numbers may belong to different steps.
     """
 
     __slots__ = (
@@ -58,21 +58,21 @@ class StepClock:
         self.loss_sum = 0.0
         """Sum of loss * examples over the steps."""
         self.data_s = 0.0
-        """Waiting for batches."""
+        """Time spent waiting for batches."""
         self.pull_s = 0.0
-        """Waiting for rows before the model runs."""
+        """Time spent waiting for rows before the model runs."""
         self.compute_s = 0.0
-        """Forward, loss, backward."""
+        """Time spent in forward, loss and backward."""
         self.hand_over_s = 0.0
         """Time from the end of the backward pass until the mode released the thread."""
         self.save_s = 0.0
-        """Paused for saves."""
+        """Time paused for saves."""
         self.elapsed_s = 0.0
         """The thread's total time; set when it ends."""
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
         """The outcomes of the last batches."""
         self.ended_at = 0.0
-        """End of the last step that the script took itself (`perf_counter`); initially 0."""
+        """End of the last step taken by a custom loop (`perf_counter`); initially 0."""
 
     def count(
         self,
@@ -85,10 +85,10 @@ class StepClock:
         loss: float | None = None,
         is_skipped: bool = False,
     ) -> None:
-        """Count a step that the script took itself; times are from `perf_counter`.
+        """Count a step taken by a custom loop; times are from `perf_counter`.
 
         The time since the last step is added to the elapsed time, so it counts as "other": what a
-        script does between its steps is unknown.
+        loop does between its steps is unknown.
         """
         self.pull_s += entered - begun
         self.compute_s += computed - entered
@@ -135,22 +135,22 @@ class TimeShares:
     """
 
     data: float = 0.0
-    """Waiting for batches."""
+    """Time spent waiting for batches."""
 
     pull: float = 0.0
-    """Waiting for rows."""
+    """Time spent waiting for rows."""
 
     compute: float = 0.0
-    """Forward, loss and backward."""
+    """Time spent in forward, loss and backward."""
 
     push: float = 0.0
-    """Handing over gradients: collecting, merging and, depending on the mode, sending them."""
+    """Time spent collecting, merging and, depending on the mode, sending gradients."""
 
     wait: float = 0.0
-    """Waiting for other threads, for room in a queue, or for a save to start."""
+    """Time spent waiting for other threads, for room in a queue, or for a save to start."""
 
     other: float = 0.0
-    """Everything else, such as counting and waiting for the interpreter."""
+    """The remaining time, such as counting and waiting for the interpreter."""
 
     @property
     def total(self) -> float:
@@ -158,11 +158,11 @@ class TimeShares:
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
     def seconds(self) -> dict[str, float]:
-        """Return name -> seconds."""
+        """Return the seconds of each activity, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def shares(self) -> dict[str, float]:
-        """Return name -> fraction of the total, 0..1."""
+        """Return each activity's fraction of the total, 0..1, by name."""
         total = self.total or 1.0
         return {name: seconds / total for name, seconds in self.seconds().items()}
 
@@ -189,7 +189,7 @@ class TimeShares:
 def advise(
     shares: TimeShares, reading: ReaderStats | None = None, *, is_local: bool = False
 ) -> str:
-    """Return one sentence with the bottleneck, its share, and how to reduce it.
+    """Return a sentence that names the bottleneck and its share, and says how to reduce it.
 
     reading: the reader's counts for the same period, if there is a reader.
     is_local: whether tables are in this process.

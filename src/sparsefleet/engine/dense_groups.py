@@ -67,7 +67,7 @@ OptimizerLike = torch.optim.Optimizer | optim.Optimizer | list[DenseGroup]
 
 def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]:
     """Return the optimizer's groups; a `sparsefleet.optim` description puts all parameters in one
-    group, or in one each if it needs their norms.
+    group, or each in its own group if it needs their norms.
 
     Frozen parameters (requires_grad=False) are left out.
     """

@@ -248,7 +248,7 @@ class DistributedModel:
         WORKER.serve(self)
 
     def finish(self) -> None:
-        """Apply everything handed over, leave the other workers, and end all threads."""
+        """Apply all pending updates, leave the other workers, and end all threads."""
         if self._mode is not None:
             mode, self._mode = self._mode, None
             if not self._failed:
@@ -276,7 +276,7 @@ class DistributedModel:
             raise_left_out(self.left_out)
 
     def flush(self) -> None:
-        """Block until everything handed over is applied and the local parameters are current."""
+        """Block until all pending updates are applied and the local parameters are current."""
         self.mode.flush()
 
     def settle(self) -> None:
@@ -455,13 +455,13 @@ class DistributedModel:
         self.start()
 
     def make_publisher(self, config: PublishConfig) -> Publisher:
-        """Return a publisher that writes this model as updates to the export in `config.model`."""
+        """Return a publisher that updates the export in `config.model` from this model."""
         from sparsefleet.engine.publishing import make_publisher
 
         return make_publisher(self, config)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of the random generators used in training, for JSON."""
+        """Return the state of the random generators used in training, as JSON values."""
         return random_state()
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
@@ -469,14 +469,14 @@ class DistributedModel:
         set_random_state(state)
 
     def collect(self) -> None:
-        """Before a save, send state that only other workers have to the first worker.
+        """Before a save, send the first worker any state that only other workers have.
 
         Must be called by all workers.
         """
         self.placement.collect()
 
     def notes_to_save(self) -> dict[str, Any]:
-        """Return the data that a checkpoint stores besides tensors and tables, for JSON."""
+        """Return the JSON data that a checkpoint stores besides tensors and tables."""
         return self.placement.notes_to_save(self.mode, self.groups)
 
     def take_notes(self, notes: Mapping[str, Any]) -> None:

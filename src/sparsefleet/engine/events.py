@@ -1,4 +1,4 @@
-"""Training events: values to which displays, loggers and callbacks subscribe."""
+"""Training events, to which displays, loggers and callbacks subscribe."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class Events:
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """Remove subscriptions made in the block when it ends."""
+        """When the block ends, remove the subscriptions made in it."""
         before = {kind: list(listeners) for kind, listeners in self._listeners.items()}
         try:
             yield
@@ -261,7 +261,7 @@ class Events:
                 _log.exception("a listener failed to handle %s", type(event).__name__)
 
     def post(self, event: Event) -> None:
-        """Let a training thread deliver an event. Thread-safe."""
+        """Queue an event for a training thread to deliver. Thread-safe."""
         if type(event) in self._listeners:
             self.posted.append(event)
 

@@ -73,7 +73,7 @@ class FlatParameters:
         return copy.deepcopy(self._model, memo)
 
     def parameters_of(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """Return dense table -> the parameters of the model or a replica, in order."""
+        """Return the parameters of the model or a replica, by dense table and in order."""
         by_name = dict(model.named_parameters())
         return {table: [by_name[name] for name in names] for table, names in self._names.items()}
 
@@ -107,12 +107,12 @@ class Replicas:
             return self.all[begin : begin + count]
 
     def parameters_of(self, replica: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """Return dense table -> the parameters of one of the replicas, in order."""
+        """Return the parameters of one of the replicas, by dense table and in order."""
         return self._parameters[id(replica)]
 
 
 def take_gradients(parameters: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Floats]:
-    """Return dense table -> flat gradient, float32[P]; empty if no parameter has a gradient.
+    """Return each dense table's flat gradient, float32[P], or {} if no parameter has a gradient.
 
     Clears the gradients of the parameters. A missing gradient is treated as zero if any other
     parameter of its table has a gradient.

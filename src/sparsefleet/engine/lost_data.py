@@ -41,7 +41,7 @@ class LeftOut(NamedTuple):
     """
 
     number: int | None
-    """None if the length of the data is unknown."""
+    """How much was left out; None if the length of the data is unknown."""
     unit: str
     why: str
 
@@ -57,7 +57,7 @@ class LeftOut(NamedTuple):
 
 
 class LeftBehind:
-    """The part of a pass that a lost worker left, for the worker that takes it over.
+    """The part of a pass that a lost worker left unfinished, for the worker that takes it over.
 
     source: the lost worker's data; None if only its own process could read it.
     """
@@ -155,7 +155,7 @@ class LostData:
         return LeftBehind(rank, theirs, start)
 
     def finished(self, left: LeftBehind, epoch: int) -> None:
-        """Record that the data is trained on and applied, or that no worker can read it."""
+        """Record that the data was trained on and applied, or that no worker can read it."""
         self._put(epoch, left.rank, "done", b"")
 
     def _adopt(self, by_server: Sequence[Sequence[DataMark]], base: int) -> None:

@@ -1,4 +1,4 @@
-"""Saves and loads a model: dense parameters by name, their optimizer state, and the tables.
+"""Saves and loads a model: named dense parameters, their optimizer state, and the tables.
 
 A parameter's state is stored next to it as `<parameter>/<name of the state>`. As on servers, state
 with one float for all elements, such as Adam's step, is repeated for each element.
@@ -109,7 +109,7 @@ class ModelSave:
         )
 
     def open(self) -> None:
-        """Take the snapshot. Everything handed over must be applied, and no worker may train.
+        """Take the snapshot. All updates must have been applied, and no worker may train.
 
         Taking the snapshot is quick and touches no file.
         """
@@ -157,7 +157,7 @@ class LoadRequest:
     directory: str | os.PathLike[str]
     only: Predicate | None = None
     """Selects what to load, by name. If None, everything is loaded, and the checkpoint must hold
-    exactly what the model has.
+    exactly the model's tensors and tables.
     """
     storage_options: Mapping[str, Any] | None = None
     """Options for fsspec."""

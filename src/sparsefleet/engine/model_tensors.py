@@ -1,4 +1,4 @@
-"""A model's dense tensors by name, both those in the store's tables and those in this process."""
+"""A model's named dense tensors, in the store's tables and in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FrozenState", "ModelTensors", "state_on"]
 class ModelTensors:
     """A model's parameters and persistent buffers, each listed once.
 
-    in_tables: dense table -> the names of the parameters in it, in order.
+    in_tables: the names of the parameters in each dense table, in order.
     stepped_by: the torch optimizer that steps the parameters here; None if the store updates them.
 
     >>> model = nn.BatchNorm1d(2)
@@ -43,7 +43,7 @@ class ModelTensors:
             table: {name: tuple(parameters[name].shape) for name in names}
             for table, names in in_tables.items()
         }
-        """Dense table -> names and shapes of its parameters, in order."""
+        """The names and shapes of each dense table's parameters, in order."""
         self._elsewhere = {name for names in in_tables.values() for name in names}
 
     def own_names(self) -> list[str]:
@@ -53,7 +53,7 @@ class ModelTensors:
         return list(self._own())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return name -> shape of all tensors, without optimizer state."""
+        """Return the shapes of all tensors by name, without optimizer state."""
         own = {name: tuple(tensor.shape) for name, tensor in self._own().items()}
         return {
             name: shape for names in self.in_tables.values() for name, shape in names.items()

@@ -45,7 +45,7 @@ def is_state_kept() -> bool:
 
 
 class Notice:
-    """Tracks, while open, whether this process was asked to end.
+    """While open, tracks whether this process was asked to end.
 
     is_heeded: if False, SIGTERM ends the process at once, which is the default action.
     may_abort: whether to abandon a slow step, such as a step that waits for a worker that has
@@ -65,7 +65,7 @@ class Notice:
 
     @property
     def start(self) -> str:
-        """Return an identifier for this start of the job, the same on all workers."""
+        """Return an identifier of this start of the job, the same on all workers."""
         return self._file
 
     @property
@@ -156,7 +156,7 @@ class HandoverPauses:
         return self._notice.is_given
 
     def run(self) -> None:
-        """Send this worker's pending gradients and end it; the servers have the rest."""
+        """Send this worker's pending gradients, then end it; the servers hold all other state."""
         try:
             self._distributed.flush()
         except (

@@ -170,7 +170,7 @@ class StorePlacement:
         """Called before a mode that did not fail finishes."""
 
     def settled(self, bound: DistributedModel) -> None:
-        """Called on all workers when everything handed over is applied."""
+        """Called on all workers when all updates are applied."""
 
     def failed(self, error: BaseException) -> None:
         """Called when a thread of this worker failed."""
@@ -198,13 +198,13 @@ class StorePlacement:
         bound.continue_schedule(load_model(bound, request, with_tables=with_tables))
 
     def collect(self) -> None:
-        """Before a save, send state that only other workers have to the first worker.
+        """Before a save, send the first worker any state that only other workers have.
 
         Must be called by all workers.
         """
 
     def notes_to_save(self, mode: Mode, groups: Sequence[DenseGroup]) -> dict[str, Any]:
-        """Return the data that a checkpoint stores besides tensors and tables, for JSON."""
+        """Return the JSON data that a checkpoint stores besides tensors and tables."""
         del mode, groups
         return {}
 

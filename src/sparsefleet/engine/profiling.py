@@ -50,7 +50,7 @@ class ProfileConfig:
 
 
 def as_profile(value: object) -> ProfileConfig | None:
-    """Return a setting as a config; for a path, a config with default settings."""
+    """Return the config for a setting; a path is converted to a config with default settings."""
     if value is None or isinstance(value, ProfileConfig):
         return value
     if isinstance(value, (str, os.PathLike)):

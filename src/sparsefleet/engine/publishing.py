@@ -40,7 +40,7 @@ class Publishing:
         """The error from the last update; None if it succeeded."""
 
     def begin(self) -> str:
-        """Take the changes and let a thread write them; return a summary for the log.
+        """Collect the changes and let a thread write them; return a summary for the log.
 
         All workers must be paused, and all their updates applied.
         """
@@ -106,7 +106,7 @@ class Publishing:
 
 
 def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
-    """Return a publisher that publishes this model as updates to the export in `config.model`.
+    """Return a publisher that updates the export in `config.model` from this model.
 
     Call it on one worker of a job. Raises ConfigError if the export belongs to a different model.
     """

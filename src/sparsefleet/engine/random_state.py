@@ -1,4 +1,4 @@
-"""States of random generators, as text in a checkpoint and in a file that survives a kill."""
+"""States of random generators, saved in checkpoints and in a file that survives a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["KeptRandom", "random_state", "set_random_state"]
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of torch's, Python's and NumPy's generators, for JSON.
+    """Return the state of torch's, Python's and NumPy's generators, as JSON values.
 
     Threads share the generators, so their results are reproducible only with one training thread.
 
@@ -74,7 +74,7 @@ _EMPTY = _HEAD.pack(0, 0)
 
 
 class KeptRandom:
-    """Keeps torch's generator states before the latest and the next batch. Not thread-safe.
+    """Keeps the states of torch's generators before the latest and the next batch. Not thread-safe.
 
     path: the file that holds the states; only this user can read it. epoch: the number of the pass.
 

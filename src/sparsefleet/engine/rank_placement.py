@@ -308,7 +308,7 @@ def _collective(mode: Mode) -> CollectiveMode:
 class RankTensors(ModelTensors):
     """All parameters and buffers, with the state of the torch optimizer.
 
-    described: parameter -> its `sparsefleet.optim` description; None if only torch has the rule.
+    described: each parameter's `sparsefleet.optim` description; None if only torch has the rule.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class RankTensors(ModelTensors):
         return self._named(only) | others
 
     def fitted(self, arrays: Mapping[str, NDArray[Any]], rank: int) -> Arrays:
-        """Return a checkpoint's arrays by torch's names.
+        """Return a checkpoint's arrays under torch's names.
 
         Where the state differs between workers, the state of worker `rank` is returned.
 
@@ -384,9 +384,9 @@ def _names_of(described: optim.Optimizer) -> dict[str, str]:
 def _for_torch(
     name: str, described: optim.Optimizer | None, state: Mapping[str, NDArray[Any]]
 ) -> Mapping[str, NDArray[Any]]:
-    """Return the state by torch's names.
+    """Return the state under torch's names.
 
-    If the checkpoint has none, return an empty dict; the optimizer then starts fresh.
+    If the checkpoint has no state, return an empty dict; the optimizer then starts with new state.
     """
     if described is None or not state:
         return state

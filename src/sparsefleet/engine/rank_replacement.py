@@ -1,4 +1,4 @@
-"""Replaces a lost rank with a new process; the other ranks keep theirs, and one sends its state.
+"""Replaces a lost rank with a new process; the other ranks keep running, and one sends its state.
 
 While all ranks are in a pass over their data, a killed rank interrupts the step of the others. The
 others drop their connections and wait for the process that the launcher starts as a replacement.
@@ -249,7 +249,7 @@ def _named(kind: str, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor
 
 
 def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
-    """Return the state in a form for JSON.
+    """Return the state as JSON values.
 
     Its tensors are added to `found`, under names that start with `name`.
 

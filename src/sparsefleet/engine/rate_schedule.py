@@ -63,7 +63,7 @@ class RateSchedule:
         self._lock = threading.Lock()
 
     def rates_at(self, step: int) -> dict[str, float]:
-        """Return table -> rate after `step` steps. A torch scheduler can only move forward."""
+        """Return each table's rate after `step` steps. A torch scheduler can only move forward."""
         schedule = self._schedule
         if not isinstance(schedule, LRScheduler):
             factor = float(schedule(step))

@@ -50,7 +50,7 @@ class MarkedData(Protocol):
 
 
 def record_files(data: object) -> dict[str, int] | None:
-    """Number the files whose records identify batches; return None if positions identify them."""
+    """Number the files whose records identify batches; return None if batches are numbered."""
     found = data.record_files if isinstance(data, MarkedData) else None
     return None if found is None else {path: number for number, path in enumerate(found)}
 
@@ -159,7 +159,7 @@ class RecordPasses:
 
 
 def _add(state: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state of the same reader in which these records are marked as read, too."""
+    """Return a state of the same reader in which these records are also marked as read."""
     records = {path: tuple(map(tuple, spans)) for path, spans in state.get("records", {}).items()}
     for path, spans in more["records"].items():
         for begin, end in spans:

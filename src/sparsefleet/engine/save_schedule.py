@@ -1,4 +1,4 @@
-"""Decides when to save: the settings, and the moment on which all workers agree."""
+"""Decides when to save: the settings, and the step at which all workers do it."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class SaveCoordinator:
             self._meet(has_data=False)
 
     def save_again(self) -> None:
-        """Save after a pass has ended and more was trained. Must be called by all workers."""
+        """Save again, since training continued after the pass. Must be called by all workers."""
         was_last, self._is_last_pass, self._in_pass = self._is_last_pass, True, False
         if not self._is_over:
             self._meet(has_data=False)

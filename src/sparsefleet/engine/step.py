@@ -57,12 +57,12 @@ class ReadAhead(Protocol):
 
 
 class Step:
-    """A training step: forward and backward run inside; gradients are handed over when it ends.
+    """A training step: run forward and backward inside it; its gradients are sent when it ends.
 
     An exception inside the step, or a call to `skip()`, drops the gradients. Not thread-safe: a
     step belongs to the thread that entered it.
 
-    parameters: dense table -> the parameters whose gradients are taken.
+    parameters: the parameters whose gradients are sent, by dense table.
     batch, lookups: once the step is over, `lookups` learns from `batch`; see `LookupSource`.
     is_planned: whether `lookups` knew this batch.
     ahead: reads the next batch before the gradients are sent, so its rows come back in the reply.
@@ -223,7 +223,7 @@ class Step:
 
 
 def _num_examples(batch: Any, rows: StepRows) -> int:
-    """Return the number of examples in a step that a script takes itself.
+    """Return the number of examples in a step of a custom loop.
 
     The number comes from the batch, if given, or from the first lookup, preferably one that has
     several ids per example.

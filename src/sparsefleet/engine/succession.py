@@ -72,7 +72,7 @@ class TakenOver:
         self.fits: list[int] = record["fits"]
         self.started_at: int = record["started_at"]
         self.met: int = record["met"]
-        """How often the workers had met."""
+        """How often the workers had synchronized."""
         self.is_closed: bool = record["is_closed"]
         """Whether that process was about to leave the other workers for good, or had left them."""
 
@@ -172,9 +172,9 @@ class Succession:
         return self.taken
 
     def look_again(self, kinds: tuple[int, ...]) -> None:
-        """Query again what servers have applied.
+        """Ask the servers again what they have applied.
 
-        The mode may have sent data that its predecessor had kept.
+        The mode may since have sent data that its predecessor had kept.
         """
         if self.taken is not None:
             self.taken.applied = self._applied(kinds)

@@ -24,7 +24,7 @@ _SIGNAL_LATENCY_S = 0.5  # maximum delay until the waiting thread notices Ctrl-C
 
 
 class TorchThreads:
-    """Sets the number of torch's threads within `with TorchThreads(1): ...`, and restores it."""
+    """Sets the number of torch's threads inside `with TorchThreads(1): ...`, then restores it."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -138,7 +138,7 @@ class Training(Generic[AnyModel]):
             self._resume = replacement.resumed = None
 
     def close(self) -> None:
-        """Wait for background writes, apply everything handed over, and close connections."""
+        """Wait for background writes, apply all pending updates, and close connections."""
         self._closed = True
         self.metrics.release(self.distributed)
         if self._writers is not None:
@@ -187,7 +187,7 @@ class Training(Generic[AnyModel]):
         may_stop: whether `request_stop` may be called; workers then agree after each epoch whether
             to continue. Must be the same on all workers.
 
-        Returns when everything is applied and the model has the store's parameters. If training
+        Returns when all updates are applied and the model has the store's parameters. If training
         resumed from a checkpoint that was written after this call had finished, returns an empty
         list at once.
         """

@@ -231,7 +231,7 @@ class TrainingPass:
 
 
 class _TrainingThread:
-    """The loop of one thread: batch, step, repeat. Used by one thread."""
+    """The loop of one thread: take a batch, make a step, repeat. Not thread-safe."""
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ class Resumed:
     """Reports from all workers of the earlier run."""
 
     path: str = ""
-    """The checkpoint."""
+    """The path of the checkpoint."""
 
     @staticmethod
     def of(
@@ -205,7 +205,7 @@ class TrainingProgress:
         self._is_ended = False
         self._resumed: Resumed | None = None
         self.resumed_from: str | None = None
-        """The checkpoint from which the run continues."""
+        """The path of the checkpoint from which the run continues."""
         self.owner: SeriesOwner | None = None
         """The claim of this run on its checkpoint directory, once it owns the directory."""
         self.owned: str | None = None

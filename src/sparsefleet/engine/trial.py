@@ -1,4 +1,4 @@
-"""A trial run of a script, in a given mode, for some seconds; results are written to a file.
+"""A trial: runs a script in a given mode for a few seconds and writes the results to a file.
 
 `sparsefleet plan --try` sets the environment variables. The script needs no change; its `fit` ends
 early, and the script saves nothing.
@@ -110,7 +110,7 @@ def process_trial() -> Trial | None:
 
 
 class TrialRecord:
-    """Watches one training run: counts, stops it in time, and writes this worker's file."""
+    """Watches one training run: counts steps, stops it in time, and writes this worker's file."""
 
     def __init__(self, trial: Trial, training: Training[Any], directory: str) -> None:
         self._trial = trial

@@ -50,7 +50,7 @@ class WorkerMetrics:
     engine's loop is observed through its events at no extra cost, by reading the existing clocks of
     its threads.
 
-    Steps that a script takes itself have a clock here.
+    The steps of a custom loop have their own clocks here.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class WorkerMetrics:
         self._done = StepClock()
         """The sums over finished passes."""
         self._own: dict[int, StepClock] = {}
-        """A clock per thread for the steps that the script took itself."""
+        """A clock per thread for the steps of a custom loop."""
         self._read = ReaderStats()
         self._view: PassView | None = None
         self._epoch = self._epochs = 0

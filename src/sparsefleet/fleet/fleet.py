@@ -181,7 +181,7 @@ class Fleet(JobProcess):
         self.model.start()
 
     def stop_worker(self) -> None:
-        """Apply everything handed over, notify the other workers, and close connections."""
+        """Apply all pending updates, notify the other workers, and close connections."""
         if self._model is None or not self._model.is_started:
             raise RuntimeError(
                 "stop_worker() must follow init_worker(): call fleet.init_worker() first"

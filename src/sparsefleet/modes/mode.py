@@ -237,7 +237,7 @@ class Mode(ABC):
     def state(self) -> dict[str, int]:
         """Return the state for the mode of a process that replaces this one.
 
-        Must be called while no thread is in a step and everything handed over is applied.
+        Must be called while no thread is in a step and no update is pending.
         """
         return {}
 
@@ -258,7 +258,7 @@ class Mode(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait until everything handed over is applied, then fetch the dense values."""
+        """Wait until all pending updates are applied, then fetch the dense values."""
 
     def pause(self) -> None:
         """Flush; other workers do not wait for this worker until it calls `resume`."""
@@ -327,7 +327,7 @@ class Mode(ABC):
         return marks
 
     def _fetched(self) -> Mapping[str, Floats]:
-        """Return dense table -> the live array into which its values are fetched."""
+        """Return the live arrays into which dense values are fetched, by dense table."""
         setting = self._setting
         return {} if setting.dense_is_live or setting.dense_step is not None else setting.dense
 

@@ -132,7 +132,7 @@ class StepGradients:
         return norm
 
     def all_dense(self) -> dict[str, Floats | list[Floats]]:
-        """Return dense table -> gradient, whole or in parts, as accepted by a push."""
+        """Return each dense table's gradient, whole or in parts, as accepted by a push."""
         return {**self.dense, **self.dense_parts}
 
 
@@ -262,7 +262,7 @@ class ModeSetting:
                 )
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return table -> its optimizer, for sparse and dense tables."""
+        """Return the optimizer of each table, sparse or dense."""
         sparse = {name: spec.optimizer for name, spec in self.tables.items()}
         return {**sparse, **self.dense_optimizers}
 
