@@ -1,6 +1,7 @@
 """Buckets of gradients that are sent together, and their memory.
 
-Letters: P parameters in a bucket, S elements in all of them, R ranks.
+In shapes, P is the number of parameters in a bucket, S the number of elements in all of them, and R
+the number of ranks.
 """
 
 from __future__ import annotations

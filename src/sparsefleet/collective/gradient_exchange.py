@@ -1,6 +1,6 @@
 """Averages gradients over ranks while the backward pass is still running.
 
-Letters: R ranks, P parameters.
+In shapes, R is the number of ranks and P the number of parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LocalSGD: ranks train independently for some steps, then continue from the mean parameters.
 
-Letters: R ranks.
+In shapes, R is the number of ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sums of a tensor over all ranks, bit-identical on every rank, and the traffic they cause.
 
-Letters: R ranks, L ranks per node, S bytes of the tensor.
+In shapes, R is the number of ranks, L the number of ranks per node, and S the size of the tensor in
+bytes.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Traffic:
 
 # Sparse gradients are gathered on every rank, since they have no common shape in which to sum them.
 #
-# Letters: N rows of one rank, M rows of all ranks, D row width.
+# In shapes, N is the number of rows of one rank, M of all ranks, and D the row width.
 
 
 def gather_rows(

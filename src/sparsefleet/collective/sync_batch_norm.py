@@ -1,7 +1,7 @@
 """Batch normalization with the statistics of all ranks' batches.
 
-torch's own SyncBatchNorm rejects CPU tensors; this module accepts them. Letters: B examples of a
-rank, C channels, R ranks.
+torch's own SyncBatchNorm rejects CPU tensors; this module accepts them. In shapes, B is the number
+of examples on a rank, C the number of channels, and R the number of ranks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 No value is handled individually in Python. Arrays are copied only if their memory belongs to Arrow,
 or if their type differs from the slot's.
 
-Letters: B rows, N values, W width.
+In shapes, B is the number of rows, N the number of values, and W the number of values per row.
 """
 
 from __future__ import annotations

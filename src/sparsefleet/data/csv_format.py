@@ -1,4 +1,7 @@
-"""CSV and other delimited text, with a schema. Letters: B records, N values."""
+"""CSV and other delimited text, with a schema.
+
+In shapes, B is the number of records and N the number of values.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The inputs of a model, described once for reading, training, export and the online check.
 
-Letters: B examples, W columns of a feature, N values of all examples.
+In shapes, B is the number of examples, W the number of columns of a feature, and N the number of
+values of all examples.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _MAX_WIDTH = 2**31 - 1
 class Slot:
     """One input of a model: ids or floats, with any number of values per record or a fixed shape.
 
-    Letters: B records, N values in all records.
+    In shapes, B is the number of records and N the number of values in all records.
 
     >>> Slot("ads")                         # values int64[N], offsets
     Slot(name='ads', dtype='uint64', shape=None)

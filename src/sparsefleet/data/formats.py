@@ -1,4 +1,7 @@
-"""The MultiSlot formats, text and binary, and Criteo's format. Letters: B records."""
+"""The MultiSlot formats, text and binary, and Criteo's format.
+
+In shapes, B is the number of records.
+"""
 
 from __future__ import annotations
 

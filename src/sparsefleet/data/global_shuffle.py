@@ -8,7 +8,7 @@ Workers exchange records as blocks of bytes. Format, little-endian, arrays start
     arrays = lengths unsigned[B] of a slot without shape, values of dtype[N]
     end    = magic "SFRE", version u16, 0 u16, sender u32, blocks u32, records u64
 
-Letters: B records of a block, N values.
+In shapes, B is the number of records in a block and N the number of values.
 """
 
 from __future__ import annotations

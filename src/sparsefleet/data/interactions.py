@@ -1,6 +1,7 @@
 """User-item interactions: time splits, histories and negatives for recommendation models.
 
-Letters: N interactions, U users, I items, K negatives.
+In shapes, N is the number of interactions, U the number of users, I the number of items, and K the
+number of negatives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Holds all records of a reader in memory, for shuffling. Letters: B records in a batch."""
+"""Holds all records of a reader in memory, for shuffling.
+
+In shapes, B is the number of records in a batch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Records in memory, stored as columns, and merging of records with equal text.
 
-Letters: B records taken, R records, G groups of records with equal text.
+In shapes, B is the number of records taken, R the number of records, and G the number of groups of
+records with equal text.
 """
 
 from __future__ import annotations

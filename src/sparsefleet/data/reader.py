@@ -1,4 +1,7 @@
-"""Reads files into batches on background threads. Letters: B records in a batch, N values."""
+"""Reads files into batches on background threads.
+
+In shapes, B is the number of records in a batch and N the number of values.
+"""
 
 from __future__ import annotations
 

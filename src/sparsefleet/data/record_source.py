@@ -3,7 +3,8 @@
 A part is a range of a file's records that one thread reads; a piece is a few of its records, as
 columns.
 
-Letters: B records, N values, W values per record in a slot with a shape.
+In shapes, B is the number of records, N the number of values, and W the number of values per record
+in a slot with a shape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Records from a Python function, for data that no other format can read.
 
-Letters: B records, N values, W width.
+In shapes, B is the number of records, N the number of values, and W the number of values per
+record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transforms between records and batches: selecting records and changing batches.
 
-Letters: B records.
+In shapes, B is the number of records.
 """
 
 from __future__ import annotations

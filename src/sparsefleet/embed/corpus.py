@@ -1,6 +1,6 @@
 """Sentences from files or memory, as blocks of text or of numbers.
 
-Letters: N words in a block, S sentences in it.
+In shapes, N is the number of words in a block and S the number of sentences in it.
 """
 
 from __future__ import annotations

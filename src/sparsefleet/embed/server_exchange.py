@@ -1,6 +1,7 @@
 """Synchronizes a worker's skip-gram rows with those on servers by exchanging differences (GEO).
 
-Letters: V words on this worker, D width, N changed rows.
+In shapes, V is the number of words on this worker, D the width of a vector, and N the number of
+changed rows.
 """
 
 from __future__ import annotations

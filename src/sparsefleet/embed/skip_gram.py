@@ -1,6 +1,7 @@
 """Skip-gram with negative sampling as an estimator that takes sentences and returns vectors.
 
-Letters: V words, D width, W width padded for the native loop.
+In shapes, V is the number of words, D the width of a vector, and W the width padded for the native
+loop.
 """
 
 from __future__ import annotations

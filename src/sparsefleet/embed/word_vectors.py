@@ -1,6 +1,6 @@
 """Word vectors, their similarity, and the file formats of other word2vec programs.
 
-Letters: V words, D width.
+In shapes, V is the number of words and D the width of a vector.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model's dense parameters as views of flat buffers, one buffer per dense table.
 
-Letters: P elements in all parameters of a table.
+In shapes, P is the number of elements in all parameters of a table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Torch optimizers for parameters outside of tables, and a guard that decides who may step them.
 
-Letters: w a value, g its gradient, lr the learning rate. Formulas: docs/tables.md.
+In formulas, w is a value, g its gradient, and lr the learning rate. docs/tables.md lists all
+formulas.
 """
 
 from __future__ import annotations

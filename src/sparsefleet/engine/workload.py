@@ -29,7 +29,7 @@ A single step outside of a pass (`Executor.run`, `fleet.step`) is 3-5 in the cal
     with model.step(runner.module, batch=batch.inputs, lookups=workload) as step:
         outcome = runner.train(batch, step)
 
-Letters: B examples in a batch.
+In shapes, B is the number of examples in a batch.
 """
 
 from __future__ import annotations

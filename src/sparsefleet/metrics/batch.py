@@ -1,6 +1,6 @@
 """Checks predictions, labels and groups, and turns them into arrays.
 
-Letters: B examples, C classes.
+In shapes, B is the number of examples and C the number of classes.
 """
 
 from __future__ import annotations

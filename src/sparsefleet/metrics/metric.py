@@ -1,6 +1,6 @@
 """The base class of metrics: update, compute, merge, reset, and serialization to bytes.
 
-Letters: B examples, C classes.
+In shapes, B is the number of examples and C the number of classes.
 """
 
 from __future__ import annotations

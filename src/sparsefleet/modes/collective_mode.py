@@ -1,6 +1,6 @@
 """Collective mode: each worker updates dense parameters with the mean gradient of all workers.
 
-Letters: N keys, D row width.
+In shapes, N is the number of keys and D the row width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """GEO-SGD mode: workers train their own copies and exchange differences with the servers.
 
-Letters: N keys, D row width, W workers. For each value, *train* is the value trained here; *old* is
-the servers' value when this worker last fetched it, plus its own changes sent since.
+In shapes, N is the number of keys, D the row width, and W the number of workers. For each value,
+*train* is the value trained here; *old* is the servers' value when this worker last fetched it,
+plus its own changes sent since.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Half-async mode: the threads of a worker step together; workers do not wait for each other.
 
-Letters: N keys, D row width.
+In shapes, N is the number of keys and D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of a mode: when gradients reach the store and when new values come back.
 
-Letters: N keys, D row width, S elements of a dense table.
+In shapes, N is the number of keys, D the row width, and S the number of elements of a dense table.
 """
 
 from __future__ import annotations

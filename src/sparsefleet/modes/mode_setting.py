@@ -1,6 +1,6 @@
 """The settings of a mode, and the gradients that each step hands over to it.
 
-Letters: N keys, D row width, S elements of a dense table.
+In shapes, N is the number of keys, D the row width, and S the number of elements of a dense table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sums the rows of bags of ids, computed on the distinct rows of a batch.
 
-Letters: B bags, N ids in all bags, D row width, U distinct rows.
+In shapes, B is the number of bags, N the number of ids in all bags, D the row width, and U the
+number of distinct rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Dot products between rows of two embeddings.
 
-Letters: N rows on the left, K rows on the right for each of them, D row width, U distinct rows.
+In shapes, N is the number of rows on the left, K the number of rows on the right for each of them,
+D the row width, and U the number of distinct rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Image scaling as a module, which lets images travel to the device as bytes.
 
-Letters: B images, C channels, H height, W width.
+In shapes, B is the number of images, C the number of channels, H the height, and W the width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Imports the weights of torch embeddings into tables.
 
-Letters: N rows, D row width.
+In shapes, N is the number of rows and D the row width.
 """
 
 from __future__ import annotations

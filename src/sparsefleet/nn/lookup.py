@@ -3,7 +3,8 @@
 Objects with several features look like TorchRec's KeyedJaggedTensor and are recognized by their
 methods, so TorchRec itself is not needed.
 
-Letters: N ids in all lookups, U distinct ids, D row width, K keys (features), B examples.
+In shapes, N is the number of ids in all lookups, U the number of distinct ids, D the row width, K
+the number of keys (features), and B the number of examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The rows of one batch, with every key pulled once in a single request.
 
-Letters: N ids in all lookups of a table, U distinct ids, D row width.
+In shapes, N is the number of ids in all lookups of a table, U the number of distinct ids, and D the
+row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """An embedding that reduces the rows of each bag of ids to a single row.
 
-Letters: B bags, L ids per bag, N ids in total, D row width.
+In shapes, B is the number of bags, L the number of ids per bag, N the number of ids in total, and D
+the row width.
 """
 
 from __future__ import annotations

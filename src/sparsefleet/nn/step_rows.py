@@ -1,6 +1,6 @@
 """The rows of one training step: looked up in the forward pass, with gradients after backward.
 
-Letters: N ids, U distinct ids, D row width.
+In shapes, N is the number of ids, U the number of distinct ids, and D the row width.
 """
 
 from __future__ import annotations

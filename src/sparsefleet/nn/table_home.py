@@ -1,6 +1,7 @@
 """The store that holds a module's rows, and conversion of the rows to tensors for state_dict.
 
-Letters: N rows, D row width, S floats of optimizer state per row, C counters per row.
+In shapes, N is the number of rows, D the row width, S the number of floats of optimizer state per
+row, and C the number of counters per row.
 """
 
 from __future__ import annotations

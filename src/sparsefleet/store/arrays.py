@@ -1,6 +1,6 @@
 """Checks arrays from users and turns them into contiguous buffers for native code.
 
-Letters: N keys, D row width.
+In shapes, N is the number of keys and D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gradients that are merged and pushed in the background by a native thread.
 
-Letters: N keys, D row width, S elements of a dense table.
+In shapes, N is the number of keys, D the row width, and S the number of elements of a dense table.
 """
 
 from __future__ import annotations

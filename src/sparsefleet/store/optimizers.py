@@ -1,7 +1,7 @@
 """Row optimizers as plain descriptions; servers keep the state next to each row.
 
-Names and defaults match `torch.optim` where it has the same optimizer. Letters: w a value, g its
-gradient after weight decay, lr the learning rate. For formulas, see docs/tables.md.
+Names and defaults match `torch.optim` where it has the same optimizer. In formulas, w is a value, g
+its gradient after weight decay, and lr the learning rate. docs/tables.md lists all formulas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Converts the arguments of store calls to a native request, which has one section per table.
 
-Letters: D row width.
+In shapes, D is the row width.
 """
 
 from __future__ import annotations

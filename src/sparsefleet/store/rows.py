@@ -1,6 +1,7 @@
 """Results of store calls.
 
-Letters: N keys, D row width, S floats of optimizer state per row, C counters per row.
+In shapes, N is the number of keys, D the row width, S the number of floats of optimizer state per
+row, and C the number of counters per row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The protocol through which training reaches its tables, wherever they live.
 
-Letters: N keys, D row width.
+In shapes, N is the number of keys and D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Saves a snapshot of the tables of a store.
 
-Letters: N elements of a dense table, S arrays of optimizer state.
+In shapes, N is the number of elements of a dense table and S the number of arrays of optimizer
+state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """TorchRec's collections of embedding tables, on growing tables.
 
-Letters: B examples, K features, N ids, D row width.
+In shapes, B is the number of examples, K the number of features, N the number of ids, and D the row
+width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TorchRec's DLRM with the same names, which keeps programs and state dicts compatible.
 
-Letters: B examples, F features, D row width.
+In shapes, B is the number of examples, F the number of features, and D the row width.
 """
 
 from __future__ import annotations

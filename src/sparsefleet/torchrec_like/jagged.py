@@ -1,6 +1,7 @@
 """Lightweight versions of TorchRec's jagged tensors, with the same methods.
 
-Letters: B examples, K keys (features), N values, D row width.
+In shapes, B is the number of examples, K the number of keys (features), N the number of values, and
+D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A torch module and a loss, as a workload for the engine.
 
-Letters: B examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

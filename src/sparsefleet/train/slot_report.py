@@ -1,6 +1,6 @@
 """Evaluates slots: importance by shuffling, calibration, and metrics on slices.
 
-Letters: B examples in a batch, N examples on this worker.
+In shapes, B is the number of examples in a batch and N the number of examples on this worker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """AutoInt (Song et al. 2019, arXiv 1810.11921): self-attention between fields.
 
-Letters: B examples, F fields, D row width, A width of a head, H heads.
+In shapes, B is the number of examples, F the number of fields, D the row width, A the width of a
+head, and H the number of heads.
 """
 
 from __future__ import annotations

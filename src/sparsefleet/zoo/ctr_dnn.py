@@ -1,6 +1,7 @@
 """CTR-DNN: rows of all fields and the numbers pass through a few layers to one logit.
 
-Letters: B examples, F fields, D row width, M numbers.
+In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
+numeric inputs.
 """
 
 from __future__ import annotations

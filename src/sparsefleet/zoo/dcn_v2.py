@@ -1,6 +1,6 @@
 """DCN-V2 (Wang et al. 2021, arXiv 2008.13535): explicit crosses of all inputs, and deep layers.
 
-Letters: B examples, I width of the input, R rank.
+In shapes, B is the number of examples, I the width of the input, and R the rank.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DeepFM (Guo et al. 2017, arXiv 1703.04247): a factorization machine and a deep model.
 
-Letters: B examples, F fields, D row width, M numbers.
+In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
+numeric inputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DIEN (Zhou et al. 2019, arXiv 1809.03672): models how an interest evolves along a history.
 
-Letters: B examples, L longest history, D row width.
+In shapes, B is the number of examples, L the length of the longest history, and D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DIN (Zhou et al. 2018, arXiv 1706.06978): weights a history by its relevance to a candidate.
 
-Letters: B examples, L longest history, D row width.
+In shapes, B is the number of examples, L the length of the longest history, and D the row width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DLRM (Naumov et al. 2019, arXiv 1906.00091): dot products of fields, with numbers as a field.
 
-Letters: B examples, F fields, D row width, M numbers.
+In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
+numeric inputs.
 """
 
 from __future__ import annotations

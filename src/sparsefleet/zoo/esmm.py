@@ -1,6 +1,6 @@
 """ESMM (Ma et al. 2018, arXiv 1804.07931): learns clicks and conversions on all impressions.
 
-Letters: B examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations

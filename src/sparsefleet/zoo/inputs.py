@@ -1,6 +1,7 @@
 """The inputs of a model as tensors: rows of its features' tables, and numbers.
 
-Letters: B examples, F embedded fields, D row width, M numbers, L longest sequence.
+In shapes, B is the number of examples, F the number of embedded fields, D the row width, M the
+number of numeric inputs, and L the length of the longest sequence.
 """
 
 from __future__ import annotations

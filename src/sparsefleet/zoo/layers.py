@@ -1,6 +1,6 @@
 """Layers shared by several models.
 
-Letters: B examples, I width of the input, O width of the output.
+In shapes, B is the number of examples, I the width of the input, and O the width of the output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """MMoE (Ma et al. 2018, KDD): experts shared by all tasks, mixed by a gate per task.
 
-Letters: B examples, E experts, T tasks, O width of an expert.
+In shapes, B is the number of examples, E the number of experts, T the number of tasks, and O the
+width of an expert.
 """
 
 from __future__ import annotations

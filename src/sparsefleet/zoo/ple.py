@@ -1,6 +1,7 @@
 """PLE (Tang et al. 2020, RecSys): experts per task and shared experts, in several layers.
 
-Letters: B examples, E experts, T tasks, O width of an expert.
+In shapes, B is the number of examples, E the number of experts, T the number of tasks, and O the
+width of an expert.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Pools or pads the rows of ragged ids; both can be recorded as a graph.
 
-Letters: B examples, N ids in all examples, L longest kept sequence, D row width.
+In shapes, B is the number of examples, N the number of ids in all examples, L the length of the
+longest kept sequence, and D the row width.
 """
 
 from __future__ import annotations

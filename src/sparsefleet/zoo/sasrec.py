@@ -1,6 +1,7 @@
 """SASRec (Kang and McAuley 2018, arXiv 1808.09781): self-attention over a history.
 
-Letters: B examples, L longest history, D row width, H heads, C candidates.
+In shapes, B is the number of examples, L the length of the longest history, D the row width, H the
+number of heads, and C the number of candidates.
 """
 
 from __future__ import annotations

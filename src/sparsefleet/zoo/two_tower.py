@@ -1,6 +1,6 @@
 """Two towers (DSSM, Huang et al. 2013): compare a user's and an item's vectors by dot product.
 
-Letters: B examples, D width of the vectors.
+In shapes, B is the number of examples and D the width of the vectors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Wide & Deep (Cheng et al. 2016, arXiv 1606.07792): a linear and a deep model.
 
-Letters: B examples, F fields, D row width, M numbers.
+In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
+numeric inputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """xDeepFM (Lian et al. 2018, arXiv 1803.05170): products of fields of growing order.
 
-Letters: B examples, F fields, D row width, H maps of a layer.
+In shapes, B is the number of examples, F the number of fields, D the row width, and H the number of
+maps in a layer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """YouTubeDNN (Covington et al. 2016, RecSys), candidate generation: predicts which item a user
 watches next.
 
-Letters: B examples, D width of the vectors.
+In shapes, B is the number of examples and D the width of the vectors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MovieLens latest-small for the recipes: ratings as interactions, and genres of movies.
 
-Letters: N examples, C candidates.
+In shapes, N is the number of examples and C the number of candidates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SASRec: ranks the last item of each user among 100 items the user has not seen.
 
-Letters: U users, C candidates.
+In shapes, U is the number of users and C the number of candidates.
 """
 
 from __future__ import annotations
