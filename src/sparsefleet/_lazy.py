@@ -12,7 +12,8 @@ __all__ = ["LazyFunction", "lazy_names", "listing"]
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a `__getattr__` for `package`.
 
-    homes: name -> the module that defines it, or the module itself if its path ends with that name.
+    homes: maps each name to the module that defines it, or to the module itself if its path ends
+        with that name.
     """
 
     def load(name: str) -> Any:

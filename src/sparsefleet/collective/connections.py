@@ -121,7 +121,7 @@ class Absence:
     lost: tuple[int, ...] = ()
     """Ranks whose heartbeat stopped without notice."""
     left: dict[int, str] = field(default_factory=dict)
-    """Rank -> the reason it gave when it left."""
+    """The reason that each rank gave when it left."""
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.left)

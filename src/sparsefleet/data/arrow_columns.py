@@ -168,7 +168,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _offsets_of(array: pa.Array) -> NDArray[np.int64]:
-    """Return where lists start in `array.flatten()`, int64[B + 1]. A null is an empty list."""
+    """Return where each list starts in `array.flatten()`, int64[B + 1]. A null is an empty list."""
     kind, num_rows = array.type, len(array)
     if pa.types.is_fixed_size_list(kind):
         lengths = np.full(num_rows, kind.list_size, np.int64)

@@ -139,7 +139,7 @@ class ArrowSource:
         room: Callable[[], int],
         total: int | None,
     ) -> Generator[ColumnPart, None, None]:
-        """Yield the good rows of a record batch, in pieces no larger than the room."""
+        """Yield the good rows of a record batch, in pieces that fit the current room."""
         counts, share = self._context.counts, self._context.share
         rows = np.arange((share.rank - first) % share.num, batch.num_rows, share.num)
         if share.num > 1:
@@ -341,7 +341,7 @@ def _is_unordered(source: Any) -> bool:
 
 
 def is_arrow_dataset(source: object) -> bool:
-    """Return whether `ArrowStream` accepts this object and it is not a function."""
+    """Return whether this object is a dataset or table that `ArrowStream` accepts."""
     return not callable(source) and _function_of(source) is not None
 
 

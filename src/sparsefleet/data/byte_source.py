@@ -78,7 +78,7 @@ def read_blocks(
     """Yield blocks of 1 to `block_bytes` bytes, no matter how well the file compresses.
 
     path: named in error messages.
-    max_window_bytes: a zstd file that needs a larger window is refused.
+    max_window_bytes: a zstd file that needs a larger window is rejected.
     """
     try:
         if compression == "gzip":

@@ -1,4 +1,4 @@
-"""The inputs of a model, described once for reading, training, export and the online check.
+"""The inputs of a model, described once for reading, training, export and checks of a service.
 
 In shapes, B is the number of examples, W the number of columns of a feature, and N the number of
 values of all examples.

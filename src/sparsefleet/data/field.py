@@ -107,8 +107,8 @@ class Field(Slot):
     """
 
     max_values: int | None = None
-    """For a slot without a shape, keep at most this many values of each record, namely its last
-    values. None keeps all values.
+    """For a slot without a shape, keep only the last values of each record, up to this number. None
+    keeps all values.
     """
 
     def __post_init__(self) -> None:
@@ -138,14 +138,14 @@ class Field(Slot):
 
     @property
     def missing_id(self) -> int | None:
-        """`missing` as an int64 with the same bits, or None unless the values are ids."""
+        """`missing` as an int64 with the same bits, or None if the values are not ids."""
         if self.missing is None or self.dtype == "float":
             return None
         return int(self.missing) - (2**64 if self.missing >= 2**63 else 0)
 
     @property
     def missing_float(self) -> float | None:
-        """`missing` as a float, or None unless the values are floats."""
+        """`missing` as a float, or None if the values are not floats."""
         return None if self.missing is None or self.dtype != "float" else float(self.missing)
 
     def _check_columns(self) -> None:

@@ -28,7 +28,7 @@ def list_files(
     *,
     download: Download | None = None,
 ) -> list[str]:
-    """Return the files that `paths` names, with patterns expanded in sorted order.
+    """Return the files in `paths`, with patterns expanded in sorted order.
 
     Raises DataError if a file does not exist.
 

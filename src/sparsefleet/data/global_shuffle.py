@@ -168,7 +168,7 @@ class GlobalShuffle:
         self._error: BaseException | None = None
 
     def run(self) -> MemoryRecords:
-        """Return this worker's new records, in an order that depends only on the dealing."""
+        """Return this worker's new records; their order depends only on how they were dealt."""
         receiver = threading.Thread(target=self._receive, name="sparsefleet-shuffle", daemon=True)
         receiver.start()
         try:

@@ -337,7 +337,7 @@ class MemoryData:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> MemoryPass:
-        """Start a pass, like `iter()`, whose batches `arrangement` makes."""
+        """Start a pass, like `iter()`, with batches made by `arrangement`."""
         self._walk, self._resumed = self._resumed or self._new_walk(), None
         return MemoryPass(
             self._records,

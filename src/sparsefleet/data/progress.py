@@ -61,11 +61,11 @@ class Share(NamedTuple):
 
 
 WHOLE = Share()
-"""All records."""
+"""The share that contains all records."""
 
 
 class Progress:
-    """Which records of the files were handed out. Thread-safe.
+    """Tracks which records of the files were handed out. Thread-safe.
 
     share: the records of each file that this reader takes.
     earlier: for files whose records were once divided among a different number of workers, the

@@ -51,7 +51,7 @@ class Reader:
     files: a path, a pattern or a list of these; see `list_files`. All files must already exist.
         With `Records`, files can be None; its function is then called without a path.
     format: `MultiSlot`, `CriteoTsv`, `Csv`, `Parquet`, `ArrowIpc` or `Records`.
-    batch_size: records per batch. The last batch of each reading thread may have fewer.
+    batch_size: records per batch. The last batch of each reading thread may be smaller.
     label: the column that holds the labels; a batch is then (inputs, label).
     threads: the number of reading threads; at most one thread reads each file or, for Parquet, each
         group of a few row groups. With one thread, batches come in the order of the files; with
@@ -178,7 +178,7 @@ class Reader:
 
     @property
     def record_files(self) -> list[str] | None:
-        """All files if batches come in any order and only their records identify them, or None."""
+        """All files if batches have no fixed order and are identified by their records, or None."""
         has_names = self.files != [self._format.unnamed_input]
         is_known = self._is_rest or not self.keeps_order
         return self._all_files if has_names and is_known else None
@@ -311,15 +311,15 @@ class Reader:
         return self.begin(self.arrangement)
 
     def begin(self, arrangement: BatchMaker) -> ReaderPass:
-        """Start a pass, like `iter()`, whose batches `arrangement` makes."""
+        """Start a pass, like `iter()`, with batches made by `arrangement`."""
         return self._begin(arrangement)
 
     def begin_columns(self) -> ReaderPass:
         """Start a pass whose batches are the parser's columns, each as (values, offsets).
 
-        Offsets are int64[B + 1], or None for a column with a shape. Batches are large, and each has
-        records from one part of a file, which `ReaderPass.take` also returns. Short batches are not
-        dropped.
+        Offsets are int64[B + 1], or None for a column with a shape. Batches are large, and each
+        contains records from one part of a file, which `ReaderPass.take` also returns. Short
+        batches are not dropped.
         """
         return self._begin(None)
 
@@ -421,7 +421,7 @@ class Reader:
         self.load_state_dict(merge_states(states))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume the next pass at the record where `state` was taken; later passes are complete.
+        """Resume the next pass at the position saved in `state`; later passes are complete.
 
         With one thread, the resumed pass returns the same batches that the interrupted pass would
         have returned. Bad lines are counted from zero. The number of threads may change, but the

@@ -78,8 +78,9 @@ class ReaderConfig:
     """Number of bytes to read and parse at once."""
 
     max_window_bytes: int = DEFAULT_WINDOW_BYTES
-    """Memory for the window of a zstd file; a file that needs more is refused. Files from
-    `zstd --long` and from levels above 19 can need up to 1 << 27."""
+    """Memory for the window of a zstd file; a file that needs more is rejected. Files from
+    `zstd --long` and from levels above 19 can need up to 1 << 27.
+    """
 
     max_line_bytes: int = 1 << 24
     """Maximum length of a line; longer lines are bad lines."""

@@ -60,7 +60,7 @@ class BadLines:
         self.count = 0
 
     def take(self, bad: BadLine) -> None:
-        """Count the line. Raises BadLineError if it exceeds the limit."""
+        """Count a bad line. Raises BadLineError if there are more than the limit."""
         with self._lock:
             self.count += 1
             if self._quarantine is not None:
@@ -102,7 +102,7 @@ class FilePart(NamedTuple):
     path: str
     begin: int = 0
     end: int | None = None
-    """The record after the last; None means the end of the file."""
+    """One past the last record; None means the end of the file."""
     detail: Any = None
     """Data about the file that the format collected when splitting it."""
 

@@ -42,7 +42,8 @@ class Records(RecordFormat):
         hashed), or a list, tuple or array of these; a slot with a shape needs exactly the number of
         values in its shape. A `Field` can specify a replacement for None.
     batches: whether the function yields whole batches instead, each a dict or tuple with an array
-        [B, *shape] for a slot with a shape, and (values [N], offsets [B + 1]) for a slot without.
+        [B, *shape] for a slot with a shape, and (values [N], offsets [B + 1]) for a slot without
+        one.
 
     Without files, each of n workers runs the function and keeps every n-th record.
 

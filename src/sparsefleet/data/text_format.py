@@ -23,7 +23,7 @@ from sparsefleet.errors import BadLineError, InputFileError, PipeCommandError, S
 
 
 def file_blocks(path: str, context: SourceContext) -> Generator[bytes, None, None]:
-    """Yield the decompressed file in blocks; a download command may print it."""
+    """Yield the decompressed file in blocks, as read from disk or from a download command."""
     config = context.config
     command = None if config.download is None else config.download(path)
     if command is not None:

@@ -60,7 +60,7 @@ class GeoMode(Mode):
 
     A row is pulled when a worker first uses it, so all workers start from the servers' rows. The
     part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
-    of it. Plain SGD only. A schedule counts this worker's mini-batches.
+    of it. Only plain SGD is supported. A schedule counts this worker's mini-batches.
 
     If servers track mini-batches, an exchange sends exactly the complete changes since the last
     exchange in one push, so a process that replaces this one can continue after the last exchange.
@@ -194,8 +194,8 @@ class GeoMode(Mode):
         self._take_over_rows(exactly=False)
 
     def _send_account(self, steps: int) -> None:
-        """Send the differences of all mini-batches since the last time in one push, and take over
-        the dense values that come back with it.
+        """Send the differences of all mini-batches since the last exchange in one push, and take
+        over the dense values that come back with it.
         """
         began = time.perf_counter()
         with self._account.closing() as (data, is_partial):
@@ -388,7 +388,7 @@ class ExchangeWindows:
         return time.monotonic() - began
 
     def next_full(self) -> int:
-        """Wait for a full window. Return its mini-batches, or 0 after a close or failure."""
+        """Wait for a full window. Return its mini-batch count, or 0 after a close or failure."""
         with self._changed:
             self._changed.wait_for(lambda: self._full or self._closed or self._failure)
             return 0 if self._failure else self._full
@@ -589,7 +589,7 @@ class GeoReplica:
         self._tables[table].take_over(keys, served, exactly)
 
     def take_over_dense(self, served: Mapping[str, Floats], *, exactly: bool) -> None:
-        """Merge in the servers' current dense values; ``exactly`` as for rows."""
+        """Merge in the servers' current dense values; for ``exactly``, see `take_over_rows`."""
         for table, values in served.items():
             live, old = self._live[table], self._old_dense[table]
             with self._dense_lock:

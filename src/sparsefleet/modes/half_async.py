@@ -129,7 +129,7 @@ def _without(
 
 
 class HalfAsyncMode(BarrierMode):
-    """Each worker pushes the mean over its threads in each step; servers apply it on arrival.
+    """Each worker pushes its threads' mean gradient in each step; servers apply it on arrival.
 
     A schedule counts the mini-batches of all workers.
     """

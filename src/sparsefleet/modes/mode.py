@@ -62,7 +62,7 @@ class ModeStats:
     """
 
     staleness_mean: float = 0.0
-    """The mean of ``staleness`` over all steps."""
+    """The mean of ``staleness_last`` over all steps."""
 
     staleness_counts: tuple[int, ...] = ()
     """Number of steps by staleness: up to each of `STALENESS_BOUNDS`, and above the last."""
@@ -94,7 +94,7 @@ class ModeStats:
 
 
 class StatsRecorder:
-    """Counts for `ModeStats`. Thread-safe."""
+    """Collects the counts for `ModeStats`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -98,19 +98,19 @@ class StepGradients:
     """The gradients of one mini-batch."""
 
     sparse: dict[str, tuple[Keys, Floats]] = field(default_factory=dict)
-    """Table -> distinct keys uint64[N] and gradients float32[N, D]."""
+    """The distinct keys uint64[N] and gradients float32[N, D] of each table."""
 
     dense: dict[str, Floats] = field(default_factory=dict)
-    """Dense table -> gradient float32[S]."""
+    """The gradient float32[S] of each dense table."""
 
     dense_parts: dict[str, list[Floats]] = field(default_factory=dict)
-    """Dense table -> its gradient in flat parts; replaces ``dense`` if ``Mode.takes_parts``."""
+    """Each dense table's gradient in flat parts; replaces ``dense`` if ``Mode.takes_parts``."""
 
     wanted: dict[str, Keys] = field(default_factory=dict)
-    """Table -> keys uint64[N] that the thread's next mini-batch looks up."""
+    """The keys uint64[N] in each table that the thread's next mini-batch looks up."""
 
     brought: dict[str, Floats] = field(default_factory=dict)
-    """Table -> the rows float32[N, D] of ``wanted``, set by modes with ``brings_rows``."""
+    """The rows float32[N, D] of ``wanted``, by table; set by modes with ``brings_rows``."""
 
     origin: BatchOrigin | None = None
     """The mini-batch that the gradients come from; None if it is not tracked."""
@@ -185,7 +185,7 @@ class ModeSetting:
     """Sparse tables by name."""
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
-    """Dense table -> the live parameters float32[S]; fetched values are written in place."""
+    """The live parameters float32[S] of each dense table; fetched values are written in place."""
 
     dense_is_live: bool = False
     """Whether the arrays in ``dense`` are the store's own (``LocalStore.live_dense``), so nothing
@@ -193,7 +193,7 @@ class ModeSetting:
     """
 
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
-    """Dense table -> the optimizer that the store applies to its gradient."""
+    """The optimizer that the store applies to each dense table's gradient."""
 
     threads: int = 1
     """Number of training threads of this worker."""
@@ -226,7 +226,7 @@ class ModeSetting:
     """
 
     ranks: RankSetting | None = None
-    """Only for mode "collective", which has no dense tables."""
+    """Settings for mode "collective", which has no dense tables; None in other modes."""
 
     position: ModePosition | None = None
     """Where to continue when replacing a process that ended; None means the beginning."""

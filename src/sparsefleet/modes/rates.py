@@ -91,7 +91,7 @@ class ScheduledRates:
 
 
 class StepCounter:
-    """Sets learning rates by the mini-batches of all workers, which the servers count.
+    """Sets learning rates based on the mini-batches of all workers, which the servers count.
 
     Without a schedule, nothing is counted or sent. Not thread-safe: pushes must come one at a time.
     """

@@ -32,10 +32,10 @@ _GROWTH = 1 << 20
 
 
 def grow_file(file: int, size: int, path: str) -> None:
-    """Give a file this size before it is mapped.
+    """Grow a file to this size before it is mapped.
 
-    Raises DiskFullError if there is no room for it. Without room, writing to the mapped memory
-    would kill the process.
+    Raises DiskFullError if there is not enough space; a write to the mapped memory would otherwise
+    kill the process.
     """
     try:
         if hasattr(os, "posix_fallocate"):

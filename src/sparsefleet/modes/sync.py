@@ -22,9 +22,9 @@ class SyncConfig:
 
 
 class SyncMode(BarrierMode):
-    """Makes servers take one optimizer step with the mean over the workers that contributed.
+    """Makes servers take one optimizer step with the mean gradient of all contributing workers.
 
-    Each worker contributes the mean over its threads. A schedule counts rounds.
+    Each worker contributes the mean gradient of its threads. A schedule counts rounds.
     """
 
     name: ClassVar[str] = "sync"

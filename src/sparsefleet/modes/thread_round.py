@@ -59,7 +59,7 @@ class ThreadRound(Generic[Item]):
         return 0.0
 
     def leave(self) -> int:
-        """Expect one thread fewer from now on, and return how many are left."""
+        """Expect one fewer thread from now on, and return how many are left."""
         with self._changed:
             if not self._expected:
                 raise ConfigError(f"all {self._threads} threads have already left this pass")

@@ -39,7 +39,7 @@ class SenderConfig:
     """Tables whose gradients are summed; all others are averaged."""
 
     dense: Mapping[str, Floats] = field(default_factory=dict)
-    """Dense table -> the array float32[S] into which its values are fetched, in place."""
+    """The array float32[S] into which each dense table's values are fetched, in place."""
 
     refresh_after: int = 0
     """Dense values are fetched once more than this many mini-batches were pushed since the last

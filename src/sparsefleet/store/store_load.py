@@ -37,7 +37,7 @@ def load_tables(
     """Replace the contents of tables with those in a checkpoint, on any number of servers.
 
     tables: sparse and dense tables to load; None means all that the store has defined.
-    dense_names: dense table -> the tensors it consists of, in order; by default one tensor with
+    dense_names: the tensors that each dense table consists of, in order; by default one tensor with
         the name of the table.
 
     Widths, optimizers and sizes must match. Every server first reads and checks its whole share;
