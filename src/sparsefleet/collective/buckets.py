@@ -122,9 +122,9 @@ class Bucket:
         like = tensors[0] if tensors else parameters[0][1]
         self.buffer = torch.zeros(length, dtype=like.dtype, device=like.device)
         self.gradients = self.buffer[:used]
-        """[S]"""
+        """The gradients, [S]."""
         self.notes = self.buffer[used : used + num_notes]
-        """[num_notes]"""
+        """The notes, [num_notes]."""
         flat = torch.split_with_sizes(self.gradients, sizes)
         self.views = [_view_like(part, of) for part, of in zip(flat, tensors, strict=True)]
         """P views of the buffer, in the shapes of the parameters."""
@@ -155,7 +155,7 @@ class BucketRound:
         world: World,
         reductions: Sequence[Reduction],
     ) -> None:
-        """plan: the parameter indices of each bucket."""
+        """Create the buckets; `plan` lists the parameter indices of each bucket."""
         self._world = world
         self._reductions = reductions
         *before, last = plan
@@ -166,7 +166,7 @@ class BucketRound:
             Bucket(last, parameters, num_notes=size + len(parameters), multiple_of=size)
         )
         self.bucket_of = {place: b for b, places in enumerate(plan) for place in places}
-        """Index of a parameter -> its bucket."""
+        """The index of each parameter's bucket."""
         self._all_used = torch.ones_like(self.buckets[-1].notes)
         self._all_used[:size] = 0
         self._waits: list[Callable[[], object]] = []

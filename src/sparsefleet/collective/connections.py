@@ -179,7 +179,7 @@ class Connections:
         return True
 
     def wait_for(self, what: str, timeout_s: float) -> list[int]:
-        """Wait until all others have set their key `what/<rank>`; return the ranks that have not.
+        """Wait for all others to set their key `what/<rank>`; return the ranks that did not.
 
         Does not wait for ranks known to be lost.
         """

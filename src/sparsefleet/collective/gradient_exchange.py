@@ -27,7 +27,7 @@ _ABSENT, _PRESENT, _FAILED = 0, 1, 2
 def require_agreement(world: World, facts: Mapping[str, object]) -> None:
     """Raise ConfigError on all ranks if facts differ between ranks. All ranks must call it.
 
-    facts: description -> value on this rank; values are compared by their repr.
+    facts: this rank's values, by description; values are compared by their repr.
 
     >>> require_agreement(World.join(), {"number of rings": 2})
     """

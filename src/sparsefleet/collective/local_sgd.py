@@ -87,7 +87,7 @@ class LocalSgd:
 
     @property
     def interval(self) -> int:
-        """Number of steps between two averagings."""
+        """Number of steps from one averaging to the next."""
         return self._interval
 
     @torch.no_grad()

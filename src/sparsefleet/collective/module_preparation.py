@@ -132,5 +132,5 @@ def can_compile() -> bool:
 
 @functools.cache
 def warn_fusion_is_off(reason: str) -> None:
-    """Warn once per reason."""
+    """Warn, once per reason, that kernel fusion is off."""
     _log.warning("kernel fusion is off: %s; training continues without it", reason)

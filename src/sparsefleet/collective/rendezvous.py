@@ -114,7 +114,7 @@ class MeetingStore:
     keeper: int | None = None
     """The rank whose process holds the store, if any."""
     generation: int | None = None
-    """Number of ranks replaced before it was opened; None if ranks cannot be replaced."""
+    """Number of ranks replaced before the store was opened; None if ranks cannot be replaced."""
     attempt: int = 0
     """How many times the job was restarted."""
 

@@ -34,7 +34,7 @@ class LocalSgdConfig:
     """Number of synchronous optimizer steps before LocalSGD starts."""
 
     steps: int = 4
-    """Steps between averagings. Larger values mean less traffic and waiting, but less accuracy."""
+    """Steps from one averaging to the next. Larger values: less traffic, but also less accuracy."""
 
     adaptive: bool = False
     """Adapt the interval to the loss, as in AdaComm (Wang and Joshi, 2019): ceil(steps * sqrt(loss
@@ -142,7 +142,8 @@ class CollectiveStrategy:
     """Mixed precision and loss scaling."""
 
     gradient_merge_steps: int = 1
-    """Number of batches whose gradients add up before ranks exchange them and the optimizer steps.
+    """Number of batches whose gradients are added up before ranks exchange them and take an
+    optimizer step.
     """
 
     gradient_merge_average: bool = True

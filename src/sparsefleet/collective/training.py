@@ -21,8 +21,8 @@ from sparsefleet.errors import ConfigError
 __all__ = ["CollectiveTraining"]
 
 _BUCKET = 4 * 2**20
-"""Minimum size of a default bucket; with smaller buckets, calls cost more than bytes. A tenth of
-all gradients is Fluid's rule of thumb.
+"""Minimum size of a default bucket; with smaller buckets, the calls cost more than sending the
+bytes. A tenth of all gradients is Fluid's rule of thumb.
 """
 
 
@@ -59,7 +59,7 @@ class CollectiveTraining:
         norm_group: NormGroup | None = None,
         at_meeting: Callable[[int], object] | None = None,
     ) -> None:
-        """Create the training of this rank.
+        """Set up training on this rank.
 
         optimizer_step: applies the ``grad`` of all parameters, some of which may be None; clip
             gradients in this function. It returns False on all ranks if it found an overflow and

@@ -101,8 +101,8 @@ class World:
             process group takes precedence.
         ranks_per_node: 0 if all ranks are on one machine.
         attempt: how many times the job was restarted.
-        incarnation: how many processes had this rank before, if lost ranks are replaced; the other
-            ranks wait for the replacement in `meet_again`.
+        incarnation: the number of earlier processes with this rank, if lost ranks are replaced; the
+            other ranks wait for the replacement in `meet_again`.
         gpu: the GPU to use, if there are any (default: one per rank, in order).
         device: always use this device.
 

@@ -34,13 +34,13 @@ class Interactions:
     """
 
     users: Ids
-    """int64[N]."""
+    """The user ids, int64[N]."""
     items: Ids
-    """int64[N]."""
+    """The item ids, int64[N]."""
     times: NDArray[Any]
-    """Numbers [N], in any unit."""
+    """The time of each interaction, [N], in any unit."""
     rows: Ids
-    """int64[N], the position of each interaction in the arrays passed to `of`, for use with other
+    """The position of each interaction in the arrays passed to `of`, int64[N], for use with other
     columns.
     """
 

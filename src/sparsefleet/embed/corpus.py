@@ -84,7 +84,7 @@ class Vocabulary(Protocol):
 
     @property
     def counts(self) -> NDArray[np.uint64]:
-        """uint64[V]"""
+        """How often each word occurs, uint64[V]."""
 
     def words(self) -> list[Any]:
         """Return all words: strings or integers."""

@@ -113,7 +113,7 @@ def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Sto
 def apply_gradients(model: nn.Module) -> PushResult:
     """Push the gradients that backward() left in the sparse modules of ``model``, and clear them.
 
-    It replaces ``optimizer.step()`` for tables in your own training loop without fleet, and sends
+    It replaces ``optimizer.step()`` for tables in a custom training loop without a fleet, and sends
     one request per server. Lookups from several forward passes accumulate, like parameter
     gradients. Loops with steps (`fleet.step`, `Trainer`) do not need this call.
 

@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
     path: Path
     view: _View | None
-    """None for the whole batch tensor, regardless of its shape."""
+    """The part of the batch tensor that is looked up; None means all of it, in any shape."""
     table: str
     dim: int
     padding_idx: int | None

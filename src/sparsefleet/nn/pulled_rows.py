@@ -38,7 +38,7 @@ class TableRows:
         self.lookups = lookups
         self.keys, self.inverse, self.sizes = found
         self.rows: Floats | None = None
-        """float32[U, D] after the pull; None if every id is padding."""
+        """The distinct rows, float32[U, D], after the pull; None if every id is padding."""
 
     def hottest(self) -> float:
         """Return the share of lookups that go to the most frequent id."""
@@ -133,7 +133,7 @@ class DistinctRows(NamedTuple):
     """Rows for an operator that reads them in place; read-only."""
 
     array: Floats
-    """float32[U, D]"""
+    """The rows, float32[U, D]."""
     places: Inverse
     """uint32[N], the row index of each id; ``_core.PADDING_PLACE`` for padding."""
     leaf: DistinctLeaf | None

@@ -36,7 +36,7 @@ _MANY_PENDING = 200
 class SparseModule(nn.Module):
     """A module whose rows live in a table of a store, not in parameters.
 
-    Base of SparseEmbedding and SparseEmbeddingBag.
+    Base class of SparseEmbedding and SparseEmbeddingBag.
     """
 
     def __init__(

@@ -155,7 +155,7 @@ def take_rows(store: Store, spec: TableSpec) -> SavedRows:
 def put_rows(store: Store, spec: TableSpec, saved: SavedRows) -> None:
     """Write the rows into the table, replacing rows with the same keys.
 
-    Optimizer state is kept if the table has the same optimizer; otherwise it starts fresh.
+    Optimizer state is kept if the table has the same optimizer; otherwise it is reset.
     """
     keys, values, state, counters = saved.rows
     info = store.info(spec.name)

@@ -73,13 +73,13 @@ class Rows(NamedTuple):
     """Rows of a table as columns."""
 
     keys: Keys
-    """uint64[N]"""
+    """The keys, uint64[N]."""
     values: Floats
-    """float32[N, D]"""
+    """The values, float32[N, D]."""
     state: Floats
-    """float32[N, S]: optimizer state, laid out as in docs/tables.md"""
+    """Optimizer state, float32[N, S], laid out as in docs/tables.md."""
     counters: NDArray[np.uint32]
-    """uint32[N, C]: count, step and seconds, if the table keeps them"""
+    """Count, step and seconds, if the table keeps them: uint32[N, C]."""
 
 
 def rows_by_key(chunks: Sequence[Rows]) -> Rows:

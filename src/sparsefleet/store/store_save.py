@@ -45,9 +45,9 @@ class DenseTable(NamedTuple):
     """A whole dense table in the snapshot of a save."""
 
     values: Floats
-    """float32[N]"""
+    """The values, float32[N]."""
     state: Floats
-    """float32[S, N]"""
+    """The optimizer state, float32[S, N]."""
 
 
 class ServerSnapshots:

@@ -63,7 +63,7 @@ class Epoch:
 
     @staticmethod
     def of(result: PassResult, metrics: Mapping[str, float]) -> Epoch:
-        """Build an epoch from the engine's pass result and the metrics over the last batches."""
+        """Build an `Epoch` from the engine's pass result and the metrics over the last batches."""
         return Epoch(
             number=result.epoch,
             examples=result.examples,
@@ -136,7 +136,7 @@ class History:
 
 
 def summary_table(history: History) -> Table:
-    """Return the share of time spent on each activity."""
+    """Return a table with the share of time spent on each activity."""
     from rich.table import Table
 
     table = Table(title="where the time went", title_justify="left")

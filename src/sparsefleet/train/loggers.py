@@ -171,7 +171,7 @@ class MlflowLogger(_Recorder):
         self._run_name = run_name
         self._uploads = upload_checkpoints
         self.run_id = ""
-        """The run, once `fit` has started in the first worker."""
+        """The ID of the run, once `fit` has started in the first worker."""
 
     def _open(self, params: Mapping[str, Any]) -> None:
         found = self._client.get_experiment_by_name(self._experiment)

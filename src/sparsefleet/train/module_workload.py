@@ -122,7 +122,7 @@ class ModuleRunner:
 
 
 class KeptOutputs:
-    """Copies of outputs, many per memory block; a copy never changes. Not thread-safe.
+    """Copies of outputs, packed into memory blocks; a copy never changes. Not thread-safe.
 
     A small tensor that stays among the activations of its step fragments the heap: the activations
     of later steps no longer fit into the gaps, so more memory is allocated. A window of 50 batches
@@ -180,7 +180,7 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
 
 
 def as_inputs(raw: Any, number: int, *, labelled: bool) -> Batch:
-    """Read a batch whose labels are not needed: a dict or a single array is all input.
+    """Read a batch whose labels are not needed; a dict or a single array is treated as input.
 
     >>> as_inputs({"ids": torch.arange(3)}, 1, labelled=True).labels is None
     True

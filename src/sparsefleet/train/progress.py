@@ -38,7 +38,7 @@ class Snapshot:
     """Number of examples in this pass so far."""
     examples_per_s: float = 0.0
     loss: float = math.nan
-    """Mean loss over the last batches, which are the batches that the metrics cover."""
+    """Mean loss over the last batches, the same batches that the metrics cover."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
     """Number of rows in all tables."""

@@ -179,7 +179,7 @@ def _validation(figures: Mapping[str, float]) -> str:
 
 
 def count_rows(stats: list[dict[str, float]]) -> int | None:
-    """Return the number of rows of all sparse tables on all servers, or None without such tables.
+    """Return the number of rows in all sparse tables on all servers, or None if there are none.
 
     >>> count_rows([{"table.ads.rows": 2.0, "requests": 9.0}, {"table.ads.rows": 3.0}])
     5

@@ -204,7 +204,7 @@ class Trainer:
         validation: evaluated after each epoch, by all workers together; with
             `TrainerConfig(validate_every_steps=...)` also within epochs.
 
-        Returns when everything is applied and the model has the store's parameters.
+        Returns when all updates are applied and the model has the store's parameters.
         """
         if not isinstance(epochs, int) or epochs < 1:
             raise ConfigError(f"epochs must be an int >= 1, got {epochs!r}")

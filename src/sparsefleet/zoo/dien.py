@@ -24,7 +24,7 @@ class DienOutput(NamedTuple):
     """The output of DIEN when it trains with negatives."""
 
     logits: Tensor
-    """float32[B]."""
+    """The logits, float32[B]."""
     auxiliary: Tensor
     """A scalar: the loss of predicting the next item of the history from the states."""
 

@@ -22,7 +22,7 @@ class Padded(NamedTuple):
     """Sequences of equal length, oldest first, followed by zeros."""
 
     rows: Tensor
-    """float32[B, L, D]."""
+    """The padded rows, float32[B, L, D]."""
     mask: Tensor
     """bool[B, L], False for the zeros after the end."""
 

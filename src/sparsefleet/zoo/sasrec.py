@@ -29,7 +29,7 @@ class NextItems(NamedTuple):
     refused: Tensor
     """Logits float32[B, L] for a negative."""
     mask: Tensor
-    """bool[B, L]."""
+    """Which positions hold an item, bool[B, L]."""
 
 
 class AttentionBlock(nn.Module):

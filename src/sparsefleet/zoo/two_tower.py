@@ -25,13 +25,13 @@ class Towers(NamedTuple):
     """The output of a retrieval model."""
 
     user: Tensor
-    """float32[B, D]."""
+    """The users' vectors, float32[B, D]."""
     item: Tensor
-    """float32[B, D]."""
+    """The items' vectors, float32[B, D]."""
     item_id: Tensor
-    """int64[B]."""
+    """The items' ids, int64[B]."""
     log_frequency: Tensor | None
-    """float32[B], the log of the item's frequency among the examples, if known."""
+    """The log of the item's frequency among the examples, float32[B], if known."""
 
     @property
     def score(self) -> Tensor:

@@ -39,7 +39,7 @@ class Ratings:
     def __init__(self, events: Interactions, ratings: NDArray[Any], genres: dict[int, list[str]]):
         self.events = events
         self.ratings = ratings[events.rows]
-        """float32[N], 0.5 to 5."""
+        """The ratings, float32[N], from 0.5 to 5."""
         self.genres = genres
         """The genres of each movie."""
 
