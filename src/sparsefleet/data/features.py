@@ -389,7 +389,7 @@ class Features:
             if found != size:
                 raise ConfigError(
                     f"column '{name}' has {found} examples, but '{next(iter(sizes))}' has {size}; "
-                    "all columns must have the same number"
+                    "all columns must have the same number of examples"
                 )
         begin, end = (size * (worker_index + i) // worker_num for i in (0, 1))
         if begin == end:

@@ -61,7 +61,9 @@ class Slot:
                 f"batch dimension; got {self.shape!r}"
             )
         if self.width > _MAX_WIDTH:
-            raise ConfigError(f"slot '{self.name}': shape {self.shape} has too many values")
+            raise ConfigError(
+                f"slot '{self.name}': shape {self.shape} has more than {_MAX_WIDTH:,} values"
+            )
 
     @property
     def width(self) -> int:
@@ -181,10 +183,12 @@ class Field(Slot):
         self._require(holds, "vocabulary must be a tuple of strings or None", known)
         self._require(self.hash_seed is not None, "vocabulary requires hash_seed", None)
         self._require(len(self.source) == 1, "vocabulary requires one column", self.source)
-        self._require(self.missing in (None, 0), "with a vocabulary, missing is 0", self.missing)
+        self._require(self.missing in (None, 0), "vocabulary requires missing=0", self.missing)
         if len(set(known)) != len(known):
             twice = next(text for at, text in enumerate(known) if text in known[:at])
-            raise ConfigError(f"field '{self.name}': vocabulary has {twice!r} twice")
+            raise ConfigError(
+                f"field '{self.name}': vocabulary has {twice!r} twice; list each string once"
+            )
 
     def _require(self, holds: bool, wanted: str, found: object) -> None:
         if not holds:

@@ -151,7 +151,8 @@ def _first_rows(
             batch = next(batches, None)
             if batch is None:
                 raise InputFileError(
-                    f"{path}: row groups have {num_rows} fewer rows than the metadata says"
+                    f"{path}: row groups have {num_rows} fewer rows than the metadata says: "
+                    "the file is damaged"
                 )
             yield batch.slice(0, num_rows)
             num_rows -= batch.num_rows

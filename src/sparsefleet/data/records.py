@@ -278,7 +278,7 @@ class RecordPacker:
         ]
         for field, size in zip(self._fields, sizes, strict=True):
             if size != sizes[0]:
-                raise _mismatch(field, f"{sizes[0]} records, as '{self._names[0]}' has", size)
+                raise _mismatch(field, f"{sizes[0]} records, as in '{self._names[0]}'", size)
         return columns, sizes[0]
 
     def _values_by_slot(self, record: Any) -> Sequence[Any]:

@@ -76,7 +76,8 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
     if isinstance(optimizer, optim.Optimizer):
         if isinstance(optimizer, optim.RowwiseAdagrad):
             raise ConfigError(
-                "RowwiseAdagrad supports only sparse tables: dense parameters have no rows"
+                "RowwiseAdagrad supports only sparse tables, since dense parameters have no rows; "
+                "use Adagrad"
             )
         trainable = [p for p in model.parameters() if p.requires_grad]
         together = [[one] for one in trainable] if optimizer.needs_norms else [trainable]

@@ -157,7 +157,9 @@ class StorePlacement:
         gathered = bound.meeting.all_gather(mine)
         bound.continue_schedule(max(int.from_bytes(part[:8], "little") for part in gathered))
         if int.from_bytes(gathered[0][8:12], "little") != 0:
-            raise PeerLostError("worker 0 was lost before it sent the initial values of the model")
+            raise PeerLostError(
+                "worker 0 was lost before it sent the initial values of the model: restart the job"
+            )
         if not role.is_first_worker:
             frozen.take(gathered[0][12:])
         bound.fetch_dense()

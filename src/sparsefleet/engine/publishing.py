@@ -228,7 +228,7 @@ def _shapes_in(path: str) -> Mapping[str, tuple[int, ...]]:
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except FileNotFoundError as error:
-        raise NotFoundError(f"{path} is missing") from error
+        raise NotFoundError(f"{path} is missing: export the model again") from error
 
 
 def _keys_and_values(chunks: Iterator[Rows]) -> Iterator[tuple[Keys, Floats]]:

@@ -81,7 +81,7 @@ class RankBoard:
             self._wait_for({_note(key): None}, timeout_s, what)
         with self._world.naming_lost(what):
             if not self._store.check([_note(key)]):
-                raise NotFoundError(f"no note '{key}'")
+                raise NotFoundError(f"there is no note '{key}' on the board")
             return self._store.get(_note(key))
 
     def get_notes(
@@ -100,7 +100,7 @@ class RankBoard:
         del timeout_s
         with self._world.naming_lost(f"the note '{key}'"):
             if not self._store.delete_key(_note(key)):
-                raise NotFoundError(f"no note '{key}'")
+                raise NotFoundError(f"there is no note '{key}' on the board")
 
     def advance_clock(
         self,

@@ -197,10 +197,10 @@ class Fleet(JobProcess):
     ) -> None:
         """Write the model and tables with optimizer state, so that training can continue later.
 
-        Call it on one worker. In every mode, it saves the servers' state, including everything that
-        this worker has handed over. `init_server(dirname)` starts from the saved state, with any
-        number of servers; all servers and this worker need access to the directory. only: selects
-        what to save, by name of parameter or table.
+        Call it on one worker. In every mode, it saves the servers' state, including all pending
+        updates of this worker. `init_server(dirname)` starts from the saved state, with any number
+        of servers; all servers and this worker need access to the directory. only: selects what to
+        save, by name of parameter or table.
         """
         self.model.save(dirname, only=only)
 

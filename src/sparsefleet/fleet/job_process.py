@@ -143,8 +143,8 @@ class JobProcess:
     def sharding(self, name: str = "train") -> FleetSharding:
         """Return a sharding for `Reader` that hands out each file once per epoch, to a free worker.
 
-        All workers must read the same list of files, with the same name and equally often.
-        Available after `init_worker()`.
+        All workers must read the same list of files, with the same name and the same number of
+        times. Available after `init_worker()`.
         """
         from sparsefleet.fleet.fleet_sharding import FleetSharding
 

@@ -420,7 +420,7 @@ class MailExchange:
         data = b"".join(data for _, data in letters)
         while not self._ask(server, "mail.put", data, letters=sizes)[0]["stored"]:
             names = ", ".join(str(to) for to, _ in letters[:8])
-            self._check(deadline, f"one of the workers {names} has not read its mail")
+            self._check(deadline, f"one of the workers {names} has not read its messages")
 
     def receive(self) -> list[bytes]:
         """Return the messages that have arrived, at least one."""
@@ -429,7 +429,7 @@ class MailExchange:
             head, data = self._ask(self._own_server, "mail.take", to=self.rank)
             if head["sizes"]:
                 return _split(data, head["sizes"])
-            self._check(deadline, "no mail has come from the other workers")
+            self._check(deadline, "no message has arrived from the other workers")
 
     def fail(self, error: BaseException) -> None:
         """Make the others raise PeerLostError with the local error; does not raise."""
@@ -488,7 +488,9 @@ class MailExchange:
                 if self._have_all_closed():
                     self._is_over.set()
                     return
-                self._check(self._close_deadline, "not all workers have all of their mail")
+                self._check(
+                    self._close_deadline, "not all workers have received all of their messages"
+                )
             except BaseException as error:  # thread boundary: raised by the next call
                 self.fail(error)
 

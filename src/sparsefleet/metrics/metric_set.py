@@ -37,7 +37,8 @@ class MetricSet(Mapping[str, Metric]):
                 )
         if len({id(metric) for metric in metrics.values()}) != len(metrics):
             raise ConfigError(
-                "MetricSet: the same object is registered under two names and would count twice"
+                "MetricSet: the same object is registered under two names and would count twice; "
+                "create one metric per name"
             )
         self._metrics = dict(metrics)
 

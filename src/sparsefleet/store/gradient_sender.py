@@ -51,7 +51,7 @@ class SenderConfig:
     An exception stops the sender. The function must not refer to the sender."""
 
     wait_s: float = 600.0
-    """Maximum wait of a call, and of the sender for slower workers."""
+    """Maximum time that a call waits, and that the sender waits for slower workers."""
 
 
 class GradientSender:

@@ -122,7 +122,7 @@ class Xavier(Initializer):
     """Number of outputs; None means the row width."""
 
     uniform: bool = True
-    """Uniform in +-sqrt(6 / (fan_in + fan_out)); if false, normal with sqrt(2 / (...))."""
+    """Uniform in +-sqrt(6 / (fan_in + fan_out)); if False, normal with std sqrt(2 / (...))."""
 
     def __post_init__(self) -> None:
         for field in ("fan_in", "fan_out"):

@@ -122,7 +122,7 @@ class RequestSections:
     def rows_after_push(self, rows: Mapping[str, tuple[Any, Any]] | None) -> Iterator[PushSection]:
         """Build the sections that request rows in the reply to a push.
 
-        rows: table -> (keys, output float32[keys.shape + (D,)]).
+        rows: maps tables to (keys, output float32[keys.shape + (D,)]).
         """
         for table, (raw_keys, raw_out) in (rows or {}).items():
             keys = as_keys(table, raw_keys)

@@ -41,7 +41,7 @@ class TableFolders:
     `commit` replaces each folder atomically; until then, and after `abort`, folders keep their
     previous contents. Not thread-safe.
 
-    folders: sparse table -> its folder.
+    folders: the folder of each sparse table.
     dense: tables in the same snapshot to fetch with `dense_table`; they are not written.
 
     >>> import numpy as np, tempfile
@@ -184,7 +184,7 @@ def _rows(checkpoint: Checkpoint, table: str, with_state: bool) -> Iterator[Rows
 
 
 def _all_see(store: Store, saves: Mapping[str, str]) -> bool:
-    """Return whether all servers can access the folders and find the saves (path -> token)."""
+    """Return whether all servers can access the folders and find the saves (tokens by path)."""
     if not saves:
         return True
     calls = ServerCalls(store, next(iter(saves.values())))

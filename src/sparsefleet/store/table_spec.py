@@ -119,7 +119,7 @@ class TableSpec:
     """Unique in a store; up to 255 bytes."""
 
     dim: int
-    """Values per row, 1..4096."""
+    """Number of values per row, 1..4096."""
 
     initializer: Initializer = field(default_factory=Normal)
     """Initial values of a row."""

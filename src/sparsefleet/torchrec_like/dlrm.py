@@ -77,7 +77,7 @@ class InteractionArch(nn.Module):
         self.register_buffer("pairs", rows * count + columns, persistent=False)
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
-        """dense: float32[B, D], sparse: float32[B, F, D] -> float32[B, D + pairs]."""
+        """Map dense float32[B, D] and sparse float32[B, F, D] to float32[B, D + pairs]."""
         vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
         products = (vectors @ vectors.transpose(1, 2)).flatten(1)
         return torch.cat([dense, products.index_select(1, self.get_buffer("pairs"))], dim=1)
@@ -121,7 +121,7 @@ class InteractionDCNArch(nn.Module):
         self.crossnet = crossnet
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
-        """dense: float32[B, D], sparse: float32[B, F, D]."""
+        """Map dense float32[B, D] and sparse float32[B, F, D] to float32[B, (F + 1) D]."""
         found: Tensor = self.crossnet(torch.cat([dense, sparse.flatten(1)], dim=1))
         return found
 

@@ -34,7 +34,7 @@ class FieldAttention(nn.Module):
         self.residual = nn.Linear(dim, heads * head_dim, bias=False)
 
     def forward(self, fields: Tensor) -> Tensor:
-        """fields: float32[B, F, D] -> float32[B, F, H * A]."""
+        """Map fields float32[B, F, D] to float32[B, F, H * A]."""
         size, num_fields, _ = fields.shape
         split = self.projections(fields).view(size, num_fields, 3, self.heads, self.head_dim)
         queries, keys, values = split.permute(2, 0, 3, 1, 4)  # each [B, H, F, A]

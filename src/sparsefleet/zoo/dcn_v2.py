@@ -39,7 +39,7 @@ class CrossLayers(nn.Module):
         )
 
     def forward(self, first: Tensor) -> Tensor:
-        """first: float32[B, I] -> float32[B, I]."""
+        """Map the first layer's input, float32[B, I], to its crosses, float32[B, I]."""
         state = first
         for layer in self.layers:
             state = first * layer(state) + state

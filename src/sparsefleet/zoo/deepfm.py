@@ -31,7 +31,7 @@ def pair_products(rows: Tensor) -> Tensor:
 
 
 class DeepFM(nn.Module):
-    """The sum of three logits: linear terms, products of pairs of fields, and layers.
+    """The sum of three logits: linear terms, products of pairs of fields, and deep layers.
 
     All id features need the same dim. The linear terms and the vectors are in two tables with the
     same ids; a batch still costs only one request per server.

@@ -38,7 +38,7 @@ class AttentionalGru(nn.Module):
         self.of_state = nn.Linear(dim, 3 * dim)
 
     def forward(self, steps: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-        """steps: float32[B, L, D], weights: float32[B, L] -> the last state float32[B, D]."""
+        """Map steps float32[B, L, D] and weights float32[B, L] to the last state, float32[B, D]."""
         inputs = self.of_input(steps)
         state = torch.zeros_like(steps[:, 0])
         for step in range(steps.shape[1]):

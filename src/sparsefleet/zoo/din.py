@@ -21,7 +21,7 @@ __all__ = ["DIN", "RelevanceUnit"]
 
 
 class RelevanceUnit(nn.Module):
-    """Scores each item of a history for a candidate, from both, their difference and product.
+    """Scores each history item against a candidate, from both, their difference and product.
 
     dim: D.
     hidden: widths of its layers.
@@ -32,7 +32,7 @@ class RelevanceUnit(nn.Module):
         self.layers = mlp(4 * dim, hidden, 1)
 
     def forward(self, history: Padded, candidate: Tensor) -> Tensor:
-        """candidate: float32[B, D] -> scores float32[B, L], 0 after the end of a history."""
+        """Map candidates float32[B, D] to scores float32[B, L], 0 after the end of a history."""
         rows, mask = history
         one = candidate.unsqueeze(1).expand_as(rows)
         scores: Tensor = self.layers(torch.cat([rows, one, rows - one, rows * one], dim=2))

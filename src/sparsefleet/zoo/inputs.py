@@ -123,7 +123,7 @@ class FeatureRows(nn.Module):
 
     @property
     def num_numbers(self) -> int:
-        """Return M."""
+        """Return M, the number of numeric inputs."""
         return sum(feature.width for feature in self.features.of(kinds.Numeric))
 
     def flat_width(self, names: Sequence[str] | None = None) -> int:
@@ -243,7 +243,7 @@ def require_like(features: Features, argument: str, name: str, history: str) -> 
 
 
 def _scaled(feature: kinds.Numeric, values: Tensor) -> Tensor:
-    """Return float32[B, W]."""
+    """Return the transformed and scaled numbers, float32[B, W]."""
     if feature.transform == "log":
         values = values.sign() * values.abs().log1p()
     if (feature.mean, feature.std) != (0.0, 1.0):

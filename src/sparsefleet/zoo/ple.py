@@ -51,7 +51,7 @@ class ExtractionLayer(nn.Module):
         self.shared_gate = None if is_last else nn.Linear(width, everything, bias=False)
 
     def forward(self, states: list[Tensor]) -> list[Tensor]:
-        """states: T + 1 of float32[B, I] -> T + 1 of float32[B, O], or T in the last layer."""
+        """Map T + 1 states float32[B, I] to T + 1 states float32[B, O], or T in the last layer."""
         found = [group(state) for group, state in zip(self.groups, states, strict=True)]
         mixed = [
             mix(torch.cat([own, found[-1]], dim=1), gate(state))

@@ -46,7 +46,7 @@ class AttentionBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """states: float32[B, L, D] -> the same shape; a position sees itself and earlier ones."""
+        """Map states float32[B, L, D] to new states; each position sees itself and earlier ones."""
         size, length, dim = states.shape
         split = self.projections(self.before_attention(states))
         split = split.view(size, length, 3, self.heads, dim // self.heads)

@@ -40,7 +40,7 @@ class CompressedInteractions(nn.Module):
         self.width = sum(maps)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """rows: float32[B, F, D] -> float32[B, width], each map summed over its columns."""
+        """Map rows float32[B, F, D] to float32[B, width], each map summed over its columns."""
         columns = rows.transpose(1, 2)  # [B, D, F]
         state = columns
         pooled = []
@@ -52,7 +52,7 @@ class CompressedInteractions(nn.Module):
 
 
 class XDeepFM(nn.Module):
-    """The sum of three logits: linear terms, compressed interactions, and layers.
+    """The sum of three logits: linear terms, compressed interactions, and deep layers.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

@@ -53,7 +53,10 @@ class YouTubeDNN(nn.Module):
     ) -> None:
         super().__init__()
         if item in user:
-            raise ConfigError(f"feature '{item}' is the prediction target, so it cannot be in user")
+            raise ConfigError(
+                f"feature '{item}' is the prediction target, so it cannot be an input: "
+                "remove it from user"
+            )
         require_one_id(features, "item", item)
         if log_frequency is not None:
             require_kind(features, "log_frequency", log_frequency, kinds.Numeric)

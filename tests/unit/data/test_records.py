@@ -158,7 +158,7 @@ def test_a_record_that_does_not_fit_is_named_and_may_be_skipped(
     ("batch", "message"),
     [
         ({"id": np.arange(3), "ads": np.arange(3)}, r"'ads': expected a pair \(values \[N\]"),
-        ((np.arange(3), (np.arange(2), [0, 1, 2])), "expected 3 records, as 'id' has, found 2"),
+        ((np.arange(3), (np.arange(2), [0, 1, 2])), "expected 3 records, as in 'id', found 2"),
         ((np.arange(2), (np.arange(2), [0, 3, 2])), "offsets that rise from 0 to the 2 values"),
         ((np.ones((2, 1), int), (np.arange(2), [0, 1, 2])), r"an array \[B, \*\(\)\]"),
         ((np.ones(2), (np.arange(2), [0, 1, 2])), "a 64-bit id or a string, found 1.0"),

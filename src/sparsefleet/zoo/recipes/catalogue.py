@@ -37,7 +37,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe.
+    """Return the recipe with this name.
 
     >>> find_recipe("census_wide_deep").published[0].value
     0.9058

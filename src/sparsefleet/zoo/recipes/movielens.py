@@ -49,7 +49,7 @@ class Ratings:
 
 
 def read_ratings(directory: Path) -> Ratings:
-    """Read both files."""
+    """Read the ratings and the movies."""
     ratings, movies = (list(csv.reader(file.lines(directory)))[1:] for file in FILES)
     rows = np.array([list(map(float, row)) for row in ratings])
     genres = {int(row[0]): row[2].split("|") for row in movies}
