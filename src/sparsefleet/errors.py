@@ -171,7 +171,7 @@ class FeedError(SparseFleetError, ValueError):
 
 
 class StoreUnavailableError(SparseFleetError, ConnectionError):
-    """The rows of a served model are unavailable: their store is down, slow or not filled."""
+    """The rows of a served model are unavailable: their store is down, slow or still empty."""
 
 
 class PublishError(SparseFleetError):

@@ -26,7 +26,7 @@ class Supplied(NamedTuple):
 
 
 class BatchSupply(Protocol):
-    """Supplies one thread with batches and adds its waiting time to its clock."""
+    """Supplies one thread with batches and adds the time it waits to its clock."""
 
     feed: BatchFeed
     """The batches of all threads."""

@@ -174,7 +174,7 @@ class TrainingPass:
         )
 
     def _keep_random(self, succession: Succession) -> None:
-        """Keep the random state, unless the result of the pass depends on threads."""
+        """Keep the random state, unless the timing of threads affects the result of the pass."""
         if len(self._threads) == 1:
             path = f"{succession.outbox}.random"
             self._threads[0].random = KeptRandom(path, epoch=succession.pass_number)

@@ -185,7 +185,7 @@ class _Tasks:
         return sum(self.counts)
 
     def index_of(self, environ: CheckedEnviron, both: int = 0) -> int:
-        """Return the position of this task, node by node, regardless of the step's distribution."""
+        """Return this task's index, counted node by node regardless of the step's distribution."""
         own = environ["SLURMD_NODENAME"]
         if own.text not in self.nodes:
             raise own.refused(f"one of the nodes {','.join(self.nodes)}")

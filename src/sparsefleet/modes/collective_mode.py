@@ -149,7 +149,7 @@ class CollectiveMode(Mode):
         self._has_left = self._rows_have_left = False
 
     def pause(self) -> None:
-        """Stop all workers after the same step; workers without data stop following."""
+        """Stop all workers after the same step; those without data stop following the others."""
         self._raise_failure()
         if not self._has_left:  # a thread that has left was released by the pausing threads
             self._follow()
@@ -215,7 +215,7 @@ class CollectiveMode(Mode):
             self._rows.leave()
 
     def _follow(self) -> None:
-        """Follow until no worker has anything left to do; merged gradients are applied."""
+        """Follow the others until no worker has anything left to do; apply merged gradients."""
         self.training.leave()
         self._pending.clear()
 

@@ -84,7 +84,8 @@ class BarrierMode(Mode):
     def _complete(self, step: StepGradients, share: int) -> None:
         """Push a mini-batch of a lost worker to the servers that lack it.
 
-        It has the weight of one of `share` mini-batches in a step. No worker waits for it.
+        Its gradients have the weight of one out of `share` mini-batches in a step. No worker waits
+        for it.
         """
         assert step.origin is not None
         ahead = NextRows([step], self._setting.tables)
