@@ -173,8 +173,7 @@ class LostData:
         )
 
     def _marks_of(self, rank: int, epoch: int, *, base: int) -> list[list[DataMark]]:
-        """Return, for each server, the data of worker `rank` applied in the streams from `base` on.
-        """
+        """Return, for each server, the data of a worker applied in the streams from `base` on."""
         if rank == self._distributed.role.index:
             store = self._distributed.store
             assert isinstance(store, RemoteStore)
