@@ -50,11 +50,11 @@ class BackgroundJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended or its lease has expired, and clean-up is done."""
+        """Return whether the job has ended or its lease has expired, and cleanup is done."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the result, or None if the work takes longer.
+        """Wait up to ``timeout_s``; return the result, or None if the work is still running.
 
         Raises the error that the work raised, if any.
         """
@@ -72,7 +72,7 @@ class BackgroundJob:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Raise an error if the job was ended or its lease expired. The work calls it regularly."""
+        """Raise if the job was canceled or its lease has expired. The work must call this often."""
         with self._changed:
             if self._is_ended:
                 raise DeadlineError(f"{self._name} was canceled")

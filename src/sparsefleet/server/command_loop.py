@@ -108,7 +108,7 @@ class Holders:
 
 Handler = Callable[[_core.Command], None]
 """Answers a command, immediately or later, from any thread. A command fails if it is
-garbage-collected before it was answered. See `CommandLoop` for exceptions.
+garbage-collected before it is answered. See `CommandLoop` for exceptions.
 """
 
 _log = logging.getLogger("sparsefleet.server")

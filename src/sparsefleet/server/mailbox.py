@@ -303,7 +303,7 @@ class Mailboxes:
             self._watch()
 
     def _can_store(self, putting: _Waiting) -> bool:
-        """Return whether the command is first in the queues of all its boxes and all have room."""
+        """Return whether the command is first in the queues of all its boxes, all with room."""
         return all(
             box.putting[0] is putting
             and (not box.letters or box.num_bytes + sum(map(len, letters)) <= self._capacity_bytes)
@@ -357,7 +357,7 @@ class Mailboxes:
     def _expire_box(self, box: _Box, now: float) -> None:
         for waiting in [one for one in box.putting if one.deadline <= now]:
             if waiting not in box.putting:
-                continue  # already stored, when an earlier one was removed
+                continue  # stored when an earlier one was removed
             others = [other for other, _ in waiting.letters]
             for other in others:
                 other.putting.remove(waiting)

@@ -69,7 +69,7 @@ def replica_place(environ: Mapping[str, str] | None = None) -> str:
 def run_replica(config: ReplicaConfig) -> None:
     """Serve until SIGTERM or SIGINT, then return. Prints one line with the port when ready.
 
-    Signals are left alone outside the main thread.
+    Outside the main thread, it installs no signal handlers.
     """
     with EndingSignals() as ending:
         endpoint = parse_endpoint(config.endpoint)

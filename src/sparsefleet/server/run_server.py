@@ -66,7 +66,7 @@ class ServerConfig:
 
     endpoint: str = "127.0.0.1:9100"
     """HOST:PORT to listen on; port 0 picks a free port. Other machines can connect only if HOST is
-    not loopback, which requires a job key (docs/running_servers.md)."""
+    not loopback, which in turn requires a job key (docs/running_servers.md)."""
 
     index: int = 0
     """Position of this server in the clients' list of endpoints, from 0."""
@@ -91,18 +91,18 @@ class ServerConfig:
     replaces the oldest. 0 means a quarter of `max_connections`, at most 512."""
 
     max_unproven_per_address: int = 0
-    """Limit on such connections per IPv4 address or IPv6 /64 network; 0 means half of the limit
-    above.
+    """Limit on such connections per IPv4 address or IPv6 /64 network; 0 means half of
+    `max_unproven_connections`.
     """
 
     max_frame_bytes: int = 256 << 20
-    """Larger requests and replies are rejected. A larger limit costs memory only while such
-    messages are in progress.
+    """Size limit for requests and replies; larger ones are rejected. A higher limit costs memory
+    only while such messages are in progress.
     """
 
     peer_timeout_s: float = 10.0
-    """A client that is silent for this long is lost. Larger values tolerate longer pauses but
-    detect losses later."""
+    """A client that is silent for this long is considered lost. Larger values tolerate longer
+    pauses but detect losses later."""
 
     handshake_timeout_s: float = 10.0
     """Time within which a new connection must prove the job key."""
@@ -268,8 +268,8 @@ def run_server(config: ServerConfig) -> None:
     """Serve until SIGTERM, SIGINT or a client's shutdown request, then drain and return.
 
     Prints one line with the port when ready. A second signal ends the process immediately; signal
-    handlers are restored. Signals are left alone outside the main thread.
-    Raises OSError if the log of a durable server failed; its successor recovers.
+    handlers are restored. Outside the main thread, it installs no signal handlers. Raises OSError
+    if the log of a durable server failed; a successor can then recover the server.
     """
     with EndingSignals() as ending:
         states = CommandStates()
@@ -360,7 +360,7 @@ def write_log(severity: int, message: str) -> None:
 class EndingSignals:
     """Records the first SIGTERM or SIGINT; the next signal has its default effect.
 
-    Records nothing outside the main thread.
+    Does nothing outside the main thread.
     """
 
     def __init__(self) -> None:

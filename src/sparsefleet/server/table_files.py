@@ -210,7 +210,9 @@ class TableFiles:
         return _answer({"begin": here.begin, "size": len(here.values)})
 
     def _dense_write(self, body: bytes) -> bytes:
-        """Set values and state of n of these elements: float32[1 + S, n] after the head."""
+        """Set the values and state of n of these elements; the head is followed by
+        float32[1 + S, n].
+        """
         head, data = unpack_body(body)
         floats = np.frombuffer(data, "<f4").reshape(-1, head["n"])
         state = np.ascontiguousarray(floats[1:])

@@ -82,7 +82,7 @@ class TableLoad:
         self._job = self._start("load", self._load)
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the rows per table, or None if loading takes longer. Raises the load's error."""
+        """Return the rows loaded per table, or None while loading. Raises the load's error."""
         return self._job.wait(timeout_s)
 
     def end(self) -> None:

@@ -83,19 +83,19 @@ class TableSave:
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the files of each table, or None if it takes longer; raise the save's error."""
+        """Return the files of each table, or None while still writing. Raises the save's error."""
         return self._job.wait(timeout_s)
 
     def dense(self, table: str) -> _core.DenseCut:
         """Return this server's part of a dense table: begin, values [N] and state [S, N]."""
-        self._job.renew()  # fetching may take longer than writing the rows
+        self._job.renew()  # fetching can take longer than writing the rows
         cut = self._dense.get(table)
         if cut is None:
             raise UnknownTableError(f"no dense table '{table}' in this save")
         return cut
 
     def commit(self) -> None:
-        """Record, once the checkpoint is committed, that rows unchanged since are saved."""
+        """Mark rows unchanged since the snapshot as saved, once the checkpoint is committed."""
         if self._clear_dirty:
             for cut in self._cuts.values():
                 cut.commit()

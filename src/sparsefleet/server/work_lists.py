@@ -112,7 +112,7 @@ class _Answers:
             return self._made
 
     def claim(self, worker: str, session: int, head: dict[str, Any]) -> None:
-        """Raise NotOwnerError if a different session works on the list under this name."""
+        """Raise NotOwnerError if another live session uses the list under this worker's name."""
         name = str(head["list"])
         with self._lock:
             self._holders.claim((name, worker), session, f"list '{name}': worker '{worker}'")
