@@ -86,7 +86,7 @@ class Checkpoint:
         if entry.token not in (base.manifest.token, *base.manifest.same_as):
             raise CheckpointMismatchError(
                 f"{self.folder.locate(MANIFEST)}: base {base.path}: expected the save "
-                f"{entry.token}, found {base.manifest.token}, which replaced it"
+                f"{entry.token}, found {base.manifest.token}, which has replaced it"
             )
         return base
 

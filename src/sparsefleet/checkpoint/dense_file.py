@@ -1,8 +1,8 @@
 """Dense parameters in a safetensors file, by name.
 
-The safetensors package maps or reads whole files. Code that streams tensors larger than memory
-uses the header functions here. Format: the header's length as a little-endian uint64, the header as
-JSON padded with blanks, then the data.
+The safetensors package maps or reads whole files. Code that streams tensors larger than memory uses
+the header functions here. Format: the header's length as a little-endian uint64, the header as JSON
+padded with spaces, then the data.
 """
 
 from __future__ import annotations
@@ -127,22 +127,22 @@ def read_header(file: IO[bytes], location: str) -> TensorHeader:
         raise wrong(f"{len(head)} bytes")
     (size,) = _LENGTH.unpack(head)
     if size > min(_MAX_HEADER_BYTES, file_bytes - _LENGTH.size):
-        raise wrong(f"a header of {size} bytes in a file of {file_bytes}")
+        raise wrong(f"a header of {size} bytes in a file of {file_bytes} bytes")
     try:
         fields = json.loads(file.read(size))
     except (ValueError, RecursionError) as error:
         raise wrong(f"a header that is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise wrong("a header that is not an object")
+        raise wrong("a header that is not a JSON object")
     notes = fields.pop(_NOTES, {})
     if not (isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())):
-        raise wrong(f"{_NOTES} that is not an object of strings")
+        raise wrong(f"a {_NOTES} field that is not an object of strings")
     begin_of_data = _LENGTH.size + size
     tensors = {}
     for name, entry in fields.items():
         place = _place(entry)
         if place is None:
-            raise wrong(f"tensor {name!r} described as {entry!s:.200}")
+            raise wrong(f"an invalid description of tensor {name!r}: {entry!s:.200}")
         tensors[name] = place._replace(begin=begin_of_data + place.begin)
     end = begin_of_data
     for place in _by_position(tensors.values()):
@@ -150,7 +150,9 @@ def read_header(file: IO[bytes], location: str) -> TensorHeader:
             raise wrong(f"a tensor at byte {place.begin} instead of {end}")
         end += place.num_bytes
     if end != file_bytes:
-        raise wrong(f"{file_bytes} bytes instead of {end}; the file is cut short or was extended")
+        raise wrong(
+            f"{file_bytes} bytes instead of {end}; the file is truncated or has trailing data"
+        )
     return TensorHeader(tensors, notes)
 
 

@@ -19,7 +19,7 @@ from sparsefleet.checkpoint.row_chunk import RowChunk
 
 __all__ = ["CheckpointDiff", "TableDiff", "TensorDiff", "diff"]
 
-_PART_ROWS = 8_000_000  # 24 bytes each
+_PART_ROWS = 8_000_000  # uses 24 bytes per row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,9 @@ class CheckpointDiff:
     step_a: int
     step_b: int
     tables: tuple[TableDiff, ...]
-    """All tables. For a table in only one checkpoint, all rows count as only in that checkpoint."""
+    """All tables. If a table is in only one checkpoint, all its rows count as `only_in_a` or
+    `only_in_b`.
+    """
     dense: tuple[TensorDiff, ...]
     """The tensors that differ."""
 
@@ -108,7 +110,7 @@ class _Digests(NamedTuple):
 
 
 class _Tally:
-    """Counts rows of each kind and keeps a few of their keys."""
+    """Counts the rows for each kind of difference and keeps a few of their keys."""
 
     def __init__(self, max_keys: int) -> None:
         self._max_keys = max_keys

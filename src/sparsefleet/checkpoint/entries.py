@@ -51,10 +51,10 @@ class FileEntry:
     """`crc32:` followed by the eight-digit hexadecimal checksum of the whole file."""
 
     num_rows: int | None = None
-    """Number of rows or removed keys, or None for a file of another kind."""
+    """Number of rows or removed keys, or None for other kinds of files."""
 
     shard: int | None = None
-    """The shard that the file's rows belong to, or None for a file of another kind."""
+    """The shard that the file's rows belong to, or None for other kinds of files."""
 
     def __post_init__(self) -> None:
         check(_is_inside(self.path), "path of a file", "a relative path", self.path)
@@ -190,7 +190,7 @@ class TableEntry:
     def with_files(
         self, files: Iterable[FileEntry], removed: Iterable[FileEntry] = (), *, num_shards: int = 1
     ) -> TableEntry:
-        """Return the table with these files."""
+        """Return a copy of this entry with these files."""
         return replace(self, files=tuple(files), removed=tuple(removed), num_shards=num_shards)
 
     def missing_shards(self) -> list[int]:
@@ -248,7 +248,7 @@ class TableEntry:
         )
         for name, sum_of in (("rows", table.num_rows), ("removed_keys", table.num_removed)):
             found = fields.count(name)
-            check(found == sum_of, f"{thing}.{name}", f"{sum_of}, the sum of its files", found)
+            check(found == sum_of, f"{thing}.{name}", f"{sum_of}, the sum over its files", found)
         fields.end()
         return table
 

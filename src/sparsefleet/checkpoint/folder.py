@@ -122,7 +122,7 @@ class Folder(abc.ABC):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options with which fsspec opened the folder."""
+        """The options that fsspec opened the folder with."""
         return dict(self._options)
 
     def locate(self, path: str) -> str:
@@ -130,7 +130,7 @@ class Folder(abc.ABC):
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
     def sub(self, path: str) -> Folder:
-        """Return another folder, given by an absolute path or by a path relative to this folder.
+        """Return another folder, given as an absolute path or a path relative to this folder.
 
         A relative path may contain `..`. Since manifests may be untrusted, raises ConfigError for a
         URL that leads to a different kind of service, unless that service is a disk or an object

@@ -73,7 +73,7 @@ def import_paddle(
     """Create a checkpoint from a Paddle 1.x directory; see `read_paddle_persistables`.
 
     The variables named in `tables`, each [V, D], become sparse tables with keys 0 .. V-1; all
-    others are dense tensors.
+    others become dense tensors.
     """
     variables = read_paddle_persistables(
         source, filename=filename, names=names, storage_options=storage_options

@@ -105,7 +105,7 @@ class LocalFolder(Folder):
         location = self.allowed(path)
         with reported("write", location):
             for _ in range(_TRIES):
-                # A concurrent clean-up may remove the empty folder: try again.
+                # A concurrent cleanup may remove the empty folder: try again.
                 with contextlib.suppress(FileNotFoundError):
                     _make_folder(os.path.dirname(location))
                     return _LocalFile(location)

@@ -68,7 +68,7 @@ class Manifest:
     dense_file: FileEntry | None = None
 
     workers_file: FileEntry | None = None
-    """File with a JSON list that has one object per worker, such as its position in the data."""
+    """File with a JSON list with one object per worker, such as its position in the data."""
 
     base: BaseEntry | None = None
     """For a delta, the checkpoint that holds the rows missing from its own files."""
@@ -108,7 +108,12 @@ class Manifest:
     def __post_init__(self) -> None:
         check(is_token(self.token), "token", "16 hexadecimal digits", self.token)
         check(is_count(self.step), "step", "a whole number >= 0", self.step)
-        check(_is_time(self.created), "created", "a time like 2026-01-02T03:04:05Z", self.created)
+        check(
+            _is_time(self.created),
+            "created",
+            "a UTC time such as 2026-01-02T03:04:05Z",
+            self.created,
+        )
         check_json(self.notes, "notes")
         names = [table.name for table in self.tables]
         check(len(set(names)) == len(names), "tables", "different names", names)
@@ -250,7 +255,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _check_format(value: JsonObject, location: str) -> None:
-    """Check format and version first, because a newer format may have other fields."""
+    """Check format and version first, because a newer format may have different fields."""
     check(value.get("format") == FORMAT, "manifest.format", repr(FORMAT), value.get("format"))
     version = value.get("format_version")
     check(is_count(version), "manifest.format_version", "a whole number >= 0", version)

@@ -53,7 +53,7 @@ def is_token(text: object) -> bool:
 
 
 def token_of(path: str) -> str | None:
-    """Return the token in the path of a checkpoint file, or None if the file is not part of one.
+    """Return the token in the path of a checkpoint file, or None for any other file.
 
     >>> token_of("tables/ads-00112233aabbccdd/00000-of-00002-00000.parquet")
     '00112233aabbccdd'

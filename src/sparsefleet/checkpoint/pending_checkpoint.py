@@ -120,7 +120,7 @@ class PendingCheckpoint:
         self._workers_file = FileEntry(workers_file(self.token), file.num_bytes, file.checksum)
 
     def renew(self) -> None:
-        """Show that the save is alive. Call this regularly while other processes write."""
+        """Show that the save is still running. Call this regularly while other processes write."""
         self._marker.renew()
 
     def commit(
@@ -203,7 +203,7 @@ class PendingCheckpoint:
 
     def _numbered(self, notes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the notes. In a series, they include the number that follows all earlier saves."""
-        from sparsefleet.checkpoint.series import list_checkpoints  # it imports this module
+        from sparsefleet.checkpoint.series import list_checkpoints  # avoids a circular import
 
         name = posixpath.basename(self.folder.root.rstrip("/"))
         series = dict(notes.get(SERIES_NOTE, {}))
@@ -252,7 +252,7 @@ class PendingCheckpoint:
         return BaseEntry(path, found.token)
 
     def _check_files(self, manifest: Manifest) -> None:
-        """Check again that all files written by other processes are complete."""
+        """Check once more that all files written by other processes are complete."""
         for entry in manifest.files():
             found = self.folder.size(entry.path)
             location = self.folder.locate(entry.path)

@@ -20,7 +20,7 @@ from sparsefleet.errors import CorruptFileError
 
 __all__ = ["read_keys", "read_row_file"]
 
-_LEAST_BYTES = 4  # of a value
+_LEAST_BYTES = 4  # smallest size of a value
 
 
 def read_row_file(
@@ -106,7 +106,7 @@ def _read_groups(
 
 
 def _check_group(group: Any, widths: dict[str, int], location: str) -> None:
-    """Check that a row group does not need more memory to read than its size in the file.
+    """Check that reading a row group needs no more memory than its size in the file.
 
     With compression, dictionaries or nulls, a few bytes could stand for any number of rows.
     """

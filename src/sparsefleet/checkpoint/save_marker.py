@@ -62,7 +62,7 @@ class SaveMarker:
         with reported("write", location):
             while self._descriptor < 0:
                 folder.make()
-                with contextlib.suppress(FileNotFoundError):  # removed by a clean-up, so try again
+                with contextlib.suppress(FileNotFoundError):  # removed by a cleanup, so try again
                     self._descriptor = _put_locked(before, location, self._contents)
 
     def renew(self) -> None:

@@ -81,7 +81,7 @@ def latest(
 
     The last saved checkpoint need not have the highest step, because training may have restarted.
     Damaged checkpoints are skipped with a warning; checksums are checked only when files are read.
-    `passing_over` lists the paths of checkpoints already found to be damaged.
+    `passing_over` lists the paths of checkpoints to skip because they are known to be damaged.
     """
     all_listed = list_checkpoints(path, storage_options)
     for listed in all_listed:
@@ -211,7 +211,7 @@ _FORMAT = "sparsefleet-series"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesOwner:
-    """The identity of the training run that writes checkpoints to a folder.
+    """The identity of the training run that writes checkpoints to the folder.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -274,7 +274,7 @@ class SeriesOwner:
         return mine
 
     def is_job_of(self, other: SeriesOwner) -> bool:
-        """Return whether both owners are the same job with the same model, as far as is known."""
+        """Return whether both owners have the same job and model, as far as that is known."""
         knows_names = bool(self.job) and bool(other.job)
         return self.model == other.model and (not knows_names or self.job == other.job)
 

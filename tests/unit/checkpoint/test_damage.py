@@ -279,13 +279,13 @@ CORPUS |= {
     "a sum of removed keys that is wrong": (
         put(*FIRST, "removed_keys", value=9),
         CorruptFileError,
-        "sum of its files",
+        "sum over its files",
     ),
     "shards without number": (put(*FIRST, "num_shards", value=0), CorruptFileError, "num_shards"),
     "more shards than files": (put(*FIRST, "num_shards", value=3), CorruptFileError, "shard"),
     "a shard too high": (put(*FILE, "shard", value=5), CorruptFileError, "below 2"),
     "shards mixed up": (put(*FILE, "shard", value=1), CorruptFileError, "shard"),
-    "a file less": (drop(*FILE), CorruptFileError, "sum of its files"),
+    "a file less": (drop(*FILE), CorruptFileError, "sum over its files"),
     "a file twice": (
         edit(
             lambda m: m["tables"][0].update(
