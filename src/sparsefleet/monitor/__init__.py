@@ -1,4 +1,4 @@
-"""Metrics of a job and their consumers: Prometheus, the dashboard, the terminal and diagnosis."""
+"""A job's metrics and what uses them: Prometheus, the dashboard, the terminal and diagnosis."""
 
 from sparsefleet.monitor.bottleneck import Bottleneck, find_bottleneck
 from sparsefleet.monitor.endpoint_file import report_metrics_if_asked, serve_metrics

@@ -14,7 +14,7 @@ _ADVICE = {
     "pull": "fetching rows is the bottleneck; use larger batches, a mode that may prefetch (async, "
     "geo), more servers, or a faster link",
     "push": (
-        "handing over gradients is the bottleneck; use larger batches, more servers, a mode that "
+        "pushing gradients is the bottleneck; use larger batches, more servers, a mode that "
         "sends in the background (async, geo) or, in sync, workers of equal speed"
     ),
     "wait": (

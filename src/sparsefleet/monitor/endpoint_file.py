@@ -97,7 +97,7 @@ def serve_metrics_if_asked(
 ) -> HttpServer | None:
     """Serve `/metrics` if SPARSEFLEET_METRICS is HOST:PORT.
 
-    If they cannot be served, that is logged and training continues.
+    A failure is logged, and training continues.
     """
     environ = os.environ if environ is None else environ
     address = environ.get("SPARSEFLEET_METRICS", "")
@@ -106,7 +106,9 @@ def serve_metrics_if_asked(
     try:
         return serve_metrics(role, index, address, environ.get("SPARSEFLEET_METRICS_DIR", ""))
     except (ConfigError, OSError) as error:
-        _log.warning("no metrics for %s %d: SPARSEFLEET_METRICS: %s", role, index, error)
+        _log.warning(
+            "cannot serve the metrics of %s %d: SPARSEFLEET_METRICS: %s", role, index, error
+        )
         return None
 
 
@@ -118,7 +120,7 @@ def expect_reader() -> None:
 def report_metrics_if_asked(role: str, index: int) -> bool:
     """Serve metrics if SPARSEFLEET_METRICS is set; push them if SPARSEFLEET_OTLP is.
 
-    Returns whether anything reads them. Failures are logged and do not stop training.
+    Returns whether anything reads the metrics. Failures are logged and do not stop training.
     """
     is_served = serve_metrics_if_asked(role, index) is not None or _serving.is_read
     url = os.environ.get("SPARSEFLEET_OTLP", "")
@@ -130,7 +132,9 @@ def report_metrics_if_asked(role: str, index: int) -> bool:
             try:
                 _serving.pusher = OtlpPusher(url, lambda: labelled(PROCESS.collect(), place))
             except ConfigError as error:
-                _log.warning("no metrics for %s %d: SPARSEFLEET_OTLP: %s", role, index, error)
+                _log.warning(
+                    "cannot push the metrics of %s %d: SPARSEFLEET_OTLP: %s", role, index, error
+                )
                 return is_served
             _serving.pushing_pid = os.getpid()
             atexit.register(_serving.pusher.close)

@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """A process in the last interval."""
+    """The metrics and status of one process in the last interval."""
 
     role: str
     index: int
@@ -43,7 +43,7 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """All processes of a job in the last interval, with some data from earlier intervals."""
+    """The state of all processes of a job in the last interval, with some earlier data."""
 
     processes: Sequence[Watched]
     staleness: Mapping[int, Sequence[float]] = field(default_factory=dict)
@@ -121,8 +121,8 @@ def _straggler(scene: Scene) -> Iterator[Finding]:
                 name,
                 f"{name} takes {1e3 * cost:.1f} ms per step for its own work, the others "
                 f"{1e3 * usual:.1f} ms",
-                "look for other programs on its machine, a slower CPU, or larger files; in sync "
-                "all wait for the slowest, in async and geo they do not",
+                "look for other programs on its machine, a slower CPU, or larger files; sync "
+                "waits for the slowest worker, async and geo do not",
             )
 
 
@@ -141,8 +141,8 @@ def _hot_shard(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "hot_shard",
                 name,
-                f"{name} handles {rates[name] / mean:.1f} times the mean of all servers in table "
-                f"'{table}' ({rates[name]:,.0f} rows/s)",
+                f"{name} handles {rates[name] / mean:.1f} times the mean load of all servers for "
+                f"table '{table}' ({rates[name]:,.0f} rows/s)",
                 "a few ids are looked up far more often than others: use larger batches, which "
                 "look up each id once, use geo, or drop ids that every example has",
             )
@@ -184,7 +184,8 @@ def _full_disk(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "full_disk",
                 each.name,
-                f"{each.name} has no disk space for its log and acknowledges nothing until it does",
+                f"{each.name} has no disk space for its log and cannot acknowledge changes until "
+                "there is some",
                 "free space under --log-dir; its log names the directory. Workers wait for "
                 "SPARSEFLEET_FAILOVER_WAIT_S",
             )
@@ -200,8 +201,9 @@ def _slow_reader(scene: Scene) -> Iterator[Finding]:
                 "slow_reader",
                 each.name,
                 f"{each.name} waits for data {100 * share:.0f}% of the time",
-                "use more reading threads (Reader(threads=...)) with a file for each, a built-in "
-                "format instead of a pipe command, or prefetch=True, or keep the data in memory",
+                "use more reading threads (Reader(threads=...)) and at least one file per "
+                "thread, a built-in format instead of a pipe command, or prefetch=True; or keep "
+                "the data in memory",
             )
 
 
@@ -232,8 +234,8 @@ def _staleness(scene: Scene) -> Iterator[Finding]:
                 f"worker {worker}",
                 f"worker {worker} trains on increasingly stale values: {before:.1f} steps behind "
                 f"before, {points[-1]:.1f} now",
-                "servers do not keep up: add servers, merge more gradients per push, bound the "
-                "send queue, or use half_async",
+                "the servers cannot keep up: add servers, merge more gradients per push, bound "
+                "the send queue, or use half_async",
             )
 
 

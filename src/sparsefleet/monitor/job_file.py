@@ -14,7 +14,7 @@ from sparsefleet.monitor.endpoint_file import write_atomically
 __all__ = ["FOLDER", "JobFile", "JobProcess", "find_job"]
 
 FOLDER = "metrics"
-"""The folder in a job's log directory to which processes write their addresses."""
+"""The folder in a job's log directory that processes write their addresses to."""
 _NAME = "job.json"
 
 
@@ -38,11 +38,11 @@ class JobProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFile:
-    """The launcher's information about the job."""
+    """A job as its launcher sees it."""
 
     script: str = ""
     pid: int = 0
-    """The launcher."""
+    """The process ID of the launcher."""
     begun: float = 0.0
     """When the job started, in seconds since 1970."""
     ended: str = ""

@@ -249,7 +249,7 @@ def _doing(role: str, interval: Interval, silent: Sequence[str]) -> str:
         if silent:
             return f"waiting for {' and '.join(silent)}"
         if interval.after.get("sparsefleet_worker_steps_total"):
-            return "between passes, or in a long step"
+            return "between epochs, or in a long step"
         return "preparing"
     total = sum(seconds.values())
     waits = {name: seconds.get(name, 0.0) / total for name in _WAITS} if total > 0 else {}

@@ -83,7 +83,7 @@ class JobWatch:
             begun, used_s = time.monotonic(), time.process_time()
             try:
                 self.look()
-            except Exception:  # a dashboard must not fail because of one odd reading
+            except Exception:  # a dashboard must not fail because of one bad reading
                 _log.warning("failed to read the metrics of the job", exc_info=True)
             took_s, used_s = time.monotonic() - begun, time.process_time() - used_s
             self._ended.wait(max(self._interval_s - took_s, used_s / _MAX_SHARE, 0.1))

@@ -73,10 +73,10 @@ class OtlpPusher:
             ) from error
         from opentelemetry.sdk.resources import Resource
 
-        from sparsefleet import __version__  # imported here, when the package is complete
+        from sparsefleet import __version__  # imported here to avoid a circular import
 
         self._exporter = OTLPMetricExporter(endpoint=url)
-        # Not later, since no thread can be started while the interpreter shuts down.
+        # Start the thread now, since none can be started while the interpreter shuts down.
         names = {"service.name": "sparsefleet", "service.version": __version__}
         self._resource = Resource.create(names)
         self._collect = collect

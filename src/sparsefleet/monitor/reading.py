@@ -39,7 +39,7 @@ class Reading:
         return name in self._values
 
     def get(self, name: str, default: float = 0.0, **labels: str) -> float:
-        """Return the number with this name and these labels, or `default` if there is none."""
+        """Return the value with this name and these labels, or `default` if there is none."""
         values = self._values.get(name, {})
         wanted = tuple(labels.items())
         return values.get(wanted, default)
@@ -49,7 +49,7 @@ class Reading:
         return sum(self._values.get(name, {}).values())
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the numbers by the value of one label, summed over the other labels."""
+        """Return the values by one label, summed over the other labels."""
         found: dict[str, float] = {}
         for labels, value in self._values.get(name, {}).items():
             for key, text in labels:
@@ -108,7 +108,7 @@ class Interval:
         return {text: _grown(before.get(text, 0.0), value) for text, value in after.items()}
 
     def buckets(self, name: str, **labels: str) -> dict[float, float]:
-        """Return what was added to a histogram since the earlier reading."""
+        """Return the counts added to a histogram since the earlier reading."""
         before = {} if self.is_first else self.before.buckets(name, **labels)
         after = self.after.buckets(name, **labels)
         return {bound: _grown(before.get(bound, 0.0), count) for bound, count in after.items()}

@@ -15,7 +15,7 @@ from sparsefleet.monitor.series import Sample, sample
 __all__ = ["PROCESS", "Registry", "Source", "process_samples"]
 
 Source = Callable[[], Iterable[Sample]]
-"""Returns samples on request. Called on a separate thread while the process works."""
+"""Returns samples on request. It is called on a separate thread while the process works."""
 
 _log = logging.getLogger("sparsefleet.monitor")
 
@@ -51,14 +51,14 @@ class Registry:
         return remove
 
     def collect(self) -> list[Sample]:
-        """Return all numbers. A source that raises is left out, counted, and logged once."""
+        """Return all samples. A source that raises is skipped, counted, and logged only once."""
         with self._lock:
             sources = list(self._sources)
         found: list[Sample] = []
         for source in sources:
             try:
                 found += source()
-            except Exception:  # a scrape must not fail because a part is shutting down
+            except Exception:  # a scrape must not fail because one component is shutting down
                 self._errors += 1
                 if id(source) not in self._failed:
                     self._failed.add(id(source))
@@ -73,7 +73,7 @@ _STARTED = time.time()
 
 def process_samples() -> Iterator[Sample]:
     """Yield the memory, CPU time, threads and files of this process."""
-    from sparsefleet import __version__  # imported here, when the package is complete
+    from sparsefleet import __version__  # imported here to avoid a circular import
 
     yield sample("sparsefleet_build_info", 1, version=__version__)
     yield sample("sparsefleet_process_start_time_seconds", _STARTED)
@@ -92,7 +92,7 @@ def process_samples() -> Iterator[Sample]:
 
 
 def _is_bare() -> bool:
-    """Return whether the system has no /proc."""
+    """Return whether this system lacks /proc."""
     return sys.platform != "linux"
 
 

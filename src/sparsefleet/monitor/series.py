@@ -1,4 +1,4 @@
-"""The catalogue of all metrics, with their names, kinds, labels and meanings, and its docs page."""
+"""The catalogue of all metrics, and the page of the docs that lists them."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def screen(view: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text(
                 f"Checkpoints: {saved['count']:.0f}, the last at step {saved['step']:.0f}, "
-                f"{saved['age_s']:.0f} s ago, in {saved['seconds']:.1f} s"
+                f"{saved['age_s']:.0f} s ago, took {saved['seconds']:.1f} s"
             )
         )
     return Group(*parts)

@@ -101,7 +101,7 @@ def test_waiting_is_taken_from_the_handing_over() -> None:
     [
         (TimeShares(data=6, compute=4), "60% data: reading batches"),
         (TimeShares(pull=4, compute=6), "40% pull: fetching rows"),
-        (TimeShares(push=4, compute=6), "40% push: handing over gradients"),
+        (TimeShares(push=4, compute=6), "40% push: pushing gradients"),
         (TimeShares(wait=4, compute=6), "40% wait: threads wait"),
         (TimeShares(other=7, compute=3), "70% other: the Python code around"),
         (TimeShares(data=1, pull=1, compute=8), "80% compute: computing"),
