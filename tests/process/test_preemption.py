@@ -95,7 +95,7 @@ def test_state_of_another_kind_of_job_is_refused(tmp_path: Path, start: Start) -
     (state / "job.json").write_text(json.dumps({"job": "3f", "shape": {"servers": 9}}))
     launcher = start("--state-dir", str(state))
     assert launcher.wait() != 0
-    assert "start it with the same numbers, or use a different directory" in launcher.output()
+    assert "use the same numbers or a different directory" in launcher.output()
     (state / "job.json").unlink()
     (state / "novel.txt").touch()
     launcher = start("--state-dir", str(state))

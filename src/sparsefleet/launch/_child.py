@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     _ask_for_a_signal_when_the_launcher_ends()
     if os.getppid() != launcher:
         return 1
-    # The launcher sends "g" once the guard knows this process, and nothing if it has died.
+    # The launcher sends "g" once the guard tracks this process; a dead launcher sends nothing.
     if os.read(go, 1) != b"g":
         return 1
     os.close(go)

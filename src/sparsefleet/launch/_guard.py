@@ -17,9 +17,7 @@ import time
 from collections.abc import Iterable
 
 _LOOK_S = 0.05
-_KILLED_S = (
-    10.0  # a process that survives SIGKILL this long is blocked on a device until that answers
-)
+_KILLED_S = 10.0  # a process that survives SIGKILL this long is blocked on a device
 
 
 def main(arguments: list[str]) -> int:

@@ -33,7 +33,7 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """A process in its own process group, which ends as a whole.
+    """A process that runs in its own process group, which is always ended as a whole.
 
     The constructor starts the process, unless it is given a process that `start_process` started.
     """
@@ -84,7 +84,7 @@ class ChildProcess:
         return True
 
     def terminate(self) -> None:
-        """Send SIGTERM. Until the process ends, it is responsible for its own children."""
+        """Send SIGTERM. The process itself must then end its children."""
         if self.is_running:
             self.state = ChildState.STOPPING
             with contextlib.suppress(ProcessLookupError):
@@ -132,7 +132,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Like shells, return the exit code with which a launcher reports how its child ended.
+    """Return the exit code that reports how a child ended, following the convention of shells.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)

@@ -1,4 +1,4 @@
-"""Wait for the events that concern a launcher: the end of a child, a signal, or a wake-up."""
+"""Wait for events that matter to a launcher: the end of a child, a signal, or a wake-up."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from sparsefleet.launch.child_process import ChildProcess, describe_exit
 __all__ = ["describe_failure", "error_of", "find_cause", "is_consequence"]
 
 # A process that fails reports its error within its last lines. An error further back may have been
-# handled, so it is only mentioned.
+# handled, so it is reported only as a hint.
 _NEAR_LINES, _FAR_LINES, _LOG_BYTES = 200, 20_000, 1 << 20
 _MAX_ERROR = 300
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|ExceptionGroup|Interrupt|Exit))(?::\s.*)?"
 )
 _TRACEBACK = "Traceback (most recent call last):"
-# Torch puts the rank before each line of a traceback, and Python a margin around groups.
+# Torch prefixes each line of a traceback with the rank, and Python indents exception groups.
 _MARGIN = re.compile(r"^(?:\[rank\d+\]:\s?)?(?:  [|+] )?")
 _CONSEQUENCES = frozenset(
     {
@@ -36,12 +36,12 @@ _CONSEQUENCES = frozenset(
         "ShuttingDownError",
     }
 )
-"""Exceptions that a process raises because another one is gone or does not answer."""
+"""Exceptions that a process raises because another process is gone or does not respond."""
 
 
 def error_of(child: ChildProcess) -> str:
-    """Return the last exception at the end of a process's log, or "" if there is none. This is the
-    line with the exception's name, which its notes may follow.
+    """Return the last exception at the end of a process's log, or "" if there is none. The result
+    is the line with the exception's name; notes may follow it in the log.
     """
     return _last_error(child, _NEAR_LINES)[0]
 
@@ -52,7 +52,7 @@ def _last_error(child: ChildProcess, count: int) -> tuple[str, int]:
     for at in reversed(range(len(lines))):
         if _ERROR.fullmatch(lines[at]):
             return _shortened(lines[at]), len(lines) - at - 1
-        if lines[at].endswith(_TRACEBACK):  # of an exception with any other name
+        if lines[at].endswith(_TRACEBACK):  # the exception does not have one of the usual names
             ends = (i for i in range(at + 1, len(lines)) if lines[i] and lines[i][0] != " ")
             end = next(ends, None)
             return ("", 0) if end is None else (_shortened(lines[end]), len(lines) - end - 1)
@@ -86,8 +86,8 @@ def find_cause(
     """Return the process that explains the failures, which are in the order they were noticed.
 
     Killed processes come first, since no other process could have made them fail, then those with
-    their own error, then any of `others` that are suspended. Returns None if all failures result
-    from an unknown cause.
+    their own error, then any of `others` that are suspended. Returns None if every failure is a
+    consequence of something unknown.
     """
     for child in failures:
         if child.exit_code is not None and child.exit_code < 0:
@@ -103,7 +103,9 @@ def describe_failure(cause: ChildProcess, failures: Sequence[ChildProcess]) -> l
     when = time.strftime("%H:%M:%S", time.localtime(cause.ended_at or time.time()))
     who = f"{cause.name} (pid {cause.pid})"
     if cause.exit_code is None:
-        lines = [f"{who} was found suspended (SIGSTOP) at {when} while others waited for it"]
+        lines = [
+            f"{who} was found suspended (SIGSTOP) at {when} while other processes waited for it"
+        ]
     else:
         lines = [f"{who} {describe_exit(cause.exit_code)} at {when}{_why(cause)}"]
     for child in failures:

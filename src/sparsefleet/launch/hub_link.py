@@ -53,8 +53,8 @@ class HubLink(NodeLink):
         except OSError as error:
             raise ConfigError(
                 f"node 0 cannot listen for the other nodes at {host}:{config.port} "
-                f"({error.strerror}); check that {host} is an address of this machine and the port "
-                "is free"
+                f"({error.strerror}); check that {host} is an address of this machine and that "
+                "the port is free"
             ) from error
         self._start(self._accept)
 
@@ -103,7 +103,7 @@ class HubLink(NodeLink):
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
             with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end and finishes
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread sees end of file and finishes
 
     def _check_join_deadline(self) -> None:
         if self._over.is_set() or time.monotonic() < self._join_deadline:
@@ -142,7 +142,7 @@ class HubLink(NodeLink):
     def _welcome(self, wire: Wire, rank: int) -> None:
         with self._lock:
             last_word = self._last_word
-        # A leaf that has already left may have sent its reason: read that first.
+        # A leaf that has already left may have sent the reason, so read that first.
         with contextlib.suppress(PeerLostError):
             wire.send(f"welcome {self.job_id}")
             if last_word:
@@ -195,8 +195,8 @@ class HubLink(NodeLink):
         self._emit(AllDone())
 
     def _crashed(self, restarts: int, exit_code: int, text: str) -> None:
-        """Handle a failure. It causes failures on other nodes: all failures of one start count
-        once.
+        """Handle a failure. It also makes other nodes fail, so only the first failure of a start
+        counts.
         """
         with self._lock:
             if restarts != self._restarts:
@@ -223,4 +223,4 @@ class HubLink(NodeLink):
             try:
                 wire.send(text)
             except PeerLostError:
-                continue  # the leaf's own thread notices as well
+                continue  # the leaf's own thread also notices

@@ -80,7 +80,7 @@ class PortReservation:
     def take(self, endpoint: str) -> None:
         """Reserve one endpoint. Raises ConfigError if another process is listening on it.
 
-        An address that cannot be bound for another reason is left for the server to report.
+        If the address cannot be bound for any other reason, the server will report it.
         """
         where = parse_endpoint(endpoint)
         family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
@@ -92,8 +92,8 @@ class PortReservation:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
-                    f"port {where.port} on {where.host} is in use by another process, but this job "
-                    "needs it: stop that process or choose another start port"
+                    f"port {where.port} on {where.host} is in use by another process, but this "
+                    "job needs it; stop that process or choose a different start port"
                 ) from error
         self._hold(one)
 
@@ -185,7 +185,7 @@ def run_job(
             guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
-            """Create a directory in which the ranks of this start declare that they are
+            """Create the directory where ranks declare, after this start, that they are
             replaceable.
             """
             if not config.replaces_ranks:
@@ -262,7 +262,7 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
 
 
 def _memory_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create a directory, in memory if possible, for data that processes leave to successors."""
+    """Create a directory, in memory if possible, for data left to successors."""
     shared = "/dev/shm"
     in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
     return tempfile.TemporaryDirectory(

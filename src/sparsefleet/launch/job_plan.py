@@ -33,7 +33,7 @@ __all__ = [
     "state_of",
 ]
 
-# Left by an outer launcher or an earlier job; each process gets its own.
+# May be left over from an outer launcher or an earlier job; each process gets its own values.
 _ROLE_VARIABLES = (
     "FLAGS_selected_gpus",
     "PADDLE_CURRENT_ENDPOINT",

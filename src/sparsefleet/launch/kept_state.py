@@ -46,7 +46,7 @@ class KeptState:
 
     @property
     def outboxes(self) -> str:
-        """Return the directory for data that workers leave to their successors."""
+        """Return the directory for data that workers leave for their successors."""
         return str(self._place / _OUTBOXES)
 
     @contextlib.contextmanager
@@ -82,7 +82,7 @@ class KeptState:
         if shape != self._shape:
             raise ConfigError(
                 f"--state-dir {self._place} belongs to a job with {shape}, but this one has "
-                f"{self._shape}: start it with the same numbers, or use a different directory"
+                f"{self._shape}; use the same numbers or a different directory"
             )
         looping = [
             index
@@ -93,7 +93,7 @@ class KeptState:
             raise ConfigError(
                 f"the job in --state-dir {self._place} cannot be continued: worker {looping[0]} "
                 "trained in a custom loop (fleet.step, Executor.run, RemoteStore), which would "
-                "start over on top of what the servers have applied; remove the directory to "
+                "repeat updates that the servers have already applied; remove the directory to "
                 "start from scratch, or use --restart killed if the script continues its loop "
                 "itself"
             )
@@ -119,7 +119,7 @@ class KeptState:
         return replace(plan, appends_log=True, incarnation=int(plan.role == "worker"))
 
     def remove(self) -> None:
-        """Remove the state, because the job has succeeded or starts again."""
+        """Remove the state, because the job has succeeded or is starting over."""
         (self._place / _JOB_FILE).unlink(missing_ok=True)
         for folder in (self.logs, self.outboxes):
             shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ class PaddleWorkers:
     """
 
     endpoints: tuple[str, ...]
-    """Every worker as "host:port", node by node. Workers connect to the first."""
+    """All workers' addresses as "host:port", node by node. Workers connect to the first one."""
 
     gpus: tuple[int, ...]
     """The GPU of each worker on this node."""
@@ -88,7 +88,7 @@ class LaunchConfig:
     """The servers' addresses, instead of `start_port`; all on this machine."""
 
     proxies: tuple[str, ...] = ()
-    """Addresses at which workers reach the servers, in the same order, if not `endpoints`."""
+    """The servers' addresses as workers see them, in the same order; default: `endpoints`."""
 
     nodes: tuple[str, ...] = ()
     """The job's machines by name or address, the same list on each. If empty, only this machine."""
@@ -184,8 +184,8 @@ class LaunchConfig:
             check_otlp_url(self.otlp)
         if not self.endpoints and self.start_port + self.num_servers > 65535:
             raise ConfigError(
-                f"LaunchConfig.start_port must leave room for {self.num_servers} servers "
-                f"below 65536, got {self.start_port}"
+                f"LaunchConfig.start_port must leave {self.num_servers} ports for servers below "
+                f"65536, got {self.start_port}"
             )
 
     @property

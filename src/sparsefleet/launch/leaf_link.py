@@ -32,7 +32,7 @@ class LeafLink(NodeLink):
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
         self._wire: Wire | None = None
-        self._early: list[str] = []  # reported before the hub's welcome, sent on every connection
+        self._early: list[str] = []  # reported before the hub's welcome; sent on each connection
         self._is_welcome = False
         self._has_spoken = threading.Event()
         self._start(self._run)
@@ -57,7 +57,7 @@ class LeafLink(NodeLink):
             try:
                 self._wire.send(text)
             except PeerLostError:
-                return  # the receiving thread notices as well
+                return  # the receiving thread also notices
 
     def _linger(self) -> None:
         if self._early:
@@ -96,7 +96,7 @@ class LeafLink(NodeLink):
             self._closing.wait(RETRY_S)
 
     def _join(self, connection: socket.socket) -> None:
-        """Join by this connection and follow the hub until the job ends."""
+        """Join over this connection and follow the hub until the job ends."""
         wire = Wire(connection, self._config.key, is_hub=False, timeout_s=HANDSHAKE_S)
         wire.send(f"join {self._config.rank} {self._config.shape}")
         with self._lock:

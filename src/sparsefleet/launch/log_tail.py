@@ -41,7 +41,7 @@ class LogTail:
         return self._last
 
     def last_lines(self, count: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:
-        """Return up to `count` lines of the last `most_bytes` bytes, newest last."""
+        """Return up to `count` lines from the last `most_bytes` bytes, newest last."""
         return self._lines_before(_size(self._path), most_bytes)[-count:]
 
     def _lines_before(self, end: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:

@@ -46,11 +46,11 @@ class LostWorkers:
         self._back: set[str] = set()
 
     def report(self, index: int) -> None:
-        """Report that the worker with this index has ended for good; returns at once."""
+        """Report that this worker has ended for good; returns at once."""
         self._put(_ENDED, f"worker-{index}")
 
     def expect(self, index: int) -> None:
-        """Report that the worker with this index was restarted but is not back; returns at once."""
+        """Report that this worker was restarted but is not back yet; returns at once."""
         self._back.discard(f"worker-{index}")
         self._put(_RESTARTING, f"worker-{index}")
 
@@ -89,7 +89,12 @@ class LostWorkers:
                             awaited += json.loads(bytes(answer)).get("awaited", 0)
                             unaware.discard(server)
                 except (SparseFleetError, OSError) as error:  # a server may be restarting
-                    _log.info("%s of %s has not reached all servers yet: %s", command, name, error)
+                    _log.info(
+                        "the report '%s' for %s has not reached all servers yet: %s",
+                        command,
+                        name,
+                        error,
+                    )
                     if time.monotonic() >= deadline:
                         break
                     self._closing.wait(_RETRY_S)

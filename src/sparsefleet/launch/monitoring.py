@@ -48,7 +48,7 @@ _URL_FILE = "dashboard.url"
 
 @contextlib.contextmanager
 def open_monitor(config: LaunchConfig, display: JobDisplay) -> Iterator[JobMonitor | None]:
-    """Serve the metrics and dashboard that a job requests, until the block ends."""
+    """Serve the metrics and dashboard that a job's configuration requests, until the block ends."""
     if not (config.metrics or config.dashboard or config.otlp):
         yield None
         return
@@ -100,7 +100,7 @@ class JobMonitor:
         if self._pusher is not None:
             self._pusher.close()
         self._watch.stop()
-        time.sleep(0.1)  # so that open pages get the last update
+        time.sleep(0.1)  # lets open pages get the last update
         for server in self._servers:
             server.close()
         Path(self.folder, _URL_FILE).unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class JobMonitor:
 
 
 class WatchedDisplay:
-    """Passes everything on to another display, and writes the state of the job to a file."""
+    """Forwards everything to another display, and writes the state of the job to a file."""
 
     def __init__(self, display: JobDisplay, config: LaunchConfig, folder: str) -> None:
         self._display = display

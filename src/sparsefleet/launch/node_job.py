@@ -64,9 +64,9 @@ class Ending:
     followed: tuple[str, ...] = field(default=(), kw_only=True)
     """Lines about processes that failed because of the culprit."""
     is_ours: bool = True
-    """False if a different node ended the job."""
+    """Whether this node ended the job, rather than a different node."""
     restarts: int = 0
-    """The number of the restart that follows, or 0 if the job has ended."""
+    """The number of the upcoming restart, or 0 if the job has ended."""
 
 
 class JobObserver:
@@ -152,7 +152,7 @@ class NodeJob:
         ending = self._watch()
         heeded = min(
             self._signals.count, 1
-        )  # a second signal counts even while the first is being reported
+        )  # a second signal counts even while the first is still being reported
         is_allowed = self._restarts < self._config.max_starts_of_all
         may_restart = ending.culprit is not None and is_allowed
         if self._link is not None and ending.is_ours and ending.exit_code != 0:
@@ -187,7 +187,7 @@ class NodeJob:
         return ending
 
     def _wait_for_verdict(self) -> Ending:
-        """Wait for the joint decision of all nodes after a process on this node is lost."""
+        """After losing a process on this node, wait for the decision that applies to all nodes."""
         while True:
             ending = self._hear_all()
             if self._signals.first is not None:

@@ -79,7 +79,7 @@ class OtherNodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A node has joined: on the hub, the named node; on a leaf, the leaf itself."""
+    """A node has joined. On the hub, this is the named node; on a leaf, the leaf itself."""
 
     text: str
 
@@ -148,7 +148,7 @@ class NodeLink(ABC):
 
     @abstractmethod
     def _linger(self) -> None:
-        """Wait, for a limited time, until all nodes have been told that the job has ended."""
+        """Wait, for a limited time, until all nodes have been notified that the job has ended."""
 
     @abstractmethod
     def _end_sending(self) -> None: ...

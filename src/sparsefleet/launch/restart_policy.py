@@ -19,7 +19,7 @@ START_ELSEWHERE = os.EX_TEMPFAIL
 WINDOW_S = 300.0
 _AT_ONCE_S = 10.0
 _MOST_IN_A_ROW = 3
-_KILLED = (-9, -15)  # from outside, so the process itself may be fine
+_KILLED = (-9, -15)  # sent from outside, so the process itself may be fine
 
 
 class Verdict(NamedTuple):
@@ -33,10 +33,10 @@ class Verdict(NamedTuple):
 class RestartPolicy:
     """Decides whether failed processes are restarted, within the limit set in `config`.
 
-    A server that has served is restarted however it failed, because its log has everything that it
-    acknowledged. Other processes are restarted if they were killed by a signal. After an error they
-    are restarted only with `restart="failed"`, since the same script usually fails in the same way
-    again, and a worker that was able to clean up has closed its session.
+    A server that has served is restarted however it failed, because its log contains everything
+    that it acknowledged. Other processes are restarted if they were killed by a signal. After an
+    error they are restarted only with `restart="failed"`, since the same script usually fails in
+    the same way again, and a worker that was able to clean up has closed its session.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class RestartPolicy:
         if has_own_loop and self._config.restart == "auto":
             return Verdict(
                 False,
-                "it trains in a custom loop (fleet.step, Executor.run, RemoteStore), which "
-                "another process would start from the beginning; if that is fine, use --restart "
-                f"{self._config.restart_rule}",
+                "it trains in a custom loop (fleet.step, Executor.run, RemoteStore), which a "
+                "new process would start from the beginning; if that is acceptable, use "
+                f"--restart {self._config.restart_rule}",
             )
         name = child.name
         is_own_fault = child.exit_code not in _KILLED and child.lived_s < _AT_ONCE_S
@@ -88,8 +88,8 @@ class RestartPolicy:
         if len(restarts) >= self._config.restart_limit:
             return Verdict(
                 False,
-                f"it was restarted {len(restarts)} times within {WINDOW_S:g} s, and "
-                f"--max-restarts allows no more",
+                f"it was restarted {len(restarts)} times within {WINDOW_S:g} s, which is the "
+                "limit set by --max-restarts",
             )
         restarts.append(now)
         return Verdict(True)

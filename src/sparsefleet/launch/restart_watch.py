@@ -88,10 +88,10 @@ class RestartWatch:
 
     def _write_note(self, watched: _Watched, now: float) -> None:
         path = self._note(watched.child)
-        with contextlib.suppress(OSError):  # then others wait as long as without the note
+        with contextlib.suppress(OSError):  # other processes then wait as long as without it
             with open(f"{path}.tmp", "w", encoding="ascii") as file:
                 file.write(
                     f"the launcher restarted it {now - watched.began:.0f} s ago (restart "
-                    f"{watched.number}, pid {watched.child.pid}), and it does not listen yet"
+                    f"{watched.number}, pid {watched.child.pid}), and it is not listening yet"
                 )
             os.replace(f"{path}.tmp", path)

@@ -158,7 +158,7 @@ def status_table(children: Sequence[ChildProcess]) -> Table:
     states = [_state_of(child) for child in children]
     table = Table.grid(padding=(0, 2), expand=True)
     for texts in ([child.name for child in children], states):
-        width = max(map(len, texts), default=1)  # fixed, whatever the output's length
+        width = max(map(len, texts), default=1)  # fixed, however long the output is
         table.add_column(no_wrap=True, width=width)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for child, state in zip(children, states, strict=True):

@@ -153,7 +153,7 @@ def test_a_run_is_continued_only_after_its_end(
     assert trainer.make_plan(Servers(1), 1, run).attempt == 1
     monkeypatch.setattr(trainer.ray.util, "list_named_actors", lambda **_: running)
     monkeypatch.setattr(trainer, "_END_S", 0.0)
-    with pytest.raises(ConfigError, match="the run 'ads' is still running: wait for its end"):
+    with pytest.raises(ConfigError, match="the run 'ads' is still running; wait until it ends"):
         trainer.make_plan(Servers(1), 1, run)
 
     def end(**_: object) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ _END_S = 10.0
 
 @dataclass(kw_only=True, slots=True)
 class ChaosReport:
-    """The actions and results of a chaos run."""
+    """The faults and results of a chaos run."""
 
     seed: int
     exit_code: int
@@ -40,7 +40,7 @@ class ChaosReport:
     left: list[str]
     """Processes of the job that were still running at the end."""
     problems: list[str] = field(default_factory=list)
-    """The violated invariants. An empty list means that the run passed."""
+    """The violated invariants; empty if the run passed."""
     ledger: Mapping[str, Any] | None = None
 
     def lines(self) -> list[str]:

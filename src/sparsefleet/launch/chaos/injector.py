@@ -50,7 +50,7 @@ class _Ongoing:
 class Injector(JobObserver):
     """Observes a job and injects faults once `has_begun` returns True.
 
-    The times of faults count from that moment. A fault whose target is not running at the time is
+    Fault times are measured from that moment. A fault whose target is not running at the time is
     skipped and reported as skipped.
     """
 

@@ -20,10 +20,10 @@ class ChaosConfig:
     """Which faults are injected into a job, and when."""
 
     kinds: tuple[FaultKind, ...] = ("kill",)
-    """Kinds of faults; each fault is one of them."""
+    """The kinds of faults to choose from."""
 
     roles: tuple[RoleName, ...] = ("servers", "workers")
-    """The processes that are killed and paused."""
+    """The processes that may be killed or paused."""
 
     every_s: float = 5.0
     """Mean time between two faults."""
@@ -35,7 +35,7 @@ class ChaosConfig:
     """Mean length of a pause, a partition, a delay or a full disk."""
 
     delay_s: float = 0.1
-    """How long a delay holds up each message."""
+    """How long each message is held up during a delay."""
 
     seed: int = 0
     """Seed of the schedule."""
@@ -89,8 +89,8 @@ def make_schedule(config: ChaosConfig, num_servers: int, num_workers: int) -> li
         among = processes if kind in ("kill", "pause") else servers
         if not among:
             raise ConfigError(
-                f"nothing to {kind}: the job has {num_servers} servers and {num_workers} workers, "
-                f"and only {', '.join(config.roles) or 'none'} were chosen"
+                f"nothing to {kind}: the job has {num_servers} servers and {num_workers} "
+                f"workers, and the chosen targets are {', '.join(config.roles) or 'none'}"
             )
         lasts_s = 0.0 if kind == "kill" else config.fault_s * draw.uniform(0.5, 1.5)
         faults.append(Fault(at_s, kind, draw.choice(among), lasts_s))

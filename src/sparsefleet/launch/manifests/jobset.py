@@ -78,7 +78,7 @@ def _jobset_spec(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
     config.require_durability("process", "disk")
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        # Servers never end by themselves; the job is done when the workers are.
+        # Servers never exit on their own; the job is done when the workers are.
         "successPolicy": {"operator": "All", "targetReplicatedJobs": [workers_job]},
         "failurePolicy": {"maxRestarts": 0},
         "replicatedJobs": [
@@ -187,7 +187,7 @@ def _container(config: ManifestConfig, tasks: TaskShape) -> dict[str, Value]:
     return {
         **base,
         "env": [
-            # JOB_COMPLETION_INDEX is already set; these say whose index it is.
+            # JOB_COMPLETION_INDEX is already set; these variables say which role it applies to.
             field("JOBSET_NAME", f"metadata.labels['{_JOBSET}/jobset-name']"),
             field("JOBSET_UID", f"metadata.labels['{_JOBSET}/jobset-uid']"),
             field("REPLICATED_JOB_NAME", f"metadata.labels['{_JOBSET}/replicatedjob-name']"),

@@ -68,7 +68,7 @@ class TaskShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManifestConfig:
-    """A job of servers and workers for a scheduler.
+    """A job of servers and workers that a scheduler runs.
 
     >>> ManifestConfig(name="ads", script="train.py", image="ads:1", servers=TaskShape(count=2),
     ...     workers=TaskShape(count=4)).script_command
@@ -121,7 +121,8 @@ class ManifestConfig:
     """Kubernetes: the size of the volume for server logs and checkpoints."""
 
     storage_class: str = ""
-    """Kubernetes: the storage class of that volume, which must be ReadWriteMany. Empty for default.
+    """Kubernetes: the storage class of that volume, which must be ReadWriteMany. Empty means the
+    default class.
     """
 
     key_secret: str = ""

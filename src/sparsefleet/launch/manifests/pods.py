@@ -75,7 +75,7 @@ def notes(config: ManifestConfig, needs: str) -> str:
     """Return the comment at the top of a file."""
     return f"""\
 # {config.servers.count} servers and {config.workers.count} workers. Needs {needs}.
-# Create the job key once; it is never written to one of your files:
+# Create the job key once; it is never written to a manifest:
 #   openssl rand -hex 32 | kubectl create secret generic {key_name(config)} \\
 #     --from-file=job.key=/dev/stdin
 # Then: kubectl apply -f THIS_FILE

@@ -25,8 +25,8 @@ _HEAD = TaskShape(count=1, cpus=2, memory=4 << 30)
 
 
 def rayjob_yaml(config: ManifestConfig, ray_version: str) -> str:
-    """Return a RayJob: a Ray cluster with a group of nodes for servers and one for workers, on
-    which `sparsefleet launch --on ray` runs; and its volume.
+    """Return a RayJob and its volume. The RayJob starts a Ray cluster with one group of nodes for
+    servers and one for workers, and runs `sparsefleet launch --on ray` on it.
     """
     require_kubernetes_names(config)
     if config.durability == "replica" and config.servers.count == 1:

@@ -15,10 +15,11 @@ _MOST_QUICK = 3
 _BY_SIGTERM = 143
 
 _AGAIN = """\
-# Runs a task, and again when it was killed (a server: when it failed), so that only what died
-# restarts. An error of the script ends the job; so does a process that fails at once three times. A
-# worker that has ended on notice counts as done, for else Slurm would kill those still at it. It
-# need not have handed over: a process that is starting, or is already ending, dies of the signal.
+# Runs a task, and restarts it if it was killed (or, for a server, if it failed), so that only dead
+# processes restart. The job ends if the script raises an error, or if a process fails right after
+# its start three times in a row. A worker that ends after a notice counts as done, because Slurm
+# would otherwise kill the other workers. It may not have handed over, since the signal kills a
+# process that is starting or already ending.
 again() {{
   local kind=$1 stopping= left={max_restarts} quick=0 began code pid=
   shift
@@ -53,8 +54,8 @@ export -f again
 """
 
 _BODY = """\
-# A directory that all nodes see: logs, the servers' state and the key. Its name stays the same when
-# Slurm requeues the job, which then continues where it was.
+# A directory on shared storage for logs, the servers' state and the key. Its name stays the same
+# when Slurm requeues the job, which then continues where it was.
 state={state_dir}/$SLURM_JOB_ID
 mkdir -p "$state"
 export SPARSEFLEET_LOG_DIR=$(cd "$state" && pwd)
@@ -97,16 +98,17 @@ srun --het-group=1 $(size_of 1) $options --output="$logs/workerlog.%t" \\
   bash -c 'again "$@"' again worker {worker_command} &
 workers=$!
 
-terminate() {{  # signals a component until its srun, the process $2, has ended: a step that starts
-  local pause=1  # may miss a signal
+# Signals component $1 until its srun, process $2, has ended; a starting step may miss a signal.
+terminate() {{
+  local pause=1
   while kill -0 "$2" 2>/dev/null; do
     scancel --signal=TERM "$1"
     sleep "$pause"; pause=$((pause * 2))
   done > /dev/null 2>&1
 }}
 
-# Before the time is up, and when the job is preempted: workers hand over while servers still serve.
-# The file is there before any signal, for tasks that cannot receive one yet.
+# Runs before the time limit, and when the job is preempted: workers hand over while the servers are
+# still running. The file is created before any signal, for tasks that cannot receive one yet.
 give_notice() {{
   trap '' TERM
   touch "$logs/notice"
@@ -115,7 +117,7 @@ give_notice() {{
 trap give_notice TERM
 [[ -z $noticed ]] || give_notice
 
-await() {{  # the exit code of a background process, however often a signal interrupts the wait
+await() {{  # returns the exit code of a background process, even if signals interrupt the wait
   wait "$1"
   while kill -0 "$1" 2>/dev/null; do wait "$1"; done
   wait "$1"
@@ -126,10 +128,10 @@ while kill -0 "$servers" 2>/dev/null && kill -0 "$workers" 2>/dev/null; do
 done
 if kill -0 "$workers" 2>/dev/null; then
   await "$servers"; code=$?
-  echo "the servers have ended with $code before the workers" >&2
+  echo "the servers ended before the workers, with exit code $code" >&2
   scancel --signal=KILL "$SLURM_JOB_ID_HET_GROUP_1"
   await "$workers"
-  if (( code == 0 )); then  # they end on a signal only: Slurm gave notice to all steps itself
+  if (( code == 0 )); then  # servers end only on a signal, so Slurm itself has notified all steps
     [[ -e $logs/stopped-server ]] && code={handed_over} || code=1
   fi
 else
@@ -144,8 +146,8 @@ if (( code == 0 )); then
   rm -rf "$SPARSEFLEET_LOG_DIR"/server-[0-9]* "$SPARSEFLEET_LOG_DIR/job.key"
   exit 0
 fi
-# A step that was killed, or workers that handed over on notice: the same job again, from its state.
-# An error of the script ends the job, and so does scancel, after which it is not running any more.
+# If a step was killed or workers handed over on notice, requeue the job, which then continues from
+# its state. An error in the script ends the job; so does scancel, after which it is not running.
 is_running=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T | grep -c RUNNING)
 left=$(( {max_restarts} - ${{SLURM_RESTART_COUNT:-0}} ))
 if (( (code > 128 || code == {handed_over}) && is_running && left > 0 )); then

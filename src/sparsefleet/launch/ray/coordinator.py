@@ -28,7 +28,7 @@ class Reported:
     count: int = 0
     """Number of reports on which all workers have agreed."""
     outside: int = 0
-    """Number of calls outside of `fit`, which a process that replaces another repeats."""
+    """Number of calls outside of `fit`. A process that replaces another one repeats these calls."""
     place: str = ""
     """The pass in which the last call inside `fit` was made."""
     within: int = 0
@@ -42,16 +42,16 @@ class Presence:
     role: Literal["server", "replica", "worker"]
     index: int
     address: str = ""
-    """HOST:PORT where others reach it; for worker 0, where workers meet."""
+    """HOST:PORT where others reach it; for worker 0, the address where workers meet."""
     node_id: str
     host: str
     pid: int
     start: int = 0
     """For a worker, how many times its rank was started before."""
     is_serving: bool = False
-    """For a server, whether it is listening."""
+    """For a server, whether it is listening for requests."""
     has_own_loop: bool = False
-    """For a worker, whether another process would train on the same data again."""
+    """For a worker, whether a replacement would train on the same data again."""
     checkpoint: str = ""
     """For a worker, the path of the checkpoint that the job started from, or ""."""
     reports: Reported = Reported()
@@ -66,13 +66,13 @@ class Presence:
     def continuing(self, before: Presence | None, others: Iterable[Presence] = ()) -> Presence:
         """Return what this worker knows once it has replaced another process of its rank.
 
-        others: the job's processes. All workers make a report together, so one that another worker
-            has made counts, even if this rank was lost before it could say so.
+        others: the job's processes. All workers make a report together, so a report counts if any
+            worker has made it, even if this rank was lost before recording it.
         """
         if before is None or before.has_own_loop:
             return self
         known = [before.reports, *(each.reports for each in others)]
-        latest = max(known, key=lambda reports: reports.count)  # the first of equals: its own
+        latest = max(known, key=lambda reports: reports.count)  # if equal, its own
         return replace(self, reports=latest, checkpoint=before.checkpoint)
 
     def is_same_process(self, other: Presence) -> bool:
@@ -114,8 +114,8 @@ class _State:
 class Coordinator:
     """Keeps the addresses of a job's processes and notifies every process of changes.
 
-    An asynchronous actor. Each process registers again with every request, so a coordinator that
-    Ray restarted soon has the full state again.
+    An asynchronous actor. Each process registers again with every request, so a restarted
+    coordinator soon has the full state again.
     """
 
     def __init__(self, plan: FleetPlan) -> None:
@@ -172,12 +172,12 @@ class Coordinator:
         await self.addresses("server", self._plan.servers.num_servers)
         await self.addresses("worker", self._plan.num_workers)
         names = [f"worker-{rank}" for rank in range(self._plan.num_workers)]
-        if not self._plan.servers.is_restartable:  # then all workers start together, each time
+        if not self._plan.servers.is_restartable:  # all workers always start together in this case
             await self._wait_for(
                 lambda: all(self._state.present[name].start >= who.start for name in names)
             )
         workers = [self._state.present[name] for name in names]
-        joined = who.continuing(before, workers)  # others may have reported meanwhile
+        joined = who.continuing(before, workers)  # others may have reported in the meantime
         if self._is_news(joined):
             await self._note(joined)
         return Membership(
@@ -272,7 +272,7 @@ class Coordinator:
 def continued(plan: FleetPlan) -> FleetPlan:
     """Return the plan with the state that a killed driver left in the state file, if any.
 
-    Raises ConfigError if that job was a different one, or if its workers would start over.
+    Raises ConfigError if it was a different job, or if its workers would start over.
     """
     try:
         with open(plan.state_file, encoding="utf-8") as file:
@@ -289,20 +289,20 @@ def continued(plan: FleetPlan) -> FleetPlan:
         return plan
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{plan.state_file}, from which the run {plan.name!r} continues, is damaged: "
+            f"{plan.state_file}, which the run {plan.name!r} continues from, is damaged: "
             f"{error!r}; remove it to start over"
         ) from error
     if shape != plan.shape:
         raise ConfigError(
-            f"the run {plan.name!r} was interrupted with {shape}, but is now started with "
+            f"the run {plan.name!r} was interrupted with {shape}, but was now started with "
             f"{plan.shape}; use the same numbers, or remove {plan.state_file} to start over"
         )
     if own_loops and plan.script is not None and plan.script.restart == "auto":
         raise ConfigError(
             f"the run {plan.name!r} cannot be continued: {own_loops[0]} trained in a custom loop "
-            "(fleet.step, Executor.run, RemoteStore), which would start over on top of what the "
-            f"servers have applied; remove {plan.state_file} to start from scratch, or use "
-            "--restart killed if the script continues its loop itself"
+            "(fleet.step, Executor.run, RemoteStore), which would repeat updates that the "
+            f"servers have already applied; remove {plan.state_file} to start from scratch, or "
+            "use --restart killed if the script continues its loop itself"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""What a job's process has on its node: a directory, a port and the other processes' addresses."""
+"""Resources of a job's process on its node: a directory, a port, and other processes' addresses."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AddressBook:
         self._coordinator = coordinator
         self._place = place
         self.who = who
-        """What this process reports about itself; see `change`."""
+        """The state that this process reports; see `change`."""
         self._lock = threading.Lock()
         self.before_each_request: Callable[[], None] = lambda: None
         """Called before each request to the coordinator; may call `change`."""
@@ -133,15 +133,15 @@ class AddressBook:
         self._thread.start()
 
     def change(self, **fields: Any) -> None:
-        """Change what this process reports about itself; returns at once. Thread-safe.
+        """Change the state that this process reports; returns at once. Thread-safe.
 
-        The next request to the coordinator, at the latest after its polling interval, includes it.
+        The next request to the coordinator, at most one polling interval later, includes it.
         """
         with self._lock:
             self.who = dataclasses.replace(self.who, **fields)
 
     def tell(self, **fields: Any) -> None:
-        """Change what this process reports about itself, and wait until the coordinator knows."""
+        """Change the state that this process reports, and wait until the coordinator has it."""
         self.change(**fields)
         ray.get(self._request((0.0, 0)))
 

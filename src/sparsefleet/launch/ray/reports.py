@@ -25,9 +25,9 @@ _LOOK_S = 2.0
 
 
 class FitPosition:
-    """Where the training function of this process is, as far as `Trainer.fit` knows.
+    """Tracks where this process is in its training function, from the events of `Trainer.fit`.
 
-    metrics: those of this process, to which every training subscribes its events.
+    metrics: the metrics of this process, which every training run attaches its events to.
     """
 
     def __init__(self, metrics: WorkerMetrics) -> None:
@@ -44,9 +44,10 @@ class FitPosition:
 
     @property
     def place(self) -> str:
-        """Return the pass over the data, the same in a process that resumes it; "" outside `fit`.
+        """Return an id of the current pass over the data, or "" outside `fit`.
 
-        A pass and the callbacks after it are two places, since only the latter can run twice.
+        A process that resumes the pass returns the same id. The callbacks after a pass have a
+        different id, since only they can run twice.
         """
         if not self._is_in_fit:
             return ""
@@ -73,14 +74,15 @@ class FitPosition:
 class AlignedReports:
     """Keeps the reports of all workers aligned when one worker is replaced.
 
-    A report waits for those of all other workers. When a worker is lost, Ray Train drops the report
-    that the other workers are waiting to complete. The new process then runs the function from the
-    top and repeats reports that its predecessor already made. Without this class, the workers would
-    no longer make the same number of reports, and the last ones would wait forever.
+    A report waits until all other workers make theirs. When a worker is lost, Ray Train drops the
+    report that the other workers are waiting to complete. The new process then runs the function
+    from the top and repeats reports that its predecessor already made. Without this class, the
+    workers would no longer make the same number of reports, and the last ones would wait forever.
 
-    A process repeats calls of its predecessor until it has trained: all those outside of `fit`, in
-    the same order, and inside `fit` those after the pass that it resumes, if no data was left in
-    it. It repeats no calls of earlier passes, so the number of calls alone does not tell.
+    A process repeats calls of its predecessor until it has trained: all calls outside of `fit`, in
+    the same order, and inside `fit` the calls after the pass that it resumes, if that pass had no
+    data left. It does not repeat calls of earlier passes, so counting calls is not enough to
+    recognize repeated ones.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class AlignedReports:
         self._coordinator = coordinator
         self._book = book
         self._position = position
-        self._before = book.who.reports  # by previous processes of this rank
+        self._before = book.who.reports  # made by previous processes of this rank
         self._outside = 0
         self._place, self._within = self._before.place, 0
         self._is_released = False
@@ -104,18 +106,18 @@ class AlignedReports:
         context._sync_checkpoint_dir_name_across_ranks = self._agree
 
     def report(self, *arguments: Any, **settings: Any) -> None:
-        """Report as Ray Train does, unless the previous process has made this report."""
+        """Report as Ray Train does, unless the previous process has already made this report."""
         if self._is_repeated(self._position.place) and not self._position.has_trained:
             return
         self._report(*arguments, **settings)
 
     def end(self) -> None:
-        """Tell the others that this worker makes no more reports."""
+        """Notify the other workers that this worker makes no more reports."""
         with contextlib.suppress(ray.exceptions.RayError):  # the job is ending
             self._book.tell(has_ended=True)
 
     def _is_repeated(self, place: str) -> bool:
-        """Count a call; return whether a previous process has made it, if it got this far."""
+        """Count a call; return whether a previous process has already made it."""
         if not place:
             self._outside += 1
             return self._outside <= self._before.outside
@@ -132,15 +134,15 @@ class AlignedReports:
             place=self._place,
             within=self._within or self._before.within,
         )
-        # If the coordinator is being restarted, the next request of the book includes the count.
+        # If the coordinator is being restarted, the address book's next request has the count.
         with contextlib.suppress(ray.exceptions.RayActorError):
             self._book.tell(reports=reports)
 
     def _agree(self, *arguments: Any) -> str:
-        """Agree with the others on a directory; again, if a lost worker interrupts it.
+        """Agree with the others on a directory; try again if the loss of a worker interrupts it.
 
-        The report counts from then on: the others do not wait for it again, even if this process
-        ends while it uploads its checkpoint.
+        From then on the report counts as made: the others do not wait for it again, even if this
+        process ends while uploading its checkpoint.
         """
         while True:
             try:
@@ -153,17 +155,17 @@ class AlignedReports:
                     raise
                 if self._is_released:
                     print(
-                        "sparsefleet: a report is dropped, since another worker has ended and "
+                        "sparsefleet: dropping a report, because another worker has ended and "
                         "will not make it",
                         file=sys.stderr,
                         flush=True,
                     )
-                    raise  # Ray Train then leaves it out
+                    raise  # Ray Train then skips the report
                 self._context.collective_seq -= 1
 
     @contextlib.contextmanager
     def _looking_for_the_end_of_others(self) -> Iterator[None]:
-        """Release the block if a worker has ended, for which it would wait forever."""
+        """Interrupt the block if a worker has ended, since the block would wait forever for it."""
         is_over = threading.Event()
         barrier = self._context.get_synchronization_actor()
         self._is_released = False
@@ -174,7 +176,7 @@ class AlignedReports:
                     known: dict[str, Presence] = ray.get(self._coordinator.processes.remote())
                     if any(who.has_ended for who in known.values()) and not is_over.is_set():
                         self._is_released = True
-                        ray.get(barrier.reset.remote())  # nothing, if no report waits
+                        ray.get(barrier.reset.remote())  # has no effect if no report is waiting
 
         looking = threading.Thread(target=look, name="reports", daemon=True)
         looking.start()
@@ -191,11 +193,11 @@ def first_checkpoint(context: Any) -> str:
 
 
 def use_checkpoint(context: Any, path: str) -> None:
-    """Make `ray.train.get_checkpoint` return the checkpoint at a path in the storage of the run,
-    until this process reports one. "": none.
+    """Make `ray.train.get_checkpoint` return the checkpoint at a path in the run's storage, or None
+    if the path is "", until this process reports a checkpoint.
 
-    A process that replaces another repeats its calls: with a newer checkpoint, the function would
-    load that over what the servers have.
+    A process that replaces another one repeats its calls. Given a newer checkpoint, the training
+    function would load it over the servers' current state.
     """
     filesystem = context.storage_context.storage_filesystem
     context.checkpoint = ray.train.Checkpoint(path, filesystem) if path else None

@@ -108,12 +108,12 @@ class RunningServers:
             self._clean_up(processes, have_cleaned=have_cleaned)
         self._forget()  # before the coordinator ends, for which another driver may wait
         ray.kill(self.coordinator)
-        self._forget()  # again, if the coordinator has written it meanwhile
+        self._forget()  # again, in case the coordinator has since written it
         if self._group is not None:
             remove_placement_group(self._group)
 
     def _forget(self) -> None:
-        """Remove the file from which a restarted driver would continue."""
+        """Remove the file that a restarted driver would continue from."""
         if self._plan.state_file:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._plan.state_file)
@@ -132,8 +132,8 @@ class RunningServers:
         if not self._group.wait(servers.start_timeout_s):
             raise ConfigError(
                 f"Ray has no room for {count} x {servers.bundle} ({servers.placement}) within "
-                f"{servers.start_timeout_s:g} s; {ray.available_resources()} is free; ask for "
-                "less in Servers(...), or add nodes"
+                f"{servers.start_timeout_s:g} s; free: {ray.available_resources()}; request less "
+                "in Servers(...), or add nodes"
             )
         for index in range(servers.num_servers):
             if has_replicas:

@@ -1,4 +1,4 @@
-"""Run a job's script inside an actor as if by `python script.py`."""
+"""Run a job's script inside an actor, as `python script.py` would."""
 
 from __future__ import annotations
 

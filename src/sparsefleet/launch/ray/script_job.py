@@ -31,7 +31,7 @@ class RayLaunch:
     """The options that `sparsefleet launch --on ray` adds to a job's configuration."""
 
     address: str = ""
-    """The Ray cluster. If empty: RAY_ADDRESS, else the cluster on this machine, else a new one."""
+    """Address of the Ray cluster. If empty: RAY_ADDRESS, else a local cluster, else a new one."""
 
     name: str = ""
     """The job's name. If the driver was killed, a driver with the same name continues the job."""
@@ -107,8 +107,8 @@ def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
 def _require_possible(config: LaunchConfig) -> None:
     if config.restart == "all" and config.is_durable:
         raise ConfigError(
-            "--restart all needs --durability off or --servers 0 with --on ray, where durable "
-            "servers outlive the workers; use --restart killed or failed"
+            "--restart all needs --durability off or --servers 0 with --on ray, because durable "
+            "servers outlive the workers there; use --restart killed or failed"
         )
     unknown = {
         "--nodes": bool(config.nodes),

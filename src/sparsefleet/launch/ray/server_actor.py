@@ -77,7 +77,7 @@ class _Serving:
         self._ending.set()
 
     def serve(self) -> None:
-        """Serve on the calling thread until the job ends."""
+        """Serve on the calling thread until the job has ended."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -183,8 +183,8 @@ class ServerActor(_Serving):
             return
         reason = (
             f"server {self._index} was on {where}, which is lost with its log "
-            f"(durability={durability!r}); start the job again from its last checkpoint, and use "
-            "durability='replica' to survive the loss of a node"
+            f"(durability={durability!r}); start the job again from its last checkpoint. With "
+            "durability='replica', a job survives the loss of a node"
         )
         ray.get(self._coordinator.fail.remote(reason))
         raise RuntimeError(reason)

@@ -199,7 +199,7 @@ class FleetPlan:
     server_nodes: Mapping[str, str] = field(default_factory=dict)
     """For a restarted driver, the node that has each server's log, by server name."""
     checkpoint: str | None = None
-    """For a restarted driver, the checkpoint that the job started from; None: Ray Train's."""
+    """For a restarted driver, the checkpoint that the job started from; if None, Ray Train's."""
     state_file: str = ""
     """The file that a restarted driver continues from; empty if there is none."""
 

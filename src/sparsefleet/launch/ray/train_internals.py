@@ -1,6 +1,6 @@
-"""Private Ray Train names that are needed here, and checks that they exist.
+"""The private names of Ray Train that this package uses, and a check that they exist.
 
-Ray Train has no public hook for replacing a failed worker alone, nor for giving it the records of
+Ray Train has no public hook for replacing a failed worker alone, or for giving it the records of
 its predecessor.
 """
 

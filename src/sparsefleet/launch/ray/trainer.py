@@ -46,7 +46,7 @@ class RayTrainer:
 
     train_loop_per_worker: a function that takes no arguments, or `train_loop_config`.
     servers: the servers, or just their number.
-    scaling_config, run_config: Ray Train's. num_workers must be fixed, since a job does not grow.
+    scaling_config, run_config: Ray Train's. num_workers must be fixed, since a job cannot grow.
     datasets: Ray Data datasets by name. Each is read once and split into equal parts, so that a
         worker that replaces another gets the same records in the same order.
     """
@@ -95,8 +95,8 @@ class RayTrainer:
     def fit(self) -> Any:
         """Start the servers, train, end the servers; return Ray Train's `Result`.
 
-        Raises Ray Train's TrainingFailedError if a worker failed more often than allowed, and
-        PeerLostError if a server was lost for good.
+        Raises Ray Train's TrainingFailedError if a worker fails more often than allowed, and
+        PeerLostError if a server is lost for good.
         """
         if not ray.is_initialized():
             connect()
@@ -122,9 +122,9 @@ def connect(**settings: Any) -> Any:
 
 
 def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) -> FleetPlan:
-    """Return the plan of a new job, or of one to continue because its driver was killed.
+    """Return the plan for a new job, or for continuing a job whose driver was killed.
 
-    The file that records this is in the run's directory, if that is on a file system.
+    The state needed to continue is in a file in the run's directory, if that is a local path.
     """
     place = os.path.join(os.path.expanduser(run_config.storage_path), run_config.name)
     state_file = ""
@@ -143,12 +143,12 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
     found = continued(plan)
     if found.attempt:
         _require_ended(replace(found, attempt=found.attempt - 1))
-        found = continued(plan)  # that run may have ended by itself meanwhile
+        found = continued(plan)  # the run may have ended in the meantime
     return found
 
 
 def _require_ended(before: FleetPlan) -> None:
-    """Raise ConfigError if a run that is to be continued is still running.
+    """Raise ConfigError if the run to be continued is still running.
 
     Ray takes a moment to end the actors of a killed driver, and longer if its node is lost.
     """
@@ -159,13 +159,14 @@ def _require_ended(before: FleetPlan) -> None:
     ):
         if time.monotonic() > end:
             raise ConfigError(
-                f"the run {before.name!r} is still running: wait for its end, or use another name"
+                f"the run {before.name!r} is still running; wait until it ends, or use a "
+                "different name"
             )
         time.sleep(_LOOK_S)
 
 
 def _job_key() -> str:
-    """Return the key that the environment of the driver has, or a new one."""
+    """Return the job key from the driver's environment, or a new key."""
     if given_key(os.environ, is_required=False):
         return find_job_key(()).decode("utf-8", "surrogateescape")
     return secrets.token_hex(32)
@@ -202,9 +203,10 @@ def run_plan(
 
 @contextlib.contextmanager
 def _start_timeout(seconds: float) -> Iterator[None]:
-    """Give the workers of this job so long to start, unless the user has set a time.
+    """Give the workers of this job `seconds` to start, unless the user has set a different time.
 
-    Ray Train's 60 s are too short where Python and torch start slowly, and it would start over.
+    Ray Train's default of 60 s is too short where Python and torch start slowly, and after that
+    time Ray Train would start all workers again.
     """
     if _START_TIMEOUT in os.environ:
         yield
@@ -219,7 +221,7 @@ def _start_timeout(seconds: float) -> Iterator[None]:
 def _parts(dataset: Any, count: int) -> list[Any]:
     """Split a dataset into `count` contiguous parts of nearly equal size, held by Ray.
 
-    dataset: also a function that returns one, as in Ray Train.
+    dataset: a dataset, or a function that returns one, as in Ray Train.
     """
     held = (dataset() if callable(dataset) else dataset).materialize()
     if count == 1:

@@ -60,7 +60,7 @@ class _FleetBackend(Backend):  # type: ignore[misc]
 
 
 class _ReplacingBackend(_FleetBackend):
-    """Lets Ray Train replace a failed worker alone; servers keep what the others wait for."""
+    """Lets Ray Train replace a failed worker alone, since the servers keep the shared state."""
 
     has_replica_groups = True
 
@@ -131,17 +131,17 @@ def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) 
 
 
 def _checkpoint_of_the_job(plan: FleetPlan, number: int) -> str:
-    """Return the checkpoint that the job started from; "" if another process knows it."""
+    """Return the checkpoint that the job started from, or "" if an earlier process knows it."""
     return first_checkpoint(get_train_context()) if number == 0 else plan.checkpoint or ""
 
 
 def _align_reports(
     plan: FleetPlan, coordinator: Any, book: AddressBook, member: Membership
 ) -> AlignedReports | None:
-    """Let `ray.train.report` and `get_checkpoint` fit what a replaced process did before."""
+    """Make `ray.train.report` and `get_checkpoint` consistent with the replaced process."""
     if not plan.servers.is_restartable:
         return None
-    from sparsefleet.engine.worker_metrics import WORKER  # torch, after the variables are set
+    from sparsefleet.engine.worker_metrics import WORKER  # imports torch; needs the variables
 
     context, before = get_train_context(), member.before
     if (before is None and plan.checkpoint is not None) or (before and not before.has_own_loop):
@@ -175,8 +175,8 @@ def _require_continuable(plan: FleetPlan, rank: int, member: Membership) -> None
     if member.before.has_own_loop:
         raise SparseFleetError(
             f"worker {rank} is lost and not restarted, because it trains in a custom loop "
-            "(fleet.step, Executor.run, RemoteStore), which another process would start from the "
-            "beginning; if that is fine, use --restart killed"
+            "(fleet.step, Executor.run, RemoteStore), which a new process would start from the "
+            "beginning; if that is acceptable, use --restart killed"
         )
 
 
@@ -210,7 +210,7 @@ class _Shards:
         name = dataset_info.dataset_name
         if name not in self._shards:
             raise KeyError(
-                f"dataset {name!r} was not given to RayTrainer(datasets=...), which has "
+                f"dataset {name!r} was not given to RayTrainer(datasets=...), which was given "
                 f"{', '.join(sorted(self._shards))}"
             )
         return self._shards[name][self._rank].iterator()
