@@ -52,7 +52,7 @@ class PlanRequest:
     growth: float = 0.6
     """n mini-batches have `n ** growth` times the distinct ids of one."""
     dense: float = 430_000.0
-    """Number of parameters outside the tables; the default is that of the benchmarked CTR-DNN."""
+    """Number of parameters outside the tables; the default is the benchmarked CTR-DNN's."""
     compute_us: float | None = None
     """A worker's processor time per example; None estimates it from ids and dense parameters."""
     cores: int = 16
@@ -83,7 +83,7 @@ class PlanRequest:
             raise ConfigError(f"PlanRequest.distinct must be at most 1, got {self.distinct:g}")
         for mode in self.modes:
             if mode not in MODES:
-                raise ConfigError(f"modes must be one of {', '.join(MODES)}, got {mode!r}")
+                raise ConfigError(f"each mode must be one of {', '.join(MODES)}, got {mode!r}")
 
     def job(self, costs: MachineCosts) -> JobShape:
         """Return a worker's step."""
@@ -153,7 +153,7 @@ class Advice:
     reasons: Sequence[str] = field(default=())
 
     def plan_of(self, mode: str) -> ModePlan:
-        """Return the plan of one mode."""
+        """Return the plan for one mode."""
         return next(plan for plan in self.modes if plan.mode == mode)
 
 
@@ -284,7 +284,7 @@ def _recommend(possible: Sequence[ModePlan]) -> tuple[str, list[str]]:
     else:
         reasons.append(
             f"it needs {chosen.machines} machines; {cheapest.mode}, the cheapest, needs "
-            f"{cheapest.machines}, which does not justify staler values"
+            f"{cheapest.machines}, too small a saving to accept staler values"
         )
     stricter = strict[: strict.index(chosen)]
     reasons += [

@@ -1,7 +1,7 @@
 """Measures the costs of operations on this machine, with real server processes.
 
 There are two servers, since a client of several servers sorts keys and copies rows, which is
-unnecessary with a single server. Each operation is repeated with few and many keys, and with narrow
+unnecessary with a single server. Each operation is measured with few and many keys, and with narrow
 and wide rows. The processor time at both ends is then fitted as seconds per request, per key and
 per byte. Calibration works on Linux only, because it reads the servers' processor time from the
 system.
@@ -40,7 +40,7 @@ __all__ = ["calibrate", "cpu_name", "local_server"]
 
 _DIMS = (8, 64)
 _KEYS = (16, 1000, 10_000)
-_DENSE = (16_384, 40_000, 400_000)  # each has one block per server
+_DENSE = (16_384, 40_000, 400_000)  # each size gives one block per server
 _ROWS = 200_000
 _MEMBERS = 4
 _SERVERS = 2
@@ -146,7 +146,7 @@ class _Measured:
     """One operation of one size: processor seconds at both ends, and elapsed time."""
 
     requests: float
-    """Number of requests, one per server asked."""
+    """Number of requests: one per server involved."""
     keys: float
     size: float
     client_s: float
@@ -176,7 +176,7 @@ class _Meter:
                 "changes": [self._changes(store, n, dim) for n in _KEYS[1:] for dim in _DIMS],
                 "barrier": [self._barrier(store)],
             }
-            barrier = measured["barrier"][0]  # asks one server
+            barrier = measured["barrier"][0]  # involves one server only
             idle_s = barrier.wall_s - barrier.client_s - barrier.server_s
             self.latency_s = max(idle_s, 0.0) / 2
         measured["round"] = [self._round(n, dim) for n in _KEYS for dim in _DIMS]
@@ -222,7 +222,7 @@ class _Meter:
         return self._time(lambda _: store.barrier("calibration", 1), 0, 0, requests=1)
 
     def _changes(self, store: RemoteStore, count: int, dim: int) -> _Measured:
-        """Fetch the rows of one push; the push itself is measured separately and subtracted."""
+        """Measure fetching the rows of one push, without the cost of the push itself."""
         name, keys = f"t{dim}", self._keys(count)
         gradients = np.ones((count, dim), np.float32)
         store.watch_changes(name)

@@ -27,9 +27,9 @@ __all__ = [
 
 KEY_BYTES = 8
 OPERATIONS = ("pull", "push", "round", "dense", "changes", "barrier")
-"""The operations. push: gradients for the optimizer. round: a push in which all workers take part.
-dense: a gradient for all dense parameters, answered with their values. changes: rows changed by
-other workers, which geo fetches.
+"""The operations. push: send gradients to the optimizer. round: a push in which all workers take
+part. dense: send a gradient for all dense parameters and receive their values. changes: fetch rows
+that other workers have changed, as geo does.
 """
 TRANSPORTS = ("tls", "host")
 """The transports. tls: over a network. host: shared memory, for processes on one machine."""
@@ -67,11 +67,11 @@ class WorkerCosts:
     """The cost of a training step in a worker, excluding its requests."""
 
     step_s: float
-    """Per step, for Python, torch's dispatch and the engine."""
+    """Seconds per step, for Python, torch's dispatch and the engine."""
     id_s: float
-    """Per looked-up id, for deduplication, gathering and the gradient of the lookup."""
+    """Seconds per looked-up id, for deduplication, gathering and the gradient of the lookup."""
     float_s: float
-    """Per float in a looked-up row, for copies, sums and the gradient."""
+    """Seconds per float in a looked-up row, for copies, sums and the gradient."""
     flops: float
     """Floating-point operations per second that one core achieves in a model's layers."""
     variation: float
@@ -98,9 +98,9 @@ class MachineCosts:
     """Number of cores of the measured machine."""
     worker: WorkerCosts
     operations: Mapping[str, Mapping[str, OperationCost]]
-    """By transport, then by operation."""
+    """The cost of each operation, by transport and then by operation."""
     latency_s: Mapping[str, float]
-    """By transport, the seconds a message takes to reach an idle process, without network cards."""
+    """Seconds a message takes to reach an idle process, by transport, without network cards."""
     mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Processor seconds per step that a mode adds in the worker, excluding its requests."""
 

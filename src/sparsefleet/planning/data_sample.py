@@ -114,7 +114,7 @@ def _summary(batches: Sequence[np.ndarray], examples: int, columns: tuple[str, .
     everything = np.concatenate(batches)
     _, counts = np.unique(everything, return_counts=True)
     counts = np.sort(counts)[::-1]
-    whole = batches[: max(1, len(batches) - 1)]  # the last one may be short
+    whole = batches[: max(1, len(batches) - 1)]  # the last batch may be short
     each = float(np.mean([len(np.unique(one)) for one in whole]))
     per_batch = float(np.mean([len(one) for one in whole]))
     growth = 1.0
@@ -172,7 +172,7 @@ def _first_lines(path: str, most: int = 50) -> Iterator[str]:
                 break
         else:
             text += b"\n"
-    for line in text.split(b"\n")[:-1][:most]:  # the last one may be truncated
+    for line in text.split(b"\n")[:-1][:most]:  # the last line may be truncated
         if line.strip():
             yield line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 

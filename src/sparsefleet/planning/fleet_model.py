@@ -1,10 +1,11 @@
 """A discrete-event model of a training job, which predicts a fleet's examples per second.
 
-Keys are spread over servers by a hash, so all servers get the same load. A few of them are
-simulated, and each represents an equal share of the others: it handles the requests of one server,
-but they occupy a worker's network card with the bytes of all. Similarly, at most 128 workers are
-simulated. A server is then busy, and its card loaded, as if all workers had sent requests; and
-where workers step together, each simulated one takes as long as the slowest it represents.
+Keys are spread over servers by a hash, so all servers get the same load. Only a few servers are
+simulated, and each represents an equal share of all servers: it handles the requests to one server,
+but they load the worker's network card with the bytes for its whole share. Similarly, at most 128
+workers are simulated. A server is then busy, and its card loaded, as if all workers had sent
+requests; and where workers step together, each simulated worker takes as long as the slowest worker
+that it represents.
 """
 
 from __future__ import annotations
@@ -157,10 +158,10 @@ class _FleetModel:
         self._make_machines()
 
     def _crowding(self) -> Crowding:
-        """Return how much slower work becomes next to other work.
+        """Return how much slower work becomes when other work runs on the same machine.
 
-        What the mode adds to a step includes the data that it displaces from the caches itself.
-        Other processes cannot displace that again.
+        The mode's own overhead per step already includes the cost of data that the mode displaces
+        from the caches. Other processes cannot displace that data again.
         """
         crowding = self.job.crowding
         own = max(0.0, self._overhead_s) / self.job.compute_s
@@ -214,7 +215,7 @@ class _FleetModel:
         pull, push = self._operations[rows], self._operations[gradients]
         values = self._operations["dense"]
         out, back = pushed * (KEY_BYTES + row) + pulled * KEY_BYTES, pulled * row
-        if rows == "changes":  # keys come with the rows
+        if rows == "changes":  # the reply contains the keys
             out, back = out - pulled * KEY_BYTES, back + pulled * KEY_BYTES
         frames = _FRAME_BYTES * self.fleet.servers
         out, back = out + frames, back + frames
@@ -267,8 +268,8 @@ class _FleetModel:
     def _serve_round(
         self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown
     ) -> Process:
-        """Keep the gradients. The last worker's thread merges and applies all of them, and others
-        help it sum them.
+        """Keep the gradients. The thread of the last worker merges and applies all gradients, and
+        other threads help it with the sums.
         """
         yield self._arrive(worker, server, call)
         servers, share, each = self.fleet.servers, server.dense_share, self._each
@@ -294,7 +295,7 @@ class _FleetModel:
         replies.count()
 
     def _share(self, server: _Server, seconds: float, most: int) -> Process:
-        """Let up to `most` threads share the work."""
+        """Split the work among up to `most` threads."""
         pieces = min(most, _SERVER_THREADS, self.fleet.server_cores)
         done = _Countdown(pieces)
 
@@ -347,7 +348,7 @@ class _FleetModel:
     def _step_with_servers(self, worker: _Worker) -> Process:
         """Simulate a worker in sync or half_async mode.
 
-        There, the reply to a push contains the next batch's rows.
+        In these modes, the reply to a push contains the next batch's rows.
         """
         keys, dense = self.job.keys, "both" if self.job.dense else ""
         in_round = self.mode == "sync"
@@ -389,8 +390,8 @@ class _FleetModel:
             worker.rows.open()
 
     def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
-        """Run the sender, which merges queued gradients and pushes them. Once more than one
-        mini-batch has been sent since the last time, the reply carries the dense values.
+        """Run the sender, which merges queued gradients and pushes them. The reply includes the
+        dense values if more than one mini-batch has been sent since the last reply that did.
         """
         parts = ("gradients", "both") if with_dense and self.job.dense else ("", "")
         calls = [

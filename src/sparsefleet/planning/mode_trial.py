@@ -40,7 +40,7 @@ _STRICT_FIRST = ("sync", "hybrid", "half_async", "async", "geo")
 _ROLE_VARIABLES = ("SPARSEFLEET_", "PADDLE_", "TRAINING_ROLE", "RANK", "WORLD_SIZE")
 _KEPT = ("SPARSEFLEET_JOB_KEY",)
 Point = tuple[float, float, float]
-"""Seconds, examples, sum of losses."""
+"""Seconds elapsed, examples trained on, and the sum of their losses."""
 Say = Callable[[str], None]
 
 
@@ -67,7 +67,9 @@ class TrialConfig:
             raise ConfigError(f"--try {self.script!r}: no such file; pass a Python script")
         for mode in self.modes:
             if mode not in TRIAL_MODES:
-                raise ConfigError(f"--modes must be among {','.join(TRIAL_MODES)}, got {mode!r}")
+                raise ConfigError(
+                    f"each of --modes must be one of {','.join(TRIAL_MODES)}, got {mode!r}"
+                )
         if not self.modes:
             raise ConfigError(f"--modes is empty: pass one or more of {','.join(TRIAL_MODES)}")
 
@@ -78,11 +80,11 @@ class ModeResult:
 
     mode: str
     error: str = ""
-    """Why there are no figures."""
+    """Why there are no results; empty if there are."""
     examples: int = 0
     seconds: float = 0.0
     examples_per_s: float = 0.0
-    """The rate without the first quarter of the trial, during which processes start."""
+    """The rate after the first quarter of the trial, during which processes start."""
     auc: float | None = None
     """AUC on held-out data, or on the last training batches if the script does not evaluate."""
     is_held_out: bool = False
@@ -247,7 +249,7 @@ def _result(mode: str, records: Sequence[Mapping[str, Any]]) -> ModeResult:
 
 
 def _joined(workers: Sequence[Sequence[Point]]) -> list[Point]:
-    """Return the sums over workers at every time that any of them recorded."""
+    """Return the sums over all workers at every time that any worker has recorded."""
     moments = sorted({point[0] for points in workers for point in points})
     joined = []
     for moment in moments:
@@ -319,8 +321,8 @@ def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
         least = min(good, key=lambda one: one.loss)
         reasons += [f"{one.mode}: {_gap(one, local)}" for one in good]
         reasons.append(
-            f"no mode learns as well as local in this time; {least.mode} has the lowest loss. Try "
-            "longer (--seconds) before you decide"
+            f"no mode learns as well as local in this time; {least.mode} has the lowest loss. "
+            "Run longer trials (--seconds) before you decide"
         )
         return least.mode, reasons
     for one in good:
@@ -354,7 +356,7 @@ def _is_close(one: ModeResult, local: ModeResult) -> bool:
 
 
 def _gap(one: ModeResult, local: ModeResult) -> str:
-    text = f"loss {one.loss:.4f} against {local.loss:.4f} on equal examples"
+    text = f"loss {one.loss:.4f} against {local.loss:.4f} on the same number of examples"
     if one.auc is not None and local.auc is not None:
         text += f", AUC {one.auc:.4f} against {local.auc:.4f}"
     return text

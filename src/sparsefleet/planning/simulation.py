@@ -66,7 +66,7 @@ class Simulation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crowding:
-    """How much longer the same work takes next to other work on the machine.
+    """How much longer the same work takes when other work runs on the machine.
 
     >>> Crowding(neighbours=0.1, displaced=0.2).stretch(tasks=8, cores=2)
     1.25
@@ -124,7 +124,7 @@ class Host:
         self._since_s = 0.0
         self._version = 0
         self.busy_s = 0.0
-        """Processor time of all tasks, up to the last time one started or ended."""
+        """Processor time of all tasks, up to the last time that a task started or ended."""
 
     def work(self, seconds: float) -> Wait:
         """Return a wait for processor time."""
@@ -244,14 +244,14 @@ class Gate:
 
 
 class Card:
-    """The network card of a machine; bytes leave and arrive in sequence."""
+    """The network card of a machine, which sends and receives messages one at a time."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
         self.free_out_s = 0.0
         self.free_in_s = 0.0
         self.sent = 0.0
-        """Bytes carried so far."""
+        """Bytes sent so far."""
         self.received = 0.0
 
 

@@ -45,7 +45,7 @@ class JobShape:
     ids: float
     """Ids that a mini-batch looks up, over all tables."""
     keys: float
-    """Number of distinct ids in a mini-batch, and thus of rows pulled and pushed."""
+    """Number of distinct ids in a mini-batch; the same number of rows is pulled and pushed."""
     row_floats: float
     """Floats per row: the width of the table, or the mean over several."""
     dense: float
@@ -55,7 +55,7 @@ class JobShape:
     growth: float = 0.6
     """The number of distinct keys in n mini-batches is `keys * n ** growth` (Heaps' law)."""
     rows: float = math.inf
-    """Rows in all tables, an upper limit for distinct keys."""
+    """Rows in all tables, which limit the number of distinct keys."""
     merges_freely: bool = False
     """Whether all optimizers are plain SGD, in which case async may merge mini-batches."""
     variation: float = 0.05
@@ -63,7 +63,7 @@ class JobShape:
     exchange_steps: int | None = None
     """Mini-batches between two geo exchanges; None means the default of `modes.GeoConfig`."""
     crowding: Crowding = field(default_factory=Crowding)
-    """How much slower a step is next to other work on its machine."""
+    """How much slower a step is when other work runs on its machine."""
 
     def __post_init__(self) -> None:
         require_int(self, "batch", 1, 10**7)
@@ -104,12 +104,13 @@ class FleetShape:
     latency_s: float = 50e-6
     """One-way latency between two machines."""
     worker_cores: int = 1
-    """Workers per machine, each with its own core. On one shared machine, the number of its cores.
+    """Workers per machine, each with its own core. If all processes share one machine, the number
+    of its cores.
     """
     server_cores: int = 8
-    """Cores of a server's machine. On one shared machine, the threads per server."""
+    """Cores of a server's machine. If all processes share one machine, the threads per server."""
     busy_cores: float = 0.0
-    """Cores of one shared machine that are kept busy by unrelated processes."""
+    """If all processes share one machine, the cores that unrelated processes keep busy."""
 
     def __post_init__(self) -> None:
         require_int(self, "workers", 1, 1_000_000)
