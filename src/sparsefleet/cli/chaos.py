@@ -19,10 +19,10 @@ from sparsefleet.launch.launch_config import LaunchConfig
 __all__ = ["CHAOS_DESCRIPTION", "CHAOS_EPILOG", "add_chaos_flags", "run_chaos_command"]
 
 CHAOS_DESCRIPTION = """\
-Runs a job on this machine and injects faults into it: processes are killed or suspended, the
-network between workers and servers is cut or slowed down, the servers' disk is full. Afterwards it
-checks that the job succeeded, that no process is left and that checkpoints can be read, prints a
-report, and exits with 0 if all of that holds. The same seed gives the same faults.
+Runs a job on this machine and injects faults into it: kills or suspends processes, cuts or slows
+down the network between workers and servers, or makes the servers' disk look full. Afterwards it
+checks that the job succeeded, that no process is left and that checkpoints can be read. It prints a
+report, and exits with 0 if all checks pass. The same seed gives the same faults.
 """
 CHAOS_EPILOG = """\
 examples:
@@ -62,7 +62,9 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         "--delay", action="store_true", help="slow down a server's network for a while"
     )
     parser.add_argument(
-        "--disk-full", action="store_true", help="make all file writes of a server fail for a while"
+        "--disk-full",
+        action="store_true",
+        help="make all of a server's file writes fail for a while",
     )
     parser.add_argument(
         "--every", default="5s", metavar="TIME", help="mean time between faults (default 5s)"
@@ -110,7 +112,7 @@ def _add_ledger_flags(parser: argparse.ArgumentParser) -> None:
     )
     ledger.add_argument(
         "--api",
-        "--door",  # the flag's name in 0.1
+        "--door",  # the name of the flag in version 0.1
         choices=("torch", "fluid"),
         default="torch",
         help="API of the ledger job (default torch)",

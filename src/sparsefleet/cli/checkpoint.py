@@ -37,7 +37,7 @@ def add_checkpoint_commands(parser: argparse.ArgumentParser) -> None:
     _add(commands, "ls", _run_ls, "list the checkpoints in a folder").add_argument(
         "path", metavar="PATH", help=_SERIES_HELP
     )
-    show = _add(commands, "show", _run_show, "show what is in a checkpoint")
+    show = _add(commands, "show", _run_show, "show the contents of a checkpoint")
     show.add_argument("path", metavar="PATH", help=_PATH_HELP)
     show.add_argument("--files", action="store_true", help="also list files with their checksums")
     verify = _add(commands, "verify", _run_verify, "check the files of checkpoints for damage")
@@ -123,7 +123,7 @@ def _add_import(commands: _Commands) -> None:
     parser.add_argument(
         "--key-column",
         metavar="NAME",
-        help="column of the keys (default: 'key', or the first column)",
+        help="column with the keys (default: 'key', or the first column)",
     )
     parser.add_argument("--no-header", action="store_true", help="the .csv has no header line")
     parser.add_argument(

@@ -9,9 +9,10 @@ import json
 __all__ = ["FLUID_COVERAGE_DESCRIPTION", "add_fluid_coverage_flags", "run_fluid_coverage_command"]
 
 FLUID_COVERAGE_DESCRIPTION = """\
-Lists the names that public Fluid programs use, most used first: how many programs use each, and
-whether it is supported. With --public, lists all public names of Fluid 1.8.5: whether each is
-supported, and how many cases of the original's own tests that use it pass here.
+Lists the names that public Fluid programs use, most used first, with the number of programs that
+use each name and whether it is supported. With --public, lists all public names of Fluid 1.8.5,
+with whether each is supported and how many of the test cases in Paddle's own test suite that use it
+pass here.
 """
 
 
@@ -64,7 +65,7 @@ def _show_public(options: argparse.Namespace) -> int:
     here = sum(name.is_here for name in names)
     tested = sum(name.is_here and name.passing > 0 for name in names)
     print(
-        f"{here} of {len(names)} public names are supported; {tested} of them are used by cases "
-        "from Paddle's own tests that pass here."
+        f"{here} of {len(names)} public names are supported; {tested} of them are covered by "
+        "cases from Paddle's own tests that pass here."
     )
     return 0

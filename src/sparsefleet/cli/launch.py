@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 LAUNCH_DESCRIPTION = """\
-Runs a script on this machine as a job of servers and workers, each in its own process with its
-own log file. All processes run the same script and read their role from the environment. Servers
-are stopped when all workers are done. A process that is killed is restarted alone if it can
-continue; any other that fails ends the job: its last lines are shown, and this command exits with
-its code. However this command ends, it leaves no process behind.
+Runs a script on this machine as a job of servers and workers, each in its own process with its own
+log file. All processes run the same script and read their role from the environment. Servers are
+stopped when all workers are done. A process that is killed is restarted alone if it can continue;
+any other failure ends the job: the last lines of the failed process are shown, and this command
+exits with its code. However this command ends, it leaves no process behind.
 """
 LAUNCH_EPILOG = """\
 examples:
@@ -100,20 +100,21 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         choices=get_args(RestartName),
         default="auto",
         help="what to restart when a process fails. killed: that process alone, if a signal "
-        "killed it (kill -9, out of memory, crash) or if it is a server that has served; failed: "
-        "that process alone, also after an error, when it repeats its epoch; all: every "
-        "process, and a Trainer with resume='auto' resumes from its last checkpoint. auto "
-        "(default): killed with durable servers, and all for other failures if --max-restarts is "
-        "given; all with --durability off or --servers 0",
+        "killed it (kill -9, out of memory, crash) or if it is a server that has served; "
+        "failed: that process alone, also after an error, and it then repeats its epoch; "
+        "all: every process, and a Trainer with resume='auto' resumes from its last "
+        "checkpoint. auto (default): killed with durable servers, and all for other "
+        "failures if --max-restarts is given; all with --durability off or --servers 0",
     )
     parser.add_argument(
         "--max-restarts",
         type=int,
         default=None,
         metavar="N",
-        help="restart a process at most N times within five minutes (default 20); with --restart "
-        "all, restart the job at most N times (default 0). A process that fails by itself three "
-        "times in a row right after its start is never restarted",
+        help="restart a process at most N times within five minutes (default 20); with "
+        "--restart all, restart the job at most N times (default 0). A process that "
+        "fails three times in a row right after its start, without being killed, is not "
+        "restarted again",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -144,7 +145,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="time within which all nodes must be started (default 300)",
+        help="time limit for starting all nodes (default 300)",
     )
 
 
@@ -185,7 +186,7 @@ def _add_ray_flags(parser: argparse.ArgumentParser) -> None:
         "--worker-placement",
         choices=("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
         default="PACK",
-        help="pack workers onto few nodes (default) or spread them; servers are always spread",
+        help="pack workers onto few nodes (default) or spread them out; servers are always spread",
     )
 
 
@@ -200,8 +201,9 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         default="",
         metavar="DIRECTORY",
-        help="keep the servers' logs here until the job succeeds; a job that was ended, started "
-        "again with the same directory, continues (default: a new directory, removed at the end)",
+        help="keep the servers' logs here until the job succeeds; if the job is ended early, "
+        "start it with the same directory to continue (default: a new directory, removed "
+        "at the end)",
     )
     parser.add_argument(
         "--durability",
@@ -229,7 +231,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dashboard",
         action="store_true",
-        help="show the job on a web page of this machine, whose address is printed",
+        help="show the job on a web page served by this machine, and print its address",
     )
     parser.add_argument(
         "--dashboard-address",

@@ -93,7 +93,7 @@ _EPILOG = """\
 which verify?
   checkpoint verify PATH    are the files of a checkpoint undamaged?
   export verify DIRECTORY   are the files of an exported model undamaged?
-  verify MODEL_DIR          does what is online match the exported model and what was trained?
+  verify MODEL_DIR          does the online service match the exported model and training?
 
 which export?
   checkpoint export PATH    write a table of a checkpoint to a Parquet or CSV file

@@ -32,8 +32,8 @@ __all__ = [
 
 MANIFEST_DESCRIPTION = """\
 Writes a job of servers and workers as a file for a scheduler: a batch script for Slurm, or YAML for
-Kubernetes. The script is the one that runs under `sparsefleet launch`; its processes read their
-role from the scheduler's variables. What dies is restarted alone, from its durable state.
+Kubernetes. The script is the same as for `sparsefleet launch`; its processes read their role from
+the scheduler's variables. A process that dies is restarted alone, from its durable state.
 """
 MANIFEST_EPILOG = """\
 examples:
@@ -42,7 +42,7 @@ examples:
   sparsefleet manifest rayjob --servers 4 --workers 16 --image registry/ads:1 train.py
   sparsefleet manifest trainjob --servers 4 --workers 16 --image registry/ads:1 train.py
 
-docs/clusters.md says which one to take, and how to size a job.
+docs/clusters.md explains which one to choose, and how to size a job.
 """
 
 _KINDS = {
@@ -78,7 +78,9 @@ def add_manifest_commands(parser: argparse.ArgumentParser) -> None:
         made.add_argument(
             "-m", dest="is_module", action="store_true", help="SCRIPT is the name of a module"
         )
-        made.add_argument("script", metavar="SCRIPT", help="the script, as the processes see it")
+        made.add_argument(
+            "script", metavar="SCRIPT", help="path of the script as the processes see it"
+        )
         made.add_argument(
             "arguments", metavar="...", nargs=argparse.REMAINDER, help="arguments of the script"
         )
@@ -100,8 +102,8 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     }
     if kind == "rayjob":  # the logs are on the nodes of Ray
         levels |= {
-            "disk": "also a crash of the system under its node",
-            "replica": "also the loss of a node: the next server's has a copy",
+            "disk": "also a crash of a node's operating system",
+            "replica": "also the loss of a node, since the next server's node has a copy",
         }
     add(
         "--durability",
@@ -143,7 +145,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         help="servers run `sparsefleet server`; only workers run SCRIPT",
     )
     if kind != "rayjob":
-        rule = "20000 to 31999, by the job's number" if kind == "slurm" else "9100"
+        rule = "20000 to 31999, depending on the job's number" if kind == "slurm" else "9100"
         add(
             "--port",
             type=int,
@@ -298,8 +300,8 @@ def _tasks(options: argparse.Namespace, role: str) -> TaskShape:
     count = getattr(options, f"{role}s")
     if count < 1:
         advice = {
-            "server": "a job without servers needs no manifest of sparsefleet (docs/clusters.md, "
-            "torchrun)",
+            "server": "a job without servers needs no sparsefleet manifest; see torchrun in "
+            "docs/clusters.md",
             "worker": "workers run the script; pass the number of processes that train",
         }
         raise ConfigError(f"--{role}s must be at least 1, got {count}; {advice[role]}")

@@ -8,12 +8,12 @@ import sys
 __all__ = ["MONITOR_COMMANDS", "run_dashboard_command", "run_top_command"]
 
 DASHBOARD_DESCRIPTION = """\
-Shows a running job on a web page of this machine: its processes, curves, tables, bottleneck and
-warnings. The job must have been started with `sparsefleet launch --metrics` or `--dashboard`.
-Prints the page's address, which contains a token. Ctrl-C ends the page, not the job.
+Shows a running job on a web page served by this machine, with its processes, curves, tables,
+bottleneck and warnings. The job must have been started with `sparsefleet launch --metrics` or
+`--dashboard`. Prints the page's address, which contains a token. Ctrl-C ends the page, not the job.
 """
 TOP_DESCRIPTION = """\
-Shows a running job in the terminal: what the dashboard shows, without curves. The job must have
+Shows a running job in the terminal, like the dashboard but without curves. The job must have
 been started with `sparsefleet launch --metrics` or `--dashboard`. Ctrl-C ends the display, not the
 job.
 """

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["PLAN_DESCRIPTION", "add_plan_flags", "run_plan_command"]
 
 PLAN_DESCRIPTION = """\
-Says how many servers and workers a job needs, how much memory, network, disk and money, and which
-mode suits it; or tries a script in each mode on this machine.
+Estimates how many servers and workers a job needs, how much memory, network, disk and money, and
+which mode suits it; or tries a script in each mode on this machine.
 
 examples:
   sparsefleet plan --rows 2e9 --dim 16 --optimizer adagrad --batch 512 --examples-per-second 1e6
@@ -31,8 +31,8 @@ examples:
   sparsefleet plan --calibrate my-machine.json
   sparsefleet plan --seconds 60 --modes local,sync,async --try train.py --epochs 1
 
-The numbers come from a model of the fleet and measured costs of a machine (docs/planning.md). Cores
-of a machine train one worker process each; every server has a machine of its own.
+The numbers come from a model of the fleet and measured costs of a machine (docs/planning.md). A
+machine runs one worker process per core; every server has a machine of its own.
 """
 _GIB = 2**30
 _NOTE_LENGTH = 90
@@ -76,7 +76,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         "--dense",
         type=_number,
         default=430_000.0,
-        help="parameters outside of tables (default 430000, a CTR-DNN)",
+        help="parameters outside the tables (default 430000, a CTR-DNN)",
     )
     job.add_argument(
         "--compute-us",
@@ -147,7 +147,7 @@ def _add_trial_flags(parser: argparse.ArgumentParser) -> None:
     )
     trial.add_argument("--servers", type=_count, default=1, help="number of servers (default 1)")
     trial.add_argument("--workers", type=_count, default=2, help="number of workers (default 2)")
-    trial.add_argument("--log-dir", default="", help="keep the logs of a trial here")
+    trial.add_argument("--log-dir", default="", help="keep the logs of the trials here")
     trial.add_argument(
         "--try",
         dest="script",
@@ -206,7 +206,8 @@ def _calibrated(path: str) -> str:
     from sparsefleet.planning.costs import save_machine
 
     folder = Path(path).absolute().parent
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):  # before half a minute of measuring
+    # Check this before measuring for half a minute.
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
         found = "a directory" if Path(path).is_dir() else f"{folder} is missing or not writable"
         raise ConfigError(f"--calibrate {path!r}: {found}; give a file in a writable directory")
     save_machine(calibrate(Path(path).name.removesuffix(".json"), say=_print_line), path)
@@ -294,7 +295,7 @@ def _plan_lines(advice: Advice, sample: DataSample | None) -> list[str]:
             f"{_of(len(sample.columns), 'column')}: {sample.ids_per_example:.1f} ids each, "
             f"{sample.distinct:,} distinct",
             f"            {sample.distinct_per_batch:.0%} of a batch's ids are distinct; the "
-            f"hottest thousandth takes {sample.hot_share:.0%} of lookups, the hottest id "
+            f"hottest 0.1% get {sample.hot_share:.0%} of lookups, the hottest id "
             f"{sample.hottest_share:.1%}",
         ]
         if sample.examples < request.batch:
@@ -319,7 +320,8 @@ def _plan_lines(advice: Advice, sample: DataSample | None) -> list[str]:
         plan = advice.plan_of(advice.recommended)
         lines.append(
             f"use {plan.mode}: {_of(plan.workers, 'worker')} on "
-            f"{_of(plan.worker_machines, 'machine')}, {_of(plan.servers, 'server')} on as many more"
+            f"{_of(plan.worker_machines, 'machine')}, {_of(plan.servers, 'server')} on "
+            f"{plan.servers:,} more"
         )
     return [*lines, *(f"  - {reason}" for reason in advice.reasons)]
 

@@ -13,10 +13,10 @@ from sparsefleet.errors import ConfigError
 __all__ = ["PREDICT_DESCRIPTION", "add_predict_flags", "run_predict_command"]
 
 PREDICT_DESCRIPTION = """\
-Predicts the examples in a file with the exported model in DIRECTORY, and prints the predictions
-as CSV or writes them to a file. The file has one column per input of the model (`sparsefleet
-export show DIRECTORY` lists them). An input with several values per example is a list; in CSV,
-numbers separated by spaces.
+Predicts the examples in a file with the exported model in DIRECTORY, and prints the predictions as
+CSV or writes them to a file. The file has one column per input of the model (`sparsefleet export
+show DIRECTORY` lists them). An input with several values per example is a list or, in CSV, numbers
+separated by spaces.
 """
 
 

@@ -24,10 +24,12 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     """Add the subcommands ls, show and run."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("ls", help="list all recipes")
-    show = actions.add_parser("show", help="show data, protocol, settings and published figures")
+    show = actions.add_parser(
+        "show", help="show the data, protocol, settings and published figures"
+    )
     show.add_argument("name", metavar="NAME", help="a name listed by `recipe ls`")
     run = actions.add_parser("run", help="train, evaluate, and write a report")
-    run.add_argument("name", metavar="NAME", help="a name that `recipe ls` lists")
+    run.add_argument("name", metavar="NAME", help="a name listed by `recipe ls`")
     run.add_argument(
         "--data",
         default="data",

@@ -31,9 +31,9 @@ Runs one server until SIGTERM, SIGINT (Ctrl-C) or a client's shutdown request. I
 finishes the requests in progress and exits with 0. Prints one line when it is ready.
 """
 REPLICA_DESCRIPTION = """\
-Keeps copies of the logs of durable servers (`sparsefleet server --durability replica`),
-of which they recover when their machine is lost. Run it on another machine than theirs.
-It holds no tables in memory. Prints one line when it is ready; ends with SIGTERM.
+Keeps copies of the logs of durable servers (`sparsefleet server --durability replica`), which
+recover from them when their machine is lost. Run it on a different machine. It holds no tables in
+memory. It prints one line when it is ready, and ends on SIGTERM.
 """
 
 

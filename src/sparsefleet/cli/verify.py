@@ -1,4 +1,4 @@
-"""`sparsefleet verify`: compare what is online with an exported model and with training."""
+"""`sparsefleet verify`: compare a deployed model with its export and with the training result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Compares the exported model in MODEL_DIR with what is online and with what was t
 dense parameters and rows, inputs, predictions, settings. Reports what is wrong and where to look
 first. Exit codes: 0 if all checks pass, 1 if one fails, 2 if nothing could be compared because a
 path or flag is wrong. To check only the files of an exported model for damage, use `sparsefleet
-export verify`; of a checkpoint, `sparsefleet checkpoint verify`.
+export verify`; for a checkpoint, use `sparsefleet checkpoint verify`.
 """
 
 
@@ -27,9 +27,10 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
         metavar="SIDE",
         action="append",
         default=[],
-        help="what to compare with: a service (http://...), a row store (redis://...), a "
-        "checkpoint or another exported model (a directory), or running servers "
-        "(host:port,host:port). May be repeated; without it, only the exported model is checked",
+        help="the other side of the comparison: a service (http://...), a row store "
+        "(redis://...), a checkpoint or another exported model (a directory), or running "
+        "servers (host:port,host:port). May be repeated; without it, only the exported "
+        "model is checked",
     )
     parser.add_argument(
         "--examples",
@@ -68,8 +69,8 @@ def add_verify_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--updates",
         metavar="WHERE",
-        help="where training publishes updates of the exported model (a directory or redis://...); "
-        "they are applied before the comparison",
+        help="where training publishes updates to the exported model (a directory or "
+        "redis://...); they are applied before the comparison",
     )
     _add_expectations(parser)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write HTML, or JSON (.json)")

@@ -17,7 +17,7 @@ def test_a_plan_shows_memory_modes_and_reasons(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "of adagrad" in shown
     assert "geo needs plain SGD, got adagrad" in shown
-    assert "use half_async: 1 worker on 1 machine, 1 server on as many more" in shown
+    assert "use half_async: 1 worker on 1 machine, 1 server on 1 more" in shown
     assert "1.00/h" in shown
 
 
