@@ -135,7 +135,7 @@ def read_table(path: Path, schema: Schema) -> pa.Table:
 
 
 def _table_of(rows: Any, schema: Schema) -> pa.Table:
-    """Return parsed JSON, a list of objects, as a table. Raises ValueError if it is none."""
+    """Return parsed JSON, a list of objects, as a table. Raises ValueError for any other JSON."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected a list of objects, one per example")
     ids = [item.name for item in schema.inputs if item.dtype == "int64"]
@@ -144,7 +144,7 @@ def _table_of(rows: Any, schema: Schema) -> pa.Table:
 
 
 def _signed(value: Any) -> Any:
-    """Return a key of 64 bits, or lists of keys, as signed numbers, bit for bit."""
+    """Reinterpret a 64-bit key, or lists of keys, as signed numbers, bit for bit."""
     if type(value) is list:
         return [_signed(one) for one in value]
     return value - 2**64 if type(value) is int and 2**63 <= value < 2**64 else value
@@ -153,7 +153,8 @@ def _signed(value: Any) -> Any:
 def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
     """Read the columns of a CSV file; inputs with several values become lists of text.
 
-    Cells of hashed inputs are strings, even if they look like numbers; an empty one is missing.
+    Cells of hashed inputs are strings, even if they look like numbers; an empty cell is a missing
+    value.
     """
     lists = {item.name for item in schema.inputs if item.is_ragged or len(item.shape) > 1}
     options = pyarrow.csv.ConvertOptions(
@@ -191,7 +192,7 @@ def input_of_column(column: pa.Array, item: InputSchema, schema: Schema) -> Any:
         column = _fill(column, filling)
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f"{column.null_count} examples have no value, the first in row {row}")
+        raise ValueError(f"{column.null_count} examples have no value; the first is in row {row}")
     if item.is_ragged:
         offsets = _offsets(column)
         flat = column.flatten() if hashed is None else hash_column(column.flatten(), hashed, 0)
@@ -219,11 +220,11 @@ def input_of_column(column: pa.Array, item: InputSchema, schema: Schema) -> Any:
 
 
 def _fill(flat: pa.Array, filling: int | float) -> pa.Array:
-    """Return a flat column with missing numbers replaced; NaN is missing too, as in the reader."""
+    """Replace the missing numbers in a flat column; NaN counts as missing, as in the reader."""
     if pa.types.is_null(flat.type):
         return pa.array([filling] * len(flat))
     if isinstance(filling, float) and not pa.types.is_floating(flat.type):
-        flat = flat.cast(pa.float64())  # a column of whole numbers would cut off its fraction
+        flat = flat.cast(pa.float64())  # an integer column would truncate the replacement
     if pa.types.is_uint64(flat.type):
         filling %= 2**64  # ids are signed in exports
     if pa.types.is_floating(flat.type):

@@ -77,7 +77,7 @@ _GOLDEN_TOLERANCE = 1e-5
 
 
 class _Opened(NamedTuple):
-    """An export that is fully read or mapped, so that its files may be deleted."""
+    """An export that is fully read or mapped into memory, so that its files may be deleted."""
 
     directory: Path
     manifest: ExportManifest
@@ -192,8 +192,8 @@ class Predictor:
     def check_golden(self) -> float:
         """Predict for the golden examples; return the largest difference from the trained model.
 
-        The difference is relative for values above 1. Raises CheckpointError if the difference is
-        larger than the row format explains.
+        The difference is relative for values above 1. Raises CheckpointError if the row format
+        cannot explain the difference.
         """
         golden = self._opened.golden
         found = self.predict_arrays(golden.inputs)

@@ -1,4 +1,4 @@
-"""Metadata of Arrow IPC messages, read before their buffers."""
+"""Read the metadata of Arrow IPC messages, to check it before any buffer is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
 def is_compressed(metadata: bytes) -> bool:
     """Return whether a message holds a record batch with compressed buffers.
 
-    A few compressed bytes could become any number of rows in memory. Raises ValueError for
+    A few compressed bytes could expand to any number of rows in memory. Raises ValueError for
     damaged metadata and for dictionaries, which can also expand.
     """
     try:

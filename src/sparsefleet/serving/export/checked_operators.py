@@ -1,4 +1,4 @@
-"""Operators whose torch kernels do not check their arguments, so graphs check those first.
+"""Operators whose torch kernels do not check their arguments, so graphs must check them first.
 
 Otherwise an untrusted graph, or numbers sent by a client, could make these kernels read or write
 out of bounds. Unchecked kernels that no exported model needs are rejected instead; see

@@ -105,7 +105,7 @@ def open_export(
 
 
 def verify_export(directory: str | os.PathLike[str]) -> ExportManifest:
-    """Read all files of an export; raise CorruptFileError naming the first bad one."""
+    """Read all files of an export; raise CorruptFileError for the first bad file."""
     return open_export(directory, "deep", lambda _, manifest: manifest)
 
 
@@ -261,7 +261,7 @@ def _lock(directory: Path) -> int | None:
 
 
 def _refuse_what_is_not_ours(manifest: Path) -> None:
-    """Refuse to write into a directory that holds something else, such as a checkpoint."""
+    """Raise if the directory holds something else, such as a checkpoint."""
     try:
         read_manifest(manifest.parent)
     except CorruptFileError:

@@ -158,8 +158,8 @@ def _check_shape(
         known, owner = sizes.setdefault(base, (size, name))
         if known != size:
             raise FeedError(
-                f"inputs '{owner}' and '{name}' do not match: '{base}' is {known} in the "
-                f"first and {size} in the second"
+                f"inputs '{owner}' and '{name}' do not match: the dimension '{base}' is {known} "
+                f"in the first and {size} in the second"
             )
 
 
@@ -173,7 +173,7 @@ def _check_offsets(item: InputSchema, values: NDArray[Any], offsets: NDArray[Any
     what = f"input '{item.name}': offsets must"
     if offsets.size == 0:
         if len(values):
-            raise FeedError(f"{what} cut {len(values)} values into examples, but are empty")
+            raise FeedError(f"{what} split {len(values)} values into examples, but are empty")
         return
     if offsets[0] != 0:
         raise FeedError(f"{what} start at 0, got {offsets[0]}")

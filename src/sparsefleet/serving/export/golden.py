@@ -86,8 +86,8 @@ class GoldenRows:
     """The rows that golden examples look up, before the row format reduces their precision.
 
     Records the keys that a first run looks up, keeps the rows of those keys while the files are
-    written, and serves the rows to a second run. Training may continue during the export, so the
-    store may hold different values by then.
+    written, and serves the rows to a second run. Training may continue during the export, so by
+    then the store may hold different values.
     """
 
     def __init__(self, stores: Mapping[str, Store]) -> None:

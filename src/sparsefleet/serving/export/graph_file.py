@@ -1,8 +1,8 @@
 """A recorded graph in a `.pt2` file, written by torch.export and read without unpickling.
 
-Torch never sees the file. The file's entries are read once, checked, and written to an in-memory
-archive that holds nothing else, and torch reads that archive. Torch's zip reader therefore cannot
-find a graph in the file other than the graph that was checked.
+Torch never opens the file. The file's entries are read once, checked, and copied to an in-memory
+archive with nothing else in it, which torch reads. Torch's zip reader therefore cannot find a graph
+in the file other than the graph that was checked.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def read_graph(path: Path) -> fx.GraphModule:
             warnings.simplefilter("ignore")
             program = load_pt2(archive).exported_programs["model"]
             module = program.module(check_guards=False)
-            # A separate module drops the checks of torch, which reject sizes of 0 and 1 even where
-            # the graph supports them. Inputs are checked against the schema.
+            # A separate module omits torch's checks, which reject sizes of 0 and 1 even where the
+            # graph supports them. Inputs are checked against the schema.
             plain = fx.GraphModule(module, module.graph)
             check_operators(plain)
             return plain

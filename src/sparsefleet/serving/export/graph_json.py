@@ -69,7 +69,7 @@ def _path_in_model(value: Any) -> Any:
 
 def _formula(value: Any) -> Any:
     if not isinstance(value, str):
-        raise RefusedError(f"got {value!r:.80}, expected a formula of sizes")
+        raise RefusedError(f"got {value!r:.80}, expected a size formula")
     try:
         return plain_formula(value)
     except BadFormulaError as error:
@@ -77,7 +77,7 @@ def _formula(value: Any) -> Any:
 
 
 def _symbol(value: Any) -> Any:
-    """Check a bound of a range, since torch looks for its exact text and counts up to it."""
+    """Check a bound of a range, because torch compares its exact text and counts up to it."""
     _formula(value)
     return value
 
@@ -303,7 +303,7 @@ def plain_program(raw: bytes) -> bytes:
 
 
 class Payload(NamedTuple):
-    """What all tensors that share one file in the archive require of the file."""
+    """The requirements that all tensors stored in one file of the archive place on that file."""
 
     dtype: int
     elements: int

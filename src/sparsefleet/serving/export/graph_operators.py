@@ -100,7 +100,7 @@ def why_refused(target: str) -> str | None:
         return None
     found = _OVERLOAD.fullmatch(target)
     if found is None:
-        return "it is not a graph operator"
+        return "it is not an operator that a graph may call"
     library, name, overload = found.groups()
     schema = _schema(library, name, overload)
     if schema is None:

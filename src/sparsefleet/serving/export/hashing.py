@@ -1,4 +1,4 @@
-"""Like the reader in training, hash input strings to ids and fill in missing values.
+"""Hash input strings to ids and fill in missing values, as the reader did in training.
 
 In shapes, B is the number of examples.
 """
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
-"""What may describe training data: a reader, its format, a description of features, or fields."""
+"""A description of training data: a reader, its format, a feature description, or fields."""
 
 
 def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]:
@@ -112,7 +112,7 @@ def _described(features: Features) -> list[HashedInput]:
 
 
 def _slots(features: Features) -> list[Slot]:
-    """Return the fields that training read, or no fields if the format has a layout of its own."""
+    """Return the fields that training read, or no fields if the format has its own layout."""
     columns: Any = features
     if isinstance(features, (Reader, RecordFormat)):
         columns = features.columns

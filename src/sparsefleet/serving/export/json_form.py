@@ -1,7 +1,7 @@
 """JSON forms. A form is a function that checks a JSON value and returns a rewritten copy.
 
-A form lists what is allowed; nothing else gets through. The copy holds only what the form has
-checked, so a later reader cannot find anything that was overlooked.
+A form defines what is allowed and rejects everything else. The copy contains only values that the
+form has checked, so a later reader cannot find anything that was overlooked.
 """
 
 from __future__ import annotations

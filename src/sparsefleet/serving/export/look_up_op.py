@@ -61,8 +61,8 @@ def looking_up(tables: Tables) -> Iterator[None]:
         _at_hand.stack.pop()
 
 
-# Rows do not depend only on ids. Without this tag, lookups of constant ids would be evaluated while
-# a graph is being recorded.
+# Rows do not depend on ids alone. Without this tag, lookups of constant ids would be evaluated
+# while a graph is being recorded.
 @torch.library.custom_op(
     "sparsefleet::look_up", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

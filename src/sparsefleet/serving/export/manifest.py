@@ -54,7 +54,7 @@ class InitialValues:
     b: float
     seed: int
     row_dtype: RowDtype = field(default="float32", metadata={"optional": True})
-    """The format in which the table stored its rows, and to which initial values are rounded."""
+    """The format that the table stored its rows in; initial values are rounded to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +165,7 @@ class ExportManifest:
         return manifest
 
     def _check_names(self, where: str) -> None:
-        """Check that file names lie next to the manifest and that every file in use is listed."""
+        """Check that all files are next to the manifest and that every file in use is listed."""
         listed = {entry.name for entry in self.files}
         used = {self.graph, self.parameters, self.golden.file}
         used |= {entry.file for entry in self.tables}

@@ -44,7 +44,7 @@ __all__ = [
     "save_inference_model",
 ]
 
-# With float32 rows the graph equals the model, so a larger difference is a bug.
+# With float32 rows, the graph computes what the model does, so a larger difference is a bug.
 _TOLERANCE = 1e-5
 
 
@@ -205,7 +205,8 @@ def _write(
     if row_format == "float32" and not error <= _TOLERANCE:
         raise ExportError(
             f"the graph of {trained.name} does not predict the same values as the model; they "
-            f"differ by {error:.2g}. Does the model's forward use random numbers, or change state?"
+            f"differ by {error:.2g}. Check whether the model's forward uses random numbers or "
+            "changes state"
         )
     file = write_golden(pending, golden)
     return ExportManifest(

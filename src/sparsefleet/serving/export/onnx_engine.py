@@ -110,7 +110,7 @@ def _run(session: Any, step: OnnxStep, given: Arrays) -> Any:
     try:
         return session.run(list(step.outputs), given)
     except onnx_errors() as error:
-        raise FeedError(f"the model cannot compute these inputs: {error}") from error
+        raise FeedError(f"the model cannot process these inputs: {error}") from error
 
 
 _BATCH = "batch"

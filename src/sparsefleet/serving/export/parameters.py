@@ -1,4 +1,4 @@
-"""What an engine uses besides its inputs: rows from tables, and dense parameters."""
+"""The data that an engine needs besides its inputs: rows from tables, and dense parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class RowSource(Protocol):
         """Return the rows for ids of any shape: float32[*ids.shape, D].
 
         A padding id yields zeros; an id without a row yields zeros or its initial row, depending on
-        the lookup. If rows are unavailable, raises StoreUnavailableError rather than return zeros.
+        the lookup. If rows are unavailable, raises StoreUnavailableError instead of returning
+        zeros.
         """
 
     def known(self, keys: Keys) -> NDArray[np.bool_]:

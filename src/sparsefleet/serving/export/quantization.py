@@ -77,7 +77,7 @@ def encode_rows(table: str, keys: Keys, values: Floats, row_format: RowFormat) -
     """Encode rows, float32[N, D]; `table` and `keys` (uint64[N]) are for error messages.
 
     For int8, each row has a scale: its largest absolute value divided by 127. Raises an error for
-    rows that a narrower format cannot represent.
+    rows that the format cannot represent.
 
     >>> encode_rows("ads", np.array([7], np.uint64), np.array([[0.5, -1.0]], np.float32), "int8")
     EncodedRows(values=array([[  64, -127]], dtype=int8), scales=array([0.00787402], dtype=float32))

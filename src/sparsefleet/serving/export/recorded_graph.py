@@ -58,7 +58,7 @@ def record(
     feeds: Sequence[str] | None,
     varying: Varying | None,
 ) -> RecordedGraph:
-    """Record `model`, which must be in evaluation mode, and prune the graph.
+    """Record `model`, which must be in evaluation mode, as a graph, and prune the graph.
 
     feeds: the inputs that callers will pass; a target that needs any other input is an error.
     varying: dimensions of an input whose size may differ between calls; (0,) by default.
@@ -141,7 +141,7 @@ def _fixed_size(
 def _stand_ins(item: ModelInput) -> tuple[Tensor, ...]:
     """Return the tensors to record with. Only their shapes matter.
 
-    Torch treats sizes of 0 and 1 as fixed, and ragged values may have such a size by chance.
+    Torch treats sizes of 0 and 1 as fixed, and ragged values may happen to have such a size.
     """
     first, *rest = item.tensors
     if item.is_ragged and len(first) < 2:
@@ -196,8 +196,9 @@ class Pruning:
             missing = [name for name in wanted if name not in fed]
             if missing:
                 raise ConfigError(
-                    f"target '{target}' needs {', '.join(missing)}, which the feeds "
-                    f"({', '.join(feeds or ())}) lack; feed these inputs, or choose another target"
+                    f"target '{target}' needs {', '.join(missing)}, which are not among the "
+                    f"feeds ({', '.join(feeds or ())}); feed these inputs, or choose a different "
+                    "target"
                 )
             if not wanted:
                 raise ConfigError(f"target '{target}' depends on no input of the model")
@@ -215,7 +216,7 @@ class Pruning:
         for node in self._whole.graph.nodes:
             if node in needed and node not in copies and node is not self._output:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-                copies[node].meta = {}  # it reveals where the model's source code is
+                copies[node].meta = {}  # it would reveal where the model's source code is
         graph.output(tuple(copies[node] for _, node in self._targets))
         return fx.GraphModule(self._whole, graph)
 
@@ -240,7 +241,7 @@ def _is_size_of_input(node: fx.Node) -> bool:
 def _needed_nodes(root: fx.Node, *, through_sizes: bool = True) -> set[fx.Node]:
     """Return `root` and all nodes it depends on.
 
-    Without `through_sizes`, inputs that are used only for their size are left out.
+    Without `through_sizes`, inputs that are used only for their size are omitted.
     """
     waiting = [root]
     needed = set(waiting)

@@ -54,7 +54,7 @@ class RowFile(KeyedRows):
         """Implement `KeyedRows.find` by binary search."""
         order = np.argsort(
             keys
-        )  # sorted, so that searches and reads stay close to recently read data
+        )  # sorted, so that searches and reads stay close to recently read positions
         places = np.searchsorted(self.keys, keys[order])
         within = places < len(self.keys)
         order, places = order[within], places[within]
@@ -98,7 +98,7 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
             if is_compressed(message.metadata.to_pybytes()):
                 raise CorruptFileError(f"{path} is compressed, expected plain rows")
             batch = pa.ipc.read_record_batch(message, schema)
-            batch.validate()  # checks that the file holds all its column bytes; reads no rows
+            batch.validate()  # checks that the file contains all column bytes, without reading rows
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, OverflowError, StopIteration, ValueError) as error:
@@ -112,7 +112,7 @@ def _map_columns(path: Path, entry: ExportedTable) -> list[NDArray[Any]]:
     return [column.to_numpy(zero_copy_only=True) for column in columns]
 
 
-_MAGIC_BYTES = 8  # at the start of an Arrow IPC file
+_MAGIC_BYTES = 8  # the start of an Arrow IPC file
 _PIECE_ROWS = 1 << 16
 
 

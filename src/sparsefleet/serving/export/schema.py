@@ -1,6 +1,7 @@
 """The inputs, lookups and outputs of an exported model.
 
-A dimension is an int or a name: "batch" counts examples, any other name is a separate size.
+A dimension is an int or a name: "batch" is the number of examples; any other name is a separate
+size.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class HashedInput:
     """A string's id is `data.hash64(string, seed)`."""
 
     seed_per_column: bool
-    """Whether value i of an example is hashed with `seed + i`; true if the reader read several
+    """Whether value i of an example is hashed with `seed + i`; true if the reader reads several
     columns.
     """
 
@@ -146,7 +147,7 @@ class MissingInput:
     """The name of the input."""
 
     value: int | float
-    """An id, or a number."""
+    """The replacement: an id, or a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

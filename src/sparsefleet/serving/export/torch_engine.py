@@ -69,7 +69,7 @@ class TorchEngine:
         try:
             found = self.run(tensors, tables)
         except (RuntimeError, IndexError) as error:
-            raise FeedError(f"the model cannot compute these inputs: {error}") from error
+            raise FeedError(f"the model cannot process these inputs: {error}") from error
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
@@ -145,10 +145,10 @@ class Layer(NamedTuple):
 def trace_layers(
     graph: torch.nn.Module, schema: Schema, arrays: Arrays, tables: Tables
 ) -> list[Layer]:
-    """Return a prediction's layers in the order in which they are computed.
+    """Return a prediction's layers in the order they are computed.
 
     graph: as returned by `read_graph`. arrays: as returned by `check_feeds`. Raises FeedError for
-    arrays or rows that the graph cannot compute.
+    arrays or rows that the graph cannot process.
     """
     assert isinstance(graph, fx.GraphModule)
     names = [name for item in schema.inputs for name in item.arrays]
@@ -159,7 +159,7 @@ def trace_layers(
             run.run(*tensors)
     except (RuntimeError, IndexError) as error:
         text = str(error).partition("\n")[0]
-        raise FeedError(f"the model cannot compute these inputs: {text}") from error
+        raise FeedError(f"the model cannot process these inputs: {text}") from error
     return run.layers
 
 

@@ -27,7 +27,7 @@ from sparsefleet.serving.http.telemetry import Telemetry
 __all__ = ["AUTHORIZED", "AccessControl", "Hosts"]
 
 AUTHORIZED = "sparsefleet.authorized"
-"""The key in a request's scope that says whether the request is authorized."""
+"""The scope key that holds whether the request is authorized."""
 
 _LINGER_S = 2.0
 _LIVENESS, _READINESS = "/healthz", "/readyz"
@@ -50,7 +50,7 @@ class AccessControl:
     """ASGI middleware that rejects requests before they reach the app.
 
     With a token, every path requires it except /healthz, which reveals nothing, and /readyz if the
-    settings open it. Pages also accept the token as the password of HTTP Basic, so that a browser
+    settings allow it. Pages also accept the token as the password of HTTP Basic, so that a browser
     can ask for it. The API does not, because browsers also attach such passwords to requests made
     by other sites.
     """
@@ -139,7 +139,7 @@ def _unauthorized(is_page: bool) -> Refusal:
 
 
 class _Answer:
-    """Passes messages on and records the status.
+    """Forwards messages and records the status.
 
     If the connection were closed while the client is still sending, the client would lose the
     response. Therefore the rest of the body is first read and discarded, for a limited time.

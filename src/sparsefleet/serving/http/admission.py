@@ -49,7 +49,7 @@ class Admission:
             place.free()
 
     def require_room(self) -> None:
-        """Reject with 429 if no further request can be admitted."""
+        """Reject the request with 429 if no further request can be admitted."""
         if self.requests >= self.config.max_requests:
             raise Refusal(
                 429,
@@ -169,8 +169,8 @@ _PARSED_JSON, _PARSED_CSV, _PARSED_ARROW = 36, 44, 20
 
 _FLOAT_BYTES = 4
 _COPIES_OF_ROWS = 3  # the rows, and two arrays of the same size that the model computes from them
-_PER_ID_BYTES = 32  # to sort an id and to look it up
-_PER_NUMBER_BYTES = 64  # in a JSON response, as a Python object and as text
+_PER_ID_BYTES = 32  # memory to sort an id and to look it up
+_PER_NUMBER_BYTES = 64  # size in a JSON response, as a Python object and as text
 _UNKNOWN_SIZE = 8  # assumed for a dimension that varies
 
 
@@ -189,8 +189,7 @@ class RequestMemory:
         lookups = manifest.schema.lookups
         self._lookups = [(item.ids, self._dims[item.table]) for item in lookups if item.ids]
         self.has_computed_ids = any(item.ids is None for item in lookups)
-        """Whether the model computes the ids of some lookup, so that these are unknown in advance.
-        """
+        """Whether the model computes ids for any lookup, so that they are unknown in advance."""
         self._target_numbers = sum(
             math.prod(size if isinstance(size, int) else _UNKNOWN_SIZE for size in target.shape[1:])
             for target in manifest.schema.targets

@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 20  # bytes of merged inputs; their rows need many times as m
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Work:
-    """One request: either inputs that can be batched, or a function to call by itself."""
+    """One request: either inputs that can be batched, or a function to call on its own."""
 
     answer: asyncio.Future[Any]
     arrays: Arrays | None = None

@@ -104,7 +104,7 @@ class _OneExport:
         return self.versions()[0].digest
 
     def choose(self, choice: Choice) -> None:
-        """Do nothing, since the content of the directory is the choice."""
+        """Do nothing, since the directory contains only one version."""
         del choice
 
     def previous(self) -> str | None:

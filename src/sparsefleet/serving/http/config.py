@@ -38,8 +38,8 @@ class ServeConfig:
     """Where the rows are, in the notation of `open_rows`; "" means the export's own files."""
 
     updates: str = field(default="", repr=False)
-    """The directory or Redis to which a trainer publishes updates. "" means the Redis that holds
-    the rows, if any.
+    """The directory or Redis that a trainer publishes updates to. "" means the Redis that holds the
+    rows, if any.
     """
 
     cache_bytes: int = 256 << 20

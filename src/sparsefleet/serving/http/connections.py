@@ -113,7 +113,7 @@ class Connections:
 
 
 def origin_of(address: str | None) -> str:
-    """Return what counts as one client address: an IPv4 address, or an IPv6 /64 network.
+    """Return the unit that counts as one client address: an IPv4 address, or an IPv6 /64 network.
 
     >>> origin_of("::ffff:10.0.0.1"), origin_of("2001:db8::1:2:3:4")
     ('10.0.0.1', '2001:db8::/64')

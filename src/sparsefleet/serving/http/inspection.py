@@ -185,7 +185,7 @@ def trace(
     }
     try:
         found["layers"] = _layers(predictor, first, memory.bound(tables))
-    except (SparseFleetError, OSError) as error:  # such as an export that was overwritten
+    except (SparseFleetError, OSError) as error:  # for example because the export was overwritten
         found["layers_missing"] = str(error)
     return found
 

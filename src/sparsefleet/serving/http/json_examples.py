@@ -21,7 +21,7 @@ from sparsefleet.serving.export.schema import InputSchema, Schema
 
 __all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 
-_SHOWN = 8  # names in a message
+_SHOWN = 8  # maximum number of names in a message
 _INT64_MIN, _INT64_END, _KEYS_END = -(2**63), 2**63, 2**64
 
 

@@ -88,9 +88,7 @@ class Models:
                 reported = self.failure
 
     async def _follow_once(self) -> None:
-        async with (
-            self._changing
-        ):  # a choice that was read before a switch is outdated after the switch
+        async with self._changing:  # a choice that was read before a switch is out of date after it
             chosen = await asyncio.to_thread(self.catalogue.chosen)
             if chosen is None and self.active is None:
                 chosen = await asyncio.to_thread(self._newest)

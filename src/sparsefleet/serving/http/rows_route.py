@@ -45,7 +45,9 @@ async def look_at_rows(request: Request, version: str | None = None) -> Response
         )
         if table not in {entry.name for entry in model.predictor.manifest.tables}:
             known = ", ".join(entry.name for entry in model.predictor.manifest.tables)
-            raise Refusal(404, "unknown_table", f"no table {table!r:.80}; there are {known}")
+            raise Refusal(
+                404, "unknown_table", f"there is no table {table!r:.80}; the tables are {known}"
+            )
         place.hold(model.memory.of_rows(table, len(keys)))
         raw = await service.within_deadline(model.batcher.call(lambda: _rows(model, table, keys)))
         return Response(raw, media_type=ARROW_STREAM)
@@ -66,7 +68,9 @@ def _parse(body: bytes, most: int) -> tuple[str, Keys]:
         span = f"{-(2**63)}..{2**64 - 1}"
         raise Refusal(422, "inputs_do_not_fit", f'"keys" must be integers in {span}')
     if len(keys) > most:
-        raise Refusal(413, "too_many_keys", f"{len(keys):,} keys, and the limit is {most:,}")
+        raise Refusal(
+            413, "too_many_keys", f"the request has {len(keys):,} keys, and the limit is {most:,}"
+        )
     return table, np.array([key % 2**64 for key in keys], np.uint64)
 
 

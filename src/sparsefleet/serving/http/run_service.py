@@ -70,7 +70,7 @@ def run_service(config: ServeConfig) -> None:
 
 
 class _SeldomWarnings(logging.Filter):
-    """Passes each warning once in a while, so that strangers cannot fill the disk with them."""
+    """Limits how often each warning is logged, so that strangers cannot fill the disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await self._service.start()
-        except Exception as error:  # raised again where the process decides what to do
+        except Exception as error:  # raised again by the caller
             self.failure = error
             self.should_exit = True
             return

@@ -125,8 +125,8 @@ def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
 def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
     """Make predictions for the golden examples, which also warms up the model.
 
-    Returns whether a prediction is independent of the other examples in its batch. Raises
-    CheckpointError if the predictions are wrong.
+    Returns whether an example's prediction is independent of the other examples in its batch.
+    Raises CheckpointError if the predictions are wrong.
     """
     try:
         predictor.check_golden()
@@ -134,9 +134,7 @@ def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
         if predictor.rows.freshness() is None:  # updates change the predictions
             raise
     inputs = predictor.golden.inputs
-    tables = predictor.tables_for(
-        inputs
-    )  # so that an update between the two runs makes no difference
+    tables = predictor.tables_for(inputs)  # so that an update between the two runs has no effect
     whole = predictor.predict_with(inputs, tables)
     for name, array in whole.items():
         if not np.isfinite(array).all():

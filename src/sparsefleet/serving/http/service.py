@@ -72,7 +72,7 @@ class Service:
         return active is not None and await self._why_no_rows(active) is None
 
     async def _why_no_rows(self, model: ServedModel) -> str | None:
-        """Check the row store; one check at a time, so that a slow store holds up one thread."""
+        """Check the row store, one check at a time, so that a slow store blocks only one thread."""
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(self._ask_for_rows(model))
         try:
@@ -90,7 +90,10 @@ class Service:
         return None
 
     async def within_deadline(self, work: Any, timeout_s: float | None = None) -> Any:
-        """Await the result, turning errors into refusals. A `timeout_s` of None is the default."""
+        """Await the result, turning errors into refusals.
+
+        timeout_s: the configured timeout by default.
+        """
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
             with anyio.fail_after(timeout_s):
@@ -110,8 +113,8 @@ class Service:
         """Return the result of `parse()`, which parses a body of this form and size.
 
         A long body is parsed in a thread so that it does not block other requests, and only one
-        body at a time, because two would not be faster in Python and each needs many times its own
-        size.
+        body at a time, because parsing two at once would be no faster in Python, and each needs
+        many times its own size.
         """
         if size < _LONG_BODY:
             return parse()

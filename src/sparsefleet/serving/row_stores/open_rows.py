@@ -52,7 +52,7 @@ def open_rows(
         base = ServerRows(endpoints, manifest=manifest, timeout_s=timeout_s)
         if updates is not None:
             raise ConfigError(
-                f"rows on the servers {rows} are live, so updates from {os.fspath(updates)} would "
-                "be older; omit the updates"
+                f"the rows on the servers {rows} are always current, so updates from "
+                f"{os.fspath(updates)} would be older; omit the updates"
             )
     return base if updates is None else UpdatedRows(base, updates, manifest=manifest)

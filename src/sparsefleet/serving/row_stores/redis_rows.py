@@ -91,7 +91,7 @@ class RedisRows:
 
     @property
     def cache_hits(self) -> int:
-        """Return how many requested keys were found in this process's cache."""
+        """Return how many of the requested keys were found in this process's cache."""
         return sum(table.cache.hits for table in self._tables.values())
 
     def find(self, table: str, keys: Keys) -> tuple[Floats, NDArray[np.bool_]]:

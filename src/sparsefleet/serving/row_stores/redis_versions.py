@@ -116,7 +116,7 @@ class RedisVersions:
                 raise self.gone(manifest.digest, f"the rows of table '{entry.name}' are missing")
 
     def gone(self, digest: str, why: str) -> StoreUnavailableError:
-        """Return the error for a version whose rows are not, or no longer, in Redis."""
+        """Return the error for a version whose rows are missing from Redis."""
         return StoreUnavailableError(
             f"Redis at {self._server.where} does not have all rows of version {digest}: {why}. It "
             "was restarted without its data, or it evicts keys, or the version was deleted; push "

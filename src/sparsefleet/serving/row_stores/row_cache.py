@@ -118,7 +118,7 @@ class RowCache:
         return rows, known, np.flatnonzero(~hits)
 
     def put(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> None:
-        """Cache the rows fetched for distinct keys, float32[U, D], and which keys have one,
+        """Cache the rows of distinct keys, float32[U, D], and whether each key has a row,
         bool[U].
         """
         if not self._sets:

@@ -116,8 +116,9 @@ class _Push:
         count = self._client.hlen(key)
         if count != entry.rows:
             raise CheckpointError(
-                f"table '{entry.name}': Redis at {self._server.where} has {count:,} rows after the "
-                f"push, expected {entry.rows:,}; is another program writing to {key}?"
+                f"table '{entry.name}': Redis at {self._server.where} has {count:,} rows after "
+                f"the push, expected {entry.rows:,}; check whether another program writes to "
+                f"{key}"
             )
         if not entry.rows:
             return

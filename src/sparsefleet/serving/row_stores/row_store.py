@@ -22,8 +22,8 @@ __all__ = ["FileRows", "RowSource", "RowStore", "Tables", "TablesSnapshot", "den
 class RowStore(Protocol):
     """The rows of one version of a model. Thread-safe.
 
-    Every call ends within the store's own deadline. Unavailable rows raise StoreUnavailableError,
-    which says what to do; the store recovers by itself.
+    Every call ends within the store's own deadline. If rows are unavailable, calls raise
+    StoreUnavailableError, which says what to do; the store recovers on its own.
     """
 
     @property
@@ -53,7 +53,7 @@ class RowStore(Protocol):
         """Raise StoreUnavailableError if rows are currently unavailable."""
 
     def close(self) -> None:
-        """Free all resources. No other call may be running or follow this call."""
+        """Free all resources. No other call may be in progress or follow."""
 
 
 class FileRows:
@@ -84,7 +84,7 @@ class FileRows:
 
 
 class TablesSnapshot(Mapping[str, RowSource]):
-    """A `Tables` that also holds the dense parameters to use, or None for those of the export."""
+    """A `Tables` that also holds the dense parameters to use, or None to use the export's."""
 
     def __init__(self, tables: Mapping[str, RowSource], dense: DenseValues | None) -> None:
         self._tables = tables
@@ -101,7 +101,7 @@ class TablesSnapshot(Mapping[str, RowSource]):
 
 
 def dense_of(tables: Tables) -> DenseValues | None:
-    """Return the dense parameters from the same snapshot, or None for those of the export.
+    """Return the dense parameters from the same snapshot, or None to use the export's.
 
     Code that wraps these tables must pass the dense parameters on in a new `TablesSnapshot`.
     """

@@ -97,7 +97,7 @@ class ServerRows:
             store.close()
 
     def fetch(self, wanted: Mapping[str, Keys]) -> dict[str, Found]:
-        """Return rows of distinct keys by table, with zeros for missing rows, and which exist."""
+        """Return rows of distinct keys by table (zeros if missing), and whether each row exists."""
         store = self._connected()
         try:
             zeros, _ = store.pull_many(wanted, train=False)
@@ -172,7 +172,7 @@ class _ServerTable(KeyedRows):
 
 
 def _known(entry: ExportedTable, zeros: Floats, initial: Floats) -> NDArray[np.bool_]:
-    """Return which rows exist, inferred from their values, since servers offer no other way.
+    """Return which rows exist, inferred from their values, since servers do not report it.
 
     If rows start as zeros, an all-zero row counts as missing, since the two look the same.
     """

@@ -107,7 +107,7 @@ class UpdatedRows:
         return None if snapshot is None else snapshot.made
 
     def check(self) -> None:
-        """Check only the base; without updates, old rows are served and their age is reported."""
+        """Check only the base; if updates stop, old rows are served and their age is reported."""
         self._base.check()
 
     def prepare_with(self, listener: Callable[[DenseValues], None]) -> None:

@@ -75,7 +75,7 @@ class TableOverlay:
         return TableOverlay(tuple(runs))
 
     def find(self, keys: Keys, rows: Floats, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Set `rows`, float32[U, D], and `known`, bool[U], of changed keys; return which are."""
+        """Set `rows`, float32[U, D], and `known`, bool[U], for changed keys; return their mask."""
         changed = np.zeros(len(keys), np.bool_)
         for run in reversed(self._runs):
             asked = np.flatnonzero(~changed)

@@ -109,7 +109,7 @@ Chunks = Iterator[tuple[Keys, Floats]]
 
 
 class TrainedModel(Protocol):
-    """The model to publish: the tables of a training job, by name."""
+    """The model to publish, with the tables of its training job by name."""
 
     def has_lost_track(self) -> bool:
         """Return whether there are changed or removed rows that `take_changes` will not report."""
@@ -141,7 +141,8 @@ class _Taken(NamedTuple):
 
 
 class Publisher:
-    """Publishes one training job. `take` quickly captures a snapshot; `write` may take a while.
+    """Publishes the model of one training job. `take` quickly captures a snapshot; `write` may take
+    a while.
 
     A process computes its first update by comparing all rows with the export, so the update is
     correct whatever happened before. It does the same after rows were removed or the log lost data.

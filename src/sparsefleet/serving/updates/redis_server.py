@@ -77,7 +77,7 @@ def is_redis(target: object) -> bool:
 
 
 class RedisServer:
-    """A connection to the Redis that holds a model's rows; reconnects by itself. Thread-safe.
+    """A connection to the Redis that holds a model's rows; reconnects automatically. Thread-safe.
 
     url: `redis://[user:password@]host:port/database?model=NAME`, also `rediss://` (TLS) and
         `unix://path`. Models with different names can share a database.
@@ -124,7 +124,7 @@ class RedisServer:
         except redis.exceptions.AuthenticationError as error:
             raise StoreUnavailableError(
                 f"{what}: Redis at {self.where} rejects the user or password ({error}); put them "
-                "into the address, as in redis://user:password@host"
+                "in the address, as in redis://user:password@host"
             ) from error
         except redis.exceptions.BusyLoadingError as error:
             raise StoreUnavailableError(
@@ -132,12 +132,13 @@ class RedisServer:
             ) from error
         except redis.exceptions.TimeoutError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s; is "
-                "Redis overloaded or stopped?"
+                f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s; "
+                "check whether Redis is overloaded or stopped"
             ) from error
         except redis.exceptions.ConnectionError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} cannot be reached ({error}); is Redis running?"
+                f"{what}: Redis at {self.where} cannot be reached ({error}); check that Redis is "
+                "running"
             ) from error
         except redis.exceptions.OutOfMemoryError as error:
             raise StoreUnavailableError(

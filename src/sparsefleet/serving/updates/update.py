@@ -149,8 +149,9 @@ class Update:
             head = json.loads(json.loads(raw[8 : 8 + size])["__metadata__"]["update"])
             if (head["kind"], head["version"]) != (_KIND, _VERSION):
                 raise CorruptFileError(
-                    f"{where}: '{name}' is {head['kind']!r} of version {head['version']!r}; this "
-                    f"version of sparsefleet reads {_KIND!r} of version {_VERSION}"
+                    f"{where}: '{name}' is a file of kind {head['kind']!r}, version "
+                    f"{head['version']!r}; this version of sparsefleet reads {_KIND!r}, version "
+                    f"{_VERSION}"
                 )
             tables = {
                 key[len(_KEYS) :]: _changes(arrays, key[len(_KEYS) :])

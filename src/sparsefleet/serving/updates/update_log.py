@@ -147,7 +147,7 @@ def open_log(target: str | os.PathLike[str], version: str) -> UpdateLog:
     return FolderLog(target, version)
 
 
-_PIECE_BYTES = 16 << 20  # a value may have 512 MiB, but large values block other clients
+_PIECE_BYTES = 16 << 20  # a value may have up to 512 MiB, but large values block other clients
 _LEASE_S = 30
 
 

@@ -21,7 +21,7 @@ __all__ = ["Case", "Check", "VerifyConfig"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyConfig:
-    """The settings of a verification: what it compares, and how strictly.
+    """The settings of a verification, such as the examples to compare and the tolerance.
 
     >>> VerifyConfig(tolerance=-1)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""The examples on which the export and a side are compared.
+"""The examples that are used to compare the export with a side.
 
 In shapes, B is the number of examples.
 """

@@ -152,7 +152,7 @@ def _ids(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tuple[str, str
     keys, others = (column.astype(np.int64).view(np.uint64) for column in (own, other))
     shift = np.unique(others - keys)  # modulo 2^64, like ids
     if len(shift) == 1:
-        return "ids shifted", f"every id {int(shift.view(np.int64)[0]):+d}"
+        return "ids shifted", f"every id shifted by {int(shift.view(np.int64)[0]):+d}"
     if wrong.mean() < 0.5:
         return None
     pairs = np.unique(np.stack([own, other]), axis=1)

@@ -107,7 +107,7 @@ class LookupLayer(NamedTuple):
 
 
 class OfflineModel:
-    """An export whose files are read on first use, so that some checks can run if a file is
+    """An export whose files are read on first use, so that some checks can run even if a file is
     damaged.
 
     updates: where a trainer publishes updates, which are applied to rows and dense parameters.
@@ -222,7 +222,7 @@ class OfflineModel:
         return self if self.snapshot is None else OfflineModel(self.directory)
 
     def _require_feeds(self) -> None:
-        """Raise a clear error if the graph and the manifest disagree; torch's would be unclear."""
+        """Raise a clearer error than torch would if the graph and the manifest disagree."""
         takes = sum(node.op == "placeholder" for node in self.graph.graph.nodes)
         declared = sum(len(item.arrays) for item in self.schema.inputs)
         if takes != declared:

@@ -21,7 +21,7 @@ _PARAMETERS = "parameters"
 
 
 class ParametersCheck:
-    """Checks that files are unchanged and that parameters and rows are equal bit by bit."""
+    """Checks that files are unchanged and that parameters and rows are bitwise equal."""
 
     def of_export(self, case: Case) -> CheckResult:
         model = case.model

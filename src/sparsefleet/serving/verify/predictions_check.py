@@ -52,8 +52,7 @@ def find_first_difference(
 ) -> FirstDifference | None:
     """Return the first layer that differs by more than a tenth of the tolerance.
 
-    Lookups must be exactly equal. Returns None if none of the layers that both sides report
-    differs.
+    Lookups must be exactly equal. Returns None if all layers that both sides report agree.
     """
     for name, array in offline.inputs.items():
         other = online.inputs.get(name)
@@ -149,7 +148,7 @@ class SidePrediction:
         return PickedRows(file, needed, (self._as_compared(file, part) for part in parts))
 
     def _as_compared(self, file: ModelTable, part: FoundRows) -> tuple[Keys, Floats]:
-        """Return training rows in the export's format, since its loss of precision is expected."""
+        """Return training rows in the export's format, whose loss of precision is expected."""
         if self._side.role == "training":
             return part.keys, as_exported(file, part.keys, part.values)
         return part.keys, part.values
@@ -159,7 +158,7 @@ _EXAMPLES = 5
 
 
 class PredictionsCheck:
-    """Compares the scores of both engines and of the side, and those of the golden examples."""
+    """Compares the scores of both engines and of the side, including scores for golden examples."""
 
     def of_export(self, case: Case) -> CheckResult:
         """Compare both engines of the export with the trained model."""

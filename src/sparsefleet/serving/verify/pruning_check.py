@@ -93,7 +93,7 @@ def _plain(name: str) -> str:
 
 
 def _name_in_graph(target: str) -> str:
-    """Return the name of the input from that of a placeholder: 'tags' for `input_3_tags`."""
+    """Return the input name in a placeholder's name: 'tags' for `input_3_tags`."""
     prefix, _, rest = target.partition("_")
     return rest.partition("_")[2] if prefix == "input" else target
 

@@ -53,7 +53,7 @@ class Finding:
     name: str
     """The kind of defect, from the list in docs/going_online.md."""
     what: str
-    """What is defective: a table, a parameter, an input, a setting."""
+    """The defective part: a table, a parameter, an input or a setting."""
     found: str
     wanted: str
     examples: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class CheckResult:
 
     check: CheckName
     side: str
-    """What the export was compared with, or the export's directory if it was checked alone."""
+    """The side that the export was compared with, or the export's directory if checked alone."""
     status: Status
     summary: str
     """One line that says what was compared, or why the check was skipped."""
@@ -113,7 +113,7 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """All results: first those for the export alone, then those for each side."""
+    """All results: first for the export alone, then for each side."""
 
     directory: str
     version: str

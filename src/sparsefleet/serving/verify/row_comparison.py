@@ -1,4 +1,4 @@
-"""Compare a table's rows in the export with those of a side, row by row.
+"""Compare a table's rows in the export with the same table on a side, row by row.
 
 In shapes, N is the number of keys, D the row width.
 """
@@ -21,7 +21,7 @@ __all__ = ["FetchedRows", "KeyRecorder", "PickedRows", "RowTally", "as_exported"
 
 
 class KeyRecorder(KeyedRows):
-    """Passes lookups on to another table and records their keys. Not thread-safe."""
+    """Forwards lookups to another table and records their keys. Not thread-safe."""
 
     def __init__(self, table: KeyedRows) -> None:
         super().__init__(table.entry, table.initial)
@@ -51,7 +51,7 @@ class FetchedRows(KeyedRows):
 
 
 class PickedRows(KeyedRows):
-    """A table that holds the required rows of a stream in memory.
+    """A table that keeps the required rows of a stream in memory.
 
     parts: keys, uint64[N], and rows, float32[N, D]; each key occurs once.
     """

@@ -23,7 +23,7 @@ Role = Literal["training", "online"]
 
 
 class TableFacts(NamedTuple):
-    """What a side reports about a table. None means that a value is not reported."""
+    """A side's description of a table. None means that a value is not reported."""
 
     dim: int
     rows: int | None = None
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
 
 
 class Side:
-    """A copy of the model to compare with the export. Methods return None for what it cannot
+    """A copy of the model to compare with the export. Methods return None for anything it cannot
     report.
 
     role: "training" means that the export should equal this side; "online" means that this side
@@ -98,7 +98,7 @@ class Side:
         return None
 
     def fetch(self, table: str, keys: Keys) -> FoundRows:
-        """Return the rows for keys, uint64[N]. A side with tables implements this or `stream`."""
+        """Return the rows for keys, uint64[N]. Sides with tables must implement it or `stream`."""
         raise ConfigError(
             f"side '{self.name}' has tables but cannot return {len(keys)} rows of '{table}'; "
             "implement `fetch` or `stream`"

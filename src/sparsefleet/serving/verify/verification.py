@@ -43,9 +43,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.*")
 
 
 def open_side(target: str, case: Case) -> Side:
-    """Open a service, a Redis store, servers, a checkpoint (a path or URL) or a different
-    export.
-    """
+    """Open a service, a Redis store, servers, a checkpoint (a path or URL) or another export."""
     if _ENDPOINTS.fullmatch(target):
         tables, timeout_s = list(case.model.tables), case.config.timeout_s
         return ServersSide(target, target.split(","), tables, timeout_s=timeout_s)
