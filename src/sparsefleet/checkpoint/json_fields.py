@@ -64,7 +64,7 @@ def parse_object(data: bytes, thing: str) -> JsonObject:
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{thing}: expected JSON, found other text: {error}") from error
+        raise ConfigError(f"{thing}: expected JSON, found invalid text: {error}") from error
     check(isinstance(value, dict), thing, "a JSON object", value)
     return dict(value)
 

@@ -243,7 +243,7 @@ class PendingCheckpoint:
         if token is not None and token not in (found.token, *found.same_as):
             raise CheckpointMismatchError(
                 f"{folder.root}: expected the save {token} that this delta builds on, found "
-                f"{found.token}; another job saves to the same directory, so give each its own"
+                f"{found.token}; another job saves to the same directory; give each job its own"
             )
         known = {table.name: table for table in found.tables}
         for table in tables:

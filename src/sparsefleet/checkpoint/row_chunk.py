@@ -52,7 +52,7 @@ class RowChunk(NamedTuple):
     """uint32[N, C]; uint32[N, 0] if not requested"""
 
     def only(self, where: NDArray[np.bool_]) -> RowChunk:
-        """Return the rows for which `where`, bool[N], is true."""
+        """Return the rows where the mask `where`, bool[N], is true."""
         if where.all():
             return self
         return RowChunk(

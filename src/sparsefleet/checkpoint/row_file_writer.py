@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 1 << 30
 
 
 def columns_of(layout: RowLayout) -> list[Column]:
-    """Return the columns of a file of rows, omitting those of width 0."""
+    """Return the columns of a file of rows, omitting columns of width 0."""
     columns = [
         Column("key", "uint64"),
         Column("values", "float32", layout.dim),

@@ -140,8 +140,8 @@ def clean_up(
 ) -> list[str]:
     """Remove files left in a checkpoint or series by crashed or replaced saves; return their paths.
 
-    Keeps files listed in manifests, files of running saves, and files whose names are not those of
-    a save. A checkpoint with an unreadable manifest is skipped with a warning.
+    Keeps files listed in manifests, files of running saves, and files that are not named like the
+    files of a save. A checkpoint with an unreadable manifest is skipped with a warning.
     """
     folder = open_folder(path, storage_options)
     places = [folder.sub(name) for name in folder.folders() if step_of(name) is not None]

@@ -105,7 +105,7 @@ def _add_export(commands: _Commands) -> None:
 
 
 def _add_import(commands: _Commands) -> None:
-    parser = _add(commands, "import", _run_import, "create a checkpoint from another format")
+    parser = _add(commands, "import", _run_import, "create a checkpoint from a different format")
     parser.description = (
         "Creates a checkpoint from a .csv or .parquet file of keys and vectors, or from a "
         "directory written by PaddlePaddle 1.x (save_persistables, save_inference_model)."

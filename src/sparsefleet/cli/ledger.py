@@ -55,7 +55,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _rate(mode: str, num_workers: int) -> float:
-    """Return the learning rate at which a record adds 1; sync averages over the workers."""
+    """Return the learning rate that makes each record add 1; sync averages over the workers."""
     return float(num_workers) if mode == "sync" else 1.0
 
 

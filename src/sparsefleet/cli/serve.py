@@ -29,9 +29,9 @@ serve-switch` selects the active one. Open http://HOST:PORT in a browser to try 
 API.
 """
 SWITCH_DESCRIPTION = """\
-Switches a running service to another version, or back to the previous one; no request is dropped.
-Without VERSION and --rollback, lists the versions. Services that share the folder of versions
-follow.
+Switches a running service to a different version, or back to the previous one; no request is
+dropped. Without VERSION and --rollback, lists the versions. Other services that share the folder of
+versions also switch.
 """
 _TOKEN = "SPARSEFLEET_SERVE_TOKEN"
 _SWITCH_S = 600.0
@@ -58,8 +58,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
         "--updates",
         default="",
         metavar="WHERE",
-        help="directory or Redis to which training publishes updates (default: the Redis of "
-        "--rows)",
+        help="directory or Redis that training publishes updates to (default: the Redis of --rows)",
     )
     parser.add_argument(
         "--engine",

@@ -53,8 +53,8 @@ __all__ = [
 _JOIN_LOOK_S = 0.5
 
 # On Linux, a socket that is bound but not listening blocks everyone except a server that binds with
-# SO_REUSEADDR, as ours do. Elsewhere it would block the server, too: there the port is only
-# checked, and another process could take it before the server starts.
+# SO_REUSEADDR, as ours do. On other systems it would block the server, too, so the port is only
+# checked there, and another process could take it before the server starts.
 _CAN_HOLD = sys.platform == "linux"
 
 

@@ -130,9 +130,8 @@ class LaunchConfig:
     """Seconds within which all nodes must join."""
 
     metrics: str = ""
-    """HOST:PORT at which the launcher serves the metrics of all processes; port 0 picks a free
-    port. Processes then serve their own metrics on free ports of HOST. If empty, no metrics are
-    served.
+    """HOST:PORT where the launcher serves the metrics of all processes; port 0 picks a free port.
+    Processes then serve their own metrics on free ports of HOST. If empty, no metrics are served.
     """
 
     dashboard: str = ""
@@ -141,8 +140,8 @@ class LaunchConfig:
     """
 
     otlp: str = ""
-    """http://HOST:PORT of an OpenTelemetry collector to which the launcher pushes the metrics of
-    all processes. If empty, no metrics are pushed.
+    """http://HOST:PORT of an OpenTelemetry collector that the launcher pushes the metrics of all
+    processes to. If empty, no metrics are pushed.
     """
 
     set_variables: tuple[tuple[str, str], ...] = ()

@@ -243,7 +243,7 @@ class WatchedDisplay:
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:
-    """Return the other nodes' launchers, from which the first node's launcher gathers metrics."""
+    """Return the other nodes' launchers, for the first node's launcher to gather their metrics."""
     if not config.metrics or config.node_rank != 0:
         return []
     port = parse_endpoint(config.metrics).port

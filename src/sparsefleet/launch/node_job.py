@@ -358,7 +358,7 @@ class NodeJob:
     def _give_notice(self, heeded: int) -> None:
         """Let workers hand over their state while the servers are still running.
 
-        The notice file tells workers that SIGTERM is an advance notice, unlike the SIGTERM that
+        Because of the notice file, workers treat SIGTERM as advance notice, unlike the SIGTERM that
         ends a failed job.
         """
         Path(self._context.notice_file).touch()

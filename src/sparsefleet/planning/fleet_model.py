@@ -106,7 +106,7 @@ class _Server:
 
 
 class _Worker:
-    """One worker process, and the gates at which its threads wait."""
+    """One worker process, and the gates that its threads wait at."""
 
     def __init__(self, host: Host, card: Card | None) -> None:
         self.host = host

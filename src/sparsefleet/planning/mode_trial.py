@@ -259,7 +259,7 @@ def _joined(workers: Sequence[Sequence[Point]]) -> list[Point]:
 
 
 def _at(points: Sequence[Point], column: int, wanted: float) -> Point:
-    """Return the point at which a column has this value, interpolated between recorded points.
+    """Return the point where a column has this value, interpolated between recorded points.
 
     >>> _at([(1.0, 10.0, 5.0), (2.0, 30.0, 9.0)], 1, 20.0)
     (1.5, 20.0, 7.0)

@@ -92,7 +92,7 @@ class JobShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetShape:
-    """How many processes there are, and on which machines they run."""
+    """The number of processes, and the machines that they run on."""
 
     workers: int
     """Processes that train, with one thread each."""

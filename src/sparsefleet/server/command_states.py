@@ -32,7 +32,7 @@ class Keeper(Protocol):
     """The owner of a state that commands change."""
 
     def hold(self) -> AbstractContextManager[object]:
-        """Return a context manager in which no command changes the state or is answered."""
+        """Return a context manager that keeps commands from changing the state or being answered."""
 
     def dump(self) -> bytes:
         """Return the state; must be called within `hold`."""

@@ -189,7 +189,7 @@ class Mailboxes:
     # ----------------------------------------
 
     def hold(self) -> threading.Condition:
-        """Return a context manager in which no letter is stored or taken."""
+        """Return a context manager; while it is open, no letter is stored or taken."""
         return self._changed
 
     def dump(self) -> bytes:

@@ -53,7 +53,7 @@ DurabilityName = Literal["off", "process", "disk", "replica"]
 _MAX_CONNECTIONS = 2**20
 
 SUCCESSOR_FILE = "successor.json"
-"""The file in `ServerConfig.log_dir` that tells `sparsefleet server --recover` how to start."""
+"""The file in `ServerConfig.log_dir` with the settings for `sparsefleet server --recover`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +114,8 @@ class ServerConfig:
     """How long requests in progress may take to finish at shutdown."""
 
     save_root: str = ""
-    """Directory or fsspec URL to which saves and loads are restricted, including bases of deltas
-    and symbolic links; empty means no restriction."""
+    """Directory or fsspec URL that saves and loads are restricted to, including bases of deltas and
+    symbolic links; empty means no restriction."""
 
     durability: DurabilityName = "off"
     """The failures that an acknowledged change survives. "off": none; "process": the death of this
@@ -150,8 +150,8 @@ class ServerConfig:
     """
 
     metrics: str = ""
-    """HOST:PORT at which the server's metrics are served for Prometheus; port 0 picks a free port.
-    If empty, SPARSEFLEET_METRICS decides. Metrics are not protected by the job key."""
+    """HOST:PORT where the server's metrics are served for Prometheus; port 0 picks a free port. If
+    empty, SPARSEFLEET_METRICS decides. Metrics are not protected by the job key."""
 
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read the notes of the first server."""

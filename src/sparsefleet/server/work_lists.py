@@ -80,7 +80,7 @@ class _Answers:
             raise ProtocolError(f"'{command.name}' is malformed: {error!r}") from error
 
     def hold(self) -> threading.Lock:
-        """Return a context manager in which no command is answered."""
+        """Return a context manager; while it is open, no command is answered."""
         return self._answering
 
     def dump(self) -> bytes:

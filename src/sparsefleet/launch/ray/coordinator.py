@@ -26,7 +26,7 @@ class Reported:
     """The calls to `ray.train.report` that a rank has made, over all its processes."""
 
     count: int = 0
-    """Number of reports on which all workers have agreed."""
+    """Number of reports that all workers have agreed on."""
     outside: int = 0
     """Number of calls outside of `fit`. A process that replaces another one repeats these calls."""
     place: str = ""
@@ -64,7 +64,7 @@ class Presence:
         return f"{self.role}-{self.index}"
 
     def continuing(self, before: Presence | None, others: Iterable[Presence] = ()) -> Presence:
-        """Return what this worker knows once it has replaced another process of its rank.
+        """Return this worker with the state that it takes over from an earlier process of its rank.
 
         others: the job's processes. All workers make a report together, so a report counts if any
             worker has made it, even if this rank was lost before recording it.

@@ -58,7 +58,7 @@ class NodePlace:
             os.rmdir(os.path.dirname(self.directory))
 
     def address_file(self, name: str) -> str:
-        """Return the file in which clients on this node find the address of a server or replica."""
+        """Return the file where clients on this node find the address of a server or replica."""
         return os.path.join(self.directory, "addresses", name)
 
 

@@ -33,7 +33,7 @@ _CLEAN_UP_S = 10.0
 _END_S = 2.0
 _FIRST_REPORT_S = 20.0
 _NEXT_REPORT_S = 60.0
-_CALLS_AT_ONCE = 4  # threads of a server's actor, one of which waits for the end
+_CALLS_AT_ONCE = 4  # threads of a server's actor; one of them waits for the end
 _CALLS_OF_A_JOB = 10_000
 _NODE_LABEL = "ray.io/node-id"
 
@@ -106,7 +106,7 @@ class RunningServers:
             ray.kill(actor)
         with contextlib.suppress(ray.exceptions.RayError):
             self._clean_up(processes, have_cleaned=have_cleaned)
-        self._forget()  # before the coordinator ends, for which another driver may wait
+        self._forget()  # before the coordinator ends, since another driver may be waiting for that
         ray.kill(self.coordinator)
         self._forget()  # again, in case the coordinator has since written it
         if self._group is not None:

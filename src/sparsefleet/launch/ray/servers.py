@@ -237,7 +237,7 @@ def waiting_text(
     free: Mapping[str, float],
     total: Mapping[str, float],
 ) -> str:
-    """Say which processes have not started, what each role asks of Ray, and what Ray has free.
+    """Describe which processes have not started, what each role requests, and what Ray has free.
 
     >>> waiting_text(["worker-1"], 20.4, {"server": {"CPU": 1.0}, "worker": {"CPU": 2.0}},
     ...              free={"CPU": 1.0}, total={"CPU": 4.0})

@@ -175,7 +175,7 @@ def _job_key() -> str:
 def run_plan(
     plan: FleetPlan, function: Callable[..., Any], *, datasets: Mapping[str, Any], **settings: Any
 ) -> Any:
-    """Train with the plan's servers; the settings are those of Ray's DataParallelTrainer."""
+    """Train with the plan's servers; `settings` are passed to Ray's DataParallelTrainer."""
     shards: dict[str, list[Any]] = {}
     if plan.servers.is_restartable:
         shards = {name: _parts(data, plan.num_workers) for name, data in datasets.items()}

@@ -110,8 +110,8 @@ def why_refused(target: str) -> str | None:
     if library == "aten":
         return None if _is_plain(name, schema) else "it does more than compute on tensors"
     return (
-        "it belongs to another library; if any graph may call it with any arguments, allow it "
-        f"with sparsefleet.serving.export.allow_operators('{library}::{name}')"
+        "it belongs to another library; if it is safe to call with any arguments, allow it with "
+        f"sparsefleet.serving.export.allow_operators('{library}::{name}')"
     )
 
 

@@ -66,7 +66,7 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
 
 
 def missing_inputs(features: Features, schema: Schema) -> tuple[MissingInput, ...]:
-    """Return the numeric inputs for which the reader replaced missing values.
+    """Return the numeric inputs whose missing values the reader replaced.
 
     >>> from sparsefleet.serving.export.schema import InputSchema
     >>> age = InputSchema(name="age", dtype="float32", shape=("batch",))

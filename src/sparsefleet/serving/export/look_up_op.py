@@ -42,7 +42,7 @@ _require_torch()  # an older torch fails below with a less helpful error
 
 
 class _RowsAtHand(threading.local):
-    """The tables in which this thread looks up rows; the innermost block is the last entry."""
+    """The tables that this thread looks up rows in, with the innermost block's tables last."""
 
     def __init__(self) -> None:
         self.stack: list[Tables] = []
@@ -92,7 +92,7 @@ def _shape_of_rows(
 
 
 class TracedStep(StepRows):
-    """A step in which lookups become operators in the graph being recorded."""
+    """A step that turns lookups into operators of the graph being recorded."""
 
     traced = True
 

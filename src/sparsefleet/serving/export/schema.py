@@ -98,7 +98,7 @@ class LookupSchema:
     """The padding id, which has no row and yields zeros."""
 
     unknown: Literal["zeros", "initial"]
-    """What an id without a row yields: zeros or its initial row."""
+    """The result for an id without a row: zeros or its initial row."""
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,8 +2,8 @@
 
 The owner of a web page can point the page's own domain name at this service (DNS rebinding). The
 browser then treats the service as part of that site and lets the page's scripts read its answers.
-The Host header of such a request still has the attacker's domain name, so checking that header
-stops such pages.
+The Host header of such requests still contains the attacker's domain name, so checking it stops
+such pages.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Connections:
         self.max_per_address = max_per_address
         self.dropped = 0
         self._origins: dict[Connection, str] = {}
-        self._idle: dict[Connection, None] = {}  # in the order in which they became idle
+        self._idle: dict[Connection, None] = {}  # in the order they became idle
         self._by_origin: dict[str, dict[Connection, None]] = {}
 
     def __len__(self) -> int:

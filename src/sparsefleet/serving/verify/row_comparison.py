@@ -166,7 +166,7 @@ def _compare_stream(
 ) -> None:
     """Compare all rows of the side with the rows of the export.
 
-    A row that only one of them has is missing or extra, depending on which is the original.
+    A row that exists on only one of them is missing or extra, depending on which is the original.
     """
     seen = np.zeros(len(file.keys), np.bool_)
     is_training = side.role == "training"
