@@ -32,7 +32,7 @@ class Keeper(Protocol):
     """The owner of a state that commands change."""
 
     def hold(self) -> AbstractContextManager[object]:
-        """Return a context manager that keeps commands from changing the state or being answered."""
+        """Return a context manager that holds back all changes to the state and all answers."""
 
     def dump(self) -> bytes:
         """Return the state; must be called within `hold`."""

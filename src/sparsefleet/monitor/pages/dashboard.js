@@ -194,7 +194,7 @@ function show(view) {
   const words = bad.map((p) => `${p.name}: ${p.state}`).join(", ");
   const since = view.job.begun ? ` for ${formatAge(view.time - view.job.begun)}` : "";
   if (view.job.ended) showState(view.job.ended, true);
-  else showState(words ? `Running${since}. ${words}` : `Running${since}, all ${view.processes.length} processes well`,
+  else showState(words ? `Running${since}. ${words}` : `Running${since}, all ${view.processes.length} processes healthy`,
     bad.length > 0);
   document.title = (bad.length || view.findings.length ? "⚠ " : "") + `sparsefleet ${view.job.script}`;
   showFindings(view.findings);
