@@ -91,7 +91,7 @@ def test_the_page_says_that_a_server_was_stopped(
     with open_browser(tmp_path / "profile", "1200,1700") as browser:
         browser.get(job.page())
         assert "token" not in browser.current_url
-        wait_for(browser, "#state", "all 4 processes well")
+        wait_for(browser, "#state", "all 4 processes healthy")
         wait_for(browser, "#fleet", "examples/s")
         wait_for(browser, "#tables", "clock")
         wait_for(browser, "#bottleneck", "Bottleneck:")
@@ -112,7 +112,7 @@ def test_the_page_says_that_a_server_was_stopped(
         wait_for(browser, "#fleet", "waiting for server 1")
         keep_picture(browser, "dashboard_stopped_server.png")
         os.kill(pid, signal.SIGCONT)
-        wait_for(browser, "#state", "all 4 processes well")
+        wait_for(browser, "#state", "all 4 processes healthy")
         chart = browser.find_element("css selector", "#charts svg")
         assert chart.get_attribute("role") == "img"
         assert chart.get_attribute("aria-label").startswith("Examples per second")
