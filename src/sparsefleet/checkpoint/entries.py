@@ -129,7 +129,7 @@ class TableEntry:
     """The counters in the `counters` column: a subset of count, step, seconds, in this order."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of the table's spec: initializer, seed, admission, ..."""
+    """The other settings of the table, such as its initializer, seed and admission rule."""
 
     num_shards: int = 1
     """Number of servers that wrote the table; `shard_of(keys, num_shards)` maps keys to shards."""

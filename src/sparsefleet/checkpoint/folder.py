@@ -102,7 +102,7 @@ class OutputFile(abc.ABC):
 
 
 class Folder(abc.ABC):
-    """Files addressed by their path relative to `root`. Thread-safe."""
+    """A folder whose files are addressed by their path relative to `root`. Thread-safe."""
 
     _kinds: tuple[type[Exception], ...] = (OSError,)
     """The exception classes that operations on the folder raise."""

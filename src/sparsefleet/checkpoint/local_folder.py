@@ -79,7 +79,7 @@ class _LocalFile(OutputFile):
 
 
 class LocalFolder(Folder):
-    """The files under a directory."""
+    """A folder in a local directory."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class _RemoteFile(OutputFile):
 
 
 class RemoteFolder(Folder):
-    """The files under a URL."""
+    """A folder at an fsspec URL."""
 
     _kinds = _ANY
 

@@ -50,7 +50,7 @@ def problem_json(problem: CheckpointError) -> dict[str, str]:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns whose name starts with `#` hold numbers."""
+    """Print a table. Columns whose name starts with `#` hold numbers."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

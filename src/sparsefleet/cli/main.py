@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _UsageError(Exception):
-    """An invalid command line."""
+    """Raised for an invalid command line."""
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -59,7 +59,7 @@ _CAN_HOLD = sys.platform == "linux"
 
 
 class PortReservation:
-    """Reserves ports of this machine until it is closed."""
+    """Reserves ports on this machine until it is closed."""
 
     def __init__(self) -> None:
         self._held: list[socket.socket] = []

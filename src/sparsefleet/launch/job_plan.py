@@ -55,7 +55,7 @@ EXPOSED_TRAFFIC = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessPlan:
-    """A process to start."""
+    """A process to start, with its role, index, environment and log."""
 
     role: Literal["server", "worker", "replica"]
     index: int

@@ -67,7 +67,7 @@ class Wire:
         return text
 
     def end_sending(self) -> None:
-        """Stop sending; the peer receives everything that was sent before it sees the end."""
+        """Stop sending; the peer still receives everything that was sent before."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -76,7 +76,7 @@ class JobObserver:
         """Handle the start of a process, whether it is the first start or a restart."""
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Handle the end of a process. The exit code is the same as in subprocess."""
+        """Handle the end of a process. The exit code follows the convention of `subprocess`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

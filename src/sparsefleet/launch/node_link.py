@@ -57,7 +57,7 @@ class LinkConfig:
     """The hub's port on the first node in `nodes`."""
     key: bytes = field(repr=False)
     shape: str
-    """A description of the job; launchers with a different one are rejected."""
+    """A description of the job; launchers with a different description are rejected."""
     max_restarts: int = 0
     join_timeout_s: float = 300.0
     silence_s: float = 20.0

@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
 
     restarts: bool
     reason: str = ""
-    """Why a process that would normally be restarted is not."""
+    """Why a process that would normally be restarted is not restarted."""
 
 
 class RestartPolicy:

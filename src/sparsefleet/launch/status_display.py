@@ -37,7 +37,7 @@ class JobDisplay(Protocol):
         """Show output of a process."""
 
     def refresh(self, children: Sequence[ChildProcess]) -> None:
-        """Show the state of all processes. Called often."""
+        """Show the state of all processes. This method is called often."""
 
     def __enter__(self) -> Self: ...
 

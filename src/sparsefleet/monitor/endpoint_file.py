@@ -42,7 +42,7 @@ TARGETS_MODE = 0o644
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A process whose metrics can be read."""
+    """A process whose metrics can be read, with its address."""
 
     role: str
     index: int
@@ -50,7 +50,7 @@ class Target:
 
 
 class _Serving:
-    """The server of this process; a forked child has none."""
+    """How this process serves and pushes its metrics; a forked child must start its own."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -14,7 +14,7 @@ __all__ = ["Finding", "RULES", "Scene", "Watched", "diagnose"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with a process or table."""
+    """A problem with a process or table."""
 
     rule: str
     subject: str
@@ -29,7 +29,7 @@ class Watched:
     role: str
     index: int
     interval: Interval | None
-    """None if the process does not answer."""
+    """The last interval, or None if the process does not answer."""
     silent_s: float | None = None
     """Seconds since the process last answered; None if it has never answered, for example because
     its script does not train.

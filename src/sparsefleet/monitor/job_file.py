@@ -26,7 +26,7 @@ class JobProcess:
     index: int
     pid: int = 0
     state: str = "running"
-    """running, suspended, stopping, done, failed or stopped."""
+    """One of running, suspended, stopping, done, failed and stopped."""
     detail: str = ""
     """How the process ended, or its last line of output."""
     starts: int = 1

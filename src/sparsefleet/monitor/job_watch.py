@@ -65,7 +65,7 @@ class JobWatch:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read regularly, on a separate thread."""
+        """Start reading regularly, on a separate thread."""
         self._thread = threading.Thread(target=self._run, name="sparsefleet-watch", daemon=True)
         self._thread.start()
 

@@ -59,4 +59,4 @@ class LookupCounts:
 
 
 LOOKUPS = LookupCounts()
-"""The lookups of this process."""
+"""The lookup counts of this process."""

@@ -87,7 +87,7 @@ class OtlpPusher:
         self._thread.start()
 
     def close(self) -> None:
-        """Push once more, and stop."""
+        """Push the metrics once more, and stop."""
         self._ended.set()
         self._thread.join(_CLOSE_S)
         self._exporter.shutdown()

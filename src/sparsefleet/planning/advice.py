@@ -33,7 +33,7 @@ _LOG_AND_SNAPSHOTS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanRequest:
-    """The job, and the machines available to it."""
+    """A description of the job and of the machines available to it."""
 
     rows: float
     """Rows in all tables."""
@@ -135,14 +135,14 @@ class ModePlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """The answer to a request."""
+    """The sizes, plans and recommendation that answer a `PlanRequest`."""
 
     request: PlanRequest
     machine: MachineCosts
     job: JobShape
     row: RowBytes
     table_bytes: float
-    """Bytes in all tables, with room to grow."""
+    """Memory for all tables, including room to grow."""
     servers_for_memory: int
     disk_bytes_per_server: float
     """Disk space for the log and snapshots of a durable server."""

@@ -66,11 +66,11 @@ class _Call:
     """The cost of one request to all servers."""
 
     send_s: float = 0.0
-    """Time in the worker before the request leaves."""
+    """Time that the worker spends before it sends the request."""
     receive_s: float = 0.0
-    """Time in the worker after all replies have arrived."""
+    """Time that the worker spends after all replies have arrived."""
     sent: float = 0.0
-    """Bytes to all servers, excluding the dense part."""
+    """Bytes sent to all servers, excluding the dense part."""
     received: float = 0.0
     sent_dense: float = 0.0
     received_dense: float = 0.0
@@ -445,7 +445,7 @@ class _FleetModel:
 
 
 class _Per:
-    """The seconds for keys and bytes, excluding the fixed cost of requests."""
+    """The seconds for the keys and the bytes of a request, excluding its fixed cost."""
 
     def __init__(self, cost: Linear, keys: float, size: float) -> None:
         self.key_s = cost.key_s * keys

@@ -80,7 +80,7 @@ class ModeResult:
 
     mode: str
     error: str = ""
-    """Why there are no results; empty if there are."""
+    """Why the trial failed; empty if it succeeded."""
     examples: int = 0
     seconds: float = 0.0
     examples_per_s: float = 0.0

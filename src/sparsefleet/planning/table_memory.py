@@ -43,7 +43,7 @@ def find_optimizer(name: str) -> optim.Optimizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowBytes:
-    """The bytes of one row."""
+    """The size of one row, in bytes."""
 
     values: int
     """The row's values, as the table stores them."""
@@ -52,7 +52,7 @@ class RowBytes:
     index: float
     """Key, index and allocation: the table's overhead on top of values and state."""
     log: int
-    """The log entry of a durable server for each push of the row: key and gradient."""
+    """The entry that a durable server logs for each push of the row: key and gradient."""
 
     @property
     def memory(self) -> float:

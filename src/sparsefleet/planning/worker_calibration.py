@@ -29,7 +29,7 @@ _SIZES = (
     (1024, 26, 8, 400),
     (1024, 4, 64, 400),
 )
-"""Batch size, ids per example, floats per row, width of three layers."""
+"""The models to measure: batch size, ids per example, floats per row, width of three layers."""
 
 
 class _Model(nn.Module):

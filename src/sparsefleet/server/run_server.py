@@ -108,7 +108,7 @@ class ServerConfig:
     """Time within which a new connection must prove the job key."""
 
     frame_timeout_s: float = 30.0
-    """Maximum pause within a message."""
+    """Maximum pause while a message is being sent or received."""
 
     drain_timeout_s: float = 30.0
     """How long requests in progress may take to finish at shutdown."""

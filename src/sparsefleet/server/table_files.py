@@ -78,7 +78,7 @@ class TableFiles:
         }
 
     def _save_begin(self, body: bytes) -> bytes:
-        """Take the snapshot."""
+        """Take a snapshot of the tables to save."""
         asked = _parse(body)
         save = TableSave(
             self._tables,

@@ -33,9 +33,9 @@ class DenseSource:
 
     table: str
     values: Sequence[str]
-    """Names of tensors."""
+    """Names of the tensors with the table's values."""
     state: Sequence[Sequence[str]]
-    """Names of tensors for each of the S arrays of state; if empty, the state is reset."""
+    """Names of the tensors for each of the S arrays of state; if empty, the state is reset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

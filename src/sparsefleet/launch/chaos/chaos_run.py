@@ -1,4 +1,4 @@
-"""Run a job under faults and check its invariants afterwards."""
+"""Run a job while injecting faults, and check its invariants afterwards."""
 
 from __future__ import annotations
 

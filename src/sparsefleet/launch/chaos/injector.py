@@ -31,7 +31,7 @@ _SAMPLE_S = 0.25
 
 @dataclass(slots=True)
 class WatchedProcess:
-    """One start of a process of the job; a restart is a new object."""
+    """One process of the job; a restarted process is a new object."""
 
     name: str
     pid: int
@@ -84,7 +84,7 @@ class Injector(JobObserver):
     # -- as the launcher's observer --------------------------------------------------------------
 
     def started(self, plan: ProcessPlan, pid: int) -> None:
-        """Watch a process that was started."""
+        """Start watching a process that was started."""
         process = WatchedProcess(plan.name, pid, os.pidfd_open(pid))
         with self._lock:
             self.processes.append(process)

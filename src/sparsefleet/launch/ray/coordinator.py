@@ -87,7 +87,7 @@ class News:
     addresses: Mapping[str, str]
     """HOST:PORT of each server and replica, by name."""
     failure: str = ""
-    """Why the job cannot continue, if it cannot."""
+    """Why the job cannot continue; empty if it can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class Membership:
     meeting_point: str
     workers_per_node: int
     who: Presence
-    """The worker, with what it takes over from the process that it replaces."""
+    """The worker, with the state that it takes over from the process that it replaces."""
     before: Presence | None = None
     """The process of this rank that the worker replaces."""
 

@@ -46,7 +46,7 @@ class RunningServers:
     """
 
     def __init__(self, plan: FleetPlan, each_worker: Mapping[str, float]) -> None:
-        """each_worker: what Ray reserves for each worker, only used to report missing resources."""
+        """each_worker: the resources that each worker requests, used only in messages."""
         self._plan = plan
         self._each_worker = each_worker
         self._group: Any = None
@@ -203,7 +203,7 @@ class RunningServers:
             pause_s = _NEXT_REPORT_S
 
     def _watch(self, actor: Any, name: str) -> None:
-        """Report the end of an actor that Ray will not restart."""
+        """Report that an actor has ended and that Ray will not restart it."""
         try:
             ray.get(actor.wait.remote())
             reason = f"{name} ended by itself"

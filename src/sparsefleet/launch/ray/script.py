@@ -13,7 +13,7 @@ __all__ = ["ScriptFailedError", "run_script"]
 
 
 class ScriptFailedError(SparseFleetError):
-    """A job's script exited with a code other than 0."""
+    """Raised if a job's script exits with a code other than 0."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)

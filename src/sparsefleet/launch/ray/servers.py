@@ -187,7 +187,7 @@ class FleetPlan:
 
     name: str
     job_id: str
-    """Identifies one run; unchanged if the driver is killed and restarted."""
+    """The id of the run, which stays the same if the driver is killed and restarted."""
     job_key: str = field(repr=False)
     servers: Servers
     num_workers: int

@@ -70,7 +70,7 @@ def _set_number(number: int) -> None:
 
 
 class FleetBackendConfig(BackendConfig):  # type: ignore[misc]
-    """Ray Train's hook around the training function in each worker."""
+    """Configures Ray Train to run each worker's training function as a worker of the fleet."""
 
     def __init__(
         self, plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]] | None = None
@@ -78,7 +78,7 @@ class FleetBackendConfig(BackendConfig):  # type: ignore[misc]
         self.plan = plan
         self.coordinator = coordinator
         self.shards = shards or {}
-        """Each rank's part, by dataset name."""
+        """The parts of each dataset, one per rank, by dataset name."""
 
     @property
     def backend_cls(self) -> type[Backend]:

@@ -41,7 +41,7 @@ _MOST_MANIFEST_BYTES = 64 << 20
 
 
 class _GoneError(CorruptFileError):
-    """A file named in the manifest is missing."""
+    """Raised if a file named in the manifest is missing."""
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:

@@ -38,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedFile:
-    """A file in the export: its size and checksum when written."""
+    """A file in the export, with its size and checksum when it was written."""
 
     name: str
     bytes: int
@@ -47,7 +47,7 @@ class ExportedFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitialValues:
-    """The initial values of rows: the native initializer and the table's seed."""
+    """The source of initial row values: the native initializer and the table's seed."""
 
     kind: Literal["constant", "uniform", "normal", "truncated_normal"]
     a: float
@@ -59,7 +59,7 @@ class InitialValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedTable:
-    """The rows of one table."""
+    """The rows of one table, as stored in the export."""
 
     name: str
     dim: int

@@ -135,7 +135,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class BadOnnxError(ValueError):
-    """A file that is not an ONNX model, or that refers to other files."""
+    """Raised for a file that is not an ONNX model or that refers to other files."""
 
 
 def require_own_tensors(raw: bytes) -> None:

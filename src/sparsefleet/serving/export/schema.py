@@ -76,7 +76,7 @@ class InputSchema:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetSchema:
-    """One output."""
+    """One output of an exported model."""
 
     name: str
     dtype: str
@@ -114,7 +114,7 @@ class HashedInput:
     """The name of the input."""
 
     seed: int
-    """A string's id is `data.hash64(string, seed)`."""
+    """The hash seed: a string's id is `data.hash64(string, seed)`."""
 
     seed_per_column: bool
     """Whether value i of an example is hashed with `seed + i`; true if the reader reads several

@@ -28,7 +28,7 @@ __all__ = ["InferenceModel", "Layer", "TorchEngine", "load_inference_model", "tr
 
 
 class TorchEngine:
-    """Runs the graph. Thread-safe."""
+    """Runs the recorded graph with torch. Thread-safe."""
 
     def __init__(self, graph: fx.GraphModule, schema: Schema) -> None:
         self._graph = graph
@@ -133,7 +133,7 @@ def load_inference_model(
 
 
 class Layer(NamedTuple):
-    """One operator in a graph, and its output."""
+    """One operator of a graph, with its output."""
 
     name: str
     """Name in the graph, identical in all copies of one export."""

@@ -17,7 +17,7 @@ __all__ = ["Catalogue", "Choice", "Version", "find", "open_catalogue"]
 
 
 class Version(NamedTuple):
-    """An export in the catalogue."""
+    """One exported version in the catalogue."""
 
     name: str
     digest: str

@@ -104,7 +104,7 @@ def _input(values: list[Any], item: InputSchema, schema: Schema) -> Any:
 
 
 def _filled(value: Any, item: InputSchema) -> Any:
-    """Return the missing values that a missing example stands for."""
+    """Replace a missing list with a list of missing values; return other values unchanged."""
     if value is not None or (not item.is_ragged and len(item.shape) == 1):
         return value
     sizes = [size for size in item.shape[1:] if isinstance(size, int)]

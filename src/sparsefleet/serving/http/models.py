@@ -1,4 +1,4 @@
-"""The active model, the previous model, and switching between versions."""
+"""Holds the active and the previous model, and switches between versions."""
 
 from __future__ import annotations
 

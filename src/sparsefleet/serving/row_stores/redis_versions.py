@@ -37,7 +37,7 @@ _KEPT_HISTORY = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PushedVersion:
-    """A complete version."""
+    """A version whose rows are all in Redis."""
 
     digest: str
     """`ExportManifest.digest` of its export."""

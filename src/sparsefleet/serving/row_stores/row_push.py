@@ -57,7 +57,7 @@ def push_rows(
 
 
 class _Push:
-    """One push. Not thread-safe."""
+    """Pushes one version to Redis. Not thread-safe."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class UpdateName(NamedTuple):
 
     kind: Kind
     sequence: int
-    """Increases by one with each published snapshot."""
+    """The sequence number, which increases by one with each published snapshot."""
     snapshot_id: str
     """16 hexadecimal digits that identify the snapshot after this update. A delta and a full
     update with the same snapshot lead to the same rows. Equal sequence numbers with different

@@ -147,7 +147,7 @@ class UpdateReader:
         self._version = version
         self._entries = {entry.name: entry for entry in tables}
         self.snapshot: ModelSnapshot | None = None
-        """The current snapshot, or None for the export without updates."""
+        """The current snapshot, or None if no update has been applied to the export."""
         self.problem: str | None = None
         """Why newer updates cannot be read and how to fix it; None if there is no problem."""
 

@@ -1,4 +1,4 @@
-"""The input of a verification: settings, the export and the examples."""
+"""The inputs of a verification: settings, the export and the examples."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Case:
         return self.model.predict(self.examples)
 
     def catch_up(self) -> None:
-        """Apply the updates published since the last call to the export."""
+        """Apply to the export all updates published since the last call."""
         self.model.catch_up()
         self.__dict__.pop("scores", None)
 

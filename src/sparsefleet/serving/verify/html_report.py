@@ -74,7 +74,7 @@ def _chosen(whole: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> NDArray[np.in
 
 
 def difference_histogram(gaps: Numbers, tolerance: float) -> str:
-    """Plot how many examples differ by how much, on a logarithmic scale."""
+    """Plot a histogram of the differences between scores, on a logarithmic scale."""
     finite = np.where(np.isfinite(gaps), gaps, 10.0)
     powers = np.log10(np.clip(finite, _LEAST, 10.0))
     counts, _ = np.histogram(powers, bins=20, range=(-9, 1))

@@ -28,7 +28,7 @@ __all__ = ["InputsCheck", "compare_inputs"]
 Column = NDArray[Any]
 _EXAMPLES = 5
 _ROUNDED = 2e-3
-"""The relative error that half precision explains: 2^-11 plus some margin."""
+"""The relative error that half precision can cause: 2^-11 plus some margin."""
 
 
 def compare_inputs(offline: Arrays, online: Arrays) -> list[Finding]:

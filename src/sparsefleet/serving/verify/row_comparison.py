@@ -39,7 +39,7 @@ class KeyRecorder(KeyedRows):
 
 
 class FetchedRows(KeyedRows):
-    """A table whose rows are fetched from a side on lookup."""
+    """A table that fetches each row from a side when it is looked up."""
 
     def __init__(self, table: KeyedRows, fetch: Callable[[Keys], FoundRows]) -> None:
         super().__init__(table.entry, table.initial)
@@ -77,7 +77,7 @@ class PickedRows(KeyedRows):
 
 
 def as_exported(table: KeyedRows, keys: Keys, values: Floats) -> Floats:
-    """Return training rows, float32[N, D], rounded as by an export in the table's format."""
+    """Return training rows, float32[N, D], rounded like an export in the table's format."""
     entry = table.entry
     if entry.format == "float32":
         return values
@@ -100,7 +100,7 @@ class RowTally:
     """Rows that are in the copy but not in the original."""
     different: int = 0
     stale: int = 0
-    """Different rows that equal the rows of the previous export."""
+    """Number of different rows that equal the rows of the previous export."""
     largest: float = 0.0
     """The largest difference between values."""
     sampled: bool = False
