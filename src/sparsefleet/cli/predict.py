@@ -61,7 +61,7 @@ def run_predict_command(options: argparse.Namespace) -> int:
         if target.shape[:1] != ("batch",):
             raise ConfigError(
                 f"target {target} of {options.directory} must have one value per example; export "
-                "the model with targets= that do"
+                "the model with targets= that have one"
             )
     batches = read_examples(options.examples, predictor.schema, options.batch)
     parts = [predictor.predict_all(batch) for batch in batches]

@@ -105,8 +105,8 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
         "--log-dir",
         metavar="DIRECTORY",
         default="",
-        help="where a durable server keeps its log and snapshots, and recovers them from; each "
-        "server needs its own (default: server-INDEX in SPARSEFLEET_LOG_DIR)",
+        help="directory for a durable server's log and snapshots, which it recovers from; "
+        "each server needs its own (default: server-INDEX in SPARSEFLEET_LOG_DIR)",
     )
     parser.add_argument(
         "--replica",

@@ -209,9 +209,13 @@ _GROUPS: dict[str, list[Series]] = {
             "sparsefleet_worker_loss_total",
             "counter",
             "Sum of the losses of all examples, each computed before learning from it; divide by "
-            "the examples. Custom loops have it if they call `step.backward(loss)`.",
+            "the examples. Custom loops report it only if they call `step.backward(loss)`.",
         ),
-        Series("sparsefleet_worker_epoch", "gauge", "The current epoch, from 1; 0 before."),
+        Series(
+            "sparsefleet_worker_epoch",
+            "gauge",
+            "The current epoch, starting at 1; 0 before the first.",
+        ),
         Series("sparsefleet_worker_epochs", "gauge", "Epochs to train."),
         Series(
             "sparsefleet_worker_activity_seconds_total",
@@ -256,7 +260,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series(
             "sparsefleet_worker_unique_lookups_total",
             "counter",
-            "Distinct ids per mini-batch among them, which are the ids pulled.",
+            "Ids looked up, counting each id once per mini-batch; these ids are pulled.",
             ("table",),
         ),
         Series(

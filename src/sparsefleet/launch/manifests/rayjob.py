@@ -31,8 +31,8 @@ def rayjob_yaml(config: ManifestConfig, ray_version: str) -> str:
     require_kubernetes_names(config)
     if config.durability == "replica" and config.servers.count == 1:
         raise ConfigError(
-            "ManifestConfig.durability='replica' needs at least 2 servers in a RayJob: the copy of "
-            "a server's log is on the node of the next server"
+            "ManifestConfig.durability='replica' needs at least 2 servers in a RayJob, because "
+            "the copy of a server's log is on the next server's node"
         )
     made: dict[str, Value] = {
         "apiVersion": "ray.io/v1",

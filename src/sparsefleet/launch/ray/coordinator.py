@@ -294,7 +294,7 @@ def continued(plan: FleetPlan) -> FleetPlan:
         ) from error
     if shape != plan.shape:
         raise ConfigError(
-            f"the run {plan.name!r} was interrupted with {shape}, but was now started with "
+            f"the run {plan.name!r} was interrupted with {shape}, but is now being started with "
             f"{plan.shape}; use the same numbers, or remove {plan.state_file} to start over"
         )
     if own_loops and plan.script is not None and plan.script.restart == "auto":

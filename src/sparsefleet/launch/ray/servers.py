@@ -104,7 +104,7 @@ class Servers:
             is_amount = isinstance(amount, (int, float)) and amount >= 0
             if not isinstance(name, str) or not is_amount:
                 raise ConfigError(
-                    f"Servers.resources must have an amount >= 0 for each resource of Ray, got "
+                    "Servers.resources must have an amount >= 0 for each Ray resource, got "
                     f"{amount!r} for {name!r}"
                 )
             if name in ("CPU", "memory"):

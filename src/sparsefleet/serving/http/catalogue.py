@@ -144,8 +144,8 @@ class _Folder:
             partial.replace(path)
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be written: {error}; the version was not switched, because "
-                "services that share the folder would not follow"
+                f"{path} cannot be written: {error}; the version was not switched, because other "
+                "services that share the folder would not switch"
             ) from error
         return choice.active
 
