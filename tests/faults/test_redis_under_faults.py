@@ -68,7 +68,9 @@ def test_an_unavailable_store_is_named_and_used_again_when_it_is_back(redis: Red
     redis.kill()
     store = RedisRows(redis.url, manifest=manifest, cache_bytes=0)
     predictor = Predictor(directory, rows=store)
-    with pytest.raises(StoreUnavailableError, match="cannot be reached .*; is Redis running"):
+    with pytest.raises(
+        StoreUnavailableError, match="cannot be reached .*; check that Redis is running"
+    ):
         predictor.predict(pairs([1], [2]))
     redis.start()
     with pytest.raises(StoreUnavailableError, match="restarted without its data"):

@@ -275,7 +275,7 @@ CORPUS |= {
         CheckpointMismatchError,
         "counters: expected",
     ),
-    "a sum of rows that is wrong": (put(*FIRST, "rows", value=7), CorruptFileError, "sum of its"),
+    "a sum of rows that is wrong": (put(*FIRST, "rows", value=7), CorruptFileError, "sum over its"),
     "a sum of removed keys that is wrong": (
         put(*FIRST, "removed_keys", value=9),
         CorruptFileError,

@@ -114,7 +114,7 @@ def test_rows_are_named_by_a_few_words(tmp_path: Path, monkeypatch: pytest.Monke
         rows.close()
     files = open_rows(directory, manifest)
     Predictor(directory, rows=files).check_golden()
-    with pytest.raises(ConfigError, match="are live"):
+    with pytest.raises(ConfigError, match="are always current"):
         open_rows(directory, manifest, rows="127.0.0.1:9100", updates=tmp_path)
     with pytest.raises(ConfigError):
         open_rows(directory, manifest, rows="no address")
