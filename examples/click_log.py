@@ -5,8 +5,8 @@ of a click is known, so the best AUC that any model can reach is known too.
 
 * Column f has its own vocabulary of 20 to 50,000 ids, which follow Zipf's law like real ids.
 * An id's key has 64 bits, computed from (column, id), so that one table serves all columns.
-* The log-odds of a click are a constant, plus a hidden weight per id and per count, plus the
-products of hidden vectors of the first six columns, in pairs.
+* The log-odds of a click are a constant, plus a hidden weight per id and per count, plus the dot
+products of hidden vectors for three pairs among the first six columns.
 
 Letters: B examples, F categorical columns.
 """
@@ -29,7 +29,7 @@ _ZIPF_EXPONENT = 1.1
 
 @dataclass(frozen=True, slots=True)
 class ClickLog:
-    """B examples as columns."""
+    """A log of B examples, stored as columns."""
 
     counts: np.ndarray
     """float32[B, 13], log(1 + count)."""
@@ -53,12 +53,12 @@ class ClickLog:
         return self.part(len(self) * index // count, len(self) * (index + 1) // count)
 
     def batches(self, size: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield (counts, keys, clicks) of up to `size` examples each, as views."""
+        """Return batches (counts, keys, clicks) of up to `size` examples each, as views."""
         parts = (self.part(begin, begin + size) for begin in range(0, len(self), size))
         return [(part.counts, part.keys, part.clicks) for part in parts]
 
     def named_batches(self, size: int) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-        """Return the same with inputs by name, as models of the zoo take them."""
+        """Return the same batches with named inputs, as the models in the zoo expect."""
         return [
             ({"counts": counts, "keys": keys}, clicks)
             for counts, keys, clicks in self.batches(size)
@@ -73,7 +73,7 @@ def features(dim: int) -> Features:
 
 
 def generate(num_examples: int, seed: int = 0) -> ClickLog:
-    """Generate a log: the same for the same arguments, on any machine."""
+    """Generate a log; the same arguments give the same log on any machine."""
     rng = np.random.default_rng(seed)
     ids = np.stack([_draw_ids(rng, size, num_examples) for size in _VOCABULARY_SIZES], axis=1)
     counts = np.log1p(np.floor(rng.lognormal(1.0, 1.2, (num_examples, NUM_COUNTS))))
@@ -108,6 +108,6 @@ def _planted_log_odds(rng: np.random.Generator, ids: np.ndarray, counts: np.ndar
 
 
 def _keys_of(ids: np.ndarray) -> np.ndarray:
-    """Spread (column, id) over all 64 bits; an odd multiplier loses nothing."""
+    """Spread (column, id) over all 64 bits; an odd multiplier keeps the keys distinct."""
     packed = ids.astype(np.uint64) + (np.arange(NUM_COLUMNS, dtype=np.uint64) << np.uint64(32))
     return (packed * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)

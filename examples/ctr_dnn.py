@@ -4,7 +4,7 @@
     sparsefleet launch --servers 2 --workers 2 --show worker.0 examples/ctr_dnn.py --mode async
 
 Every worker trains on its part of the log. The held-out AUC covers all workers and is shown next to
-the best that any model can reach. `make demo` runs this script.
+the best AUC that any model can reach. `make demo` runs this script.
 
 Letters: B examples, F categorical columns, D row width.
 """
@@ -28,7 +28,7 @@ DIM = 10
 
 
 def make_model(mode: str | None) -> tuple[CtrDnn, torch.optim.Optimizer]:
-    """Return the optimizer: GEO needs plain SGD, the other modes use what learns fastest."""
+    """Return the model and its dense optimizer; GEO needs plain SGD, which learns more slowly."""
     if mode == "geo":
         model = CtrDnn(features(DIM), tables=Tables(optimizer=optim.SGD(lr=1.0), seed=1))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)

@@ -24,7 +24,7 @@ BATCH = 500
 
 
 class LogisticRegression(nn.Module):
-    """One weight per key, looked up and summed, and one per count."""
+    """A model with one weight per key, looked up and summed, and one weight per count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def tensors(log: ClickLog) -> list[list[torch.Tensor]]:
 
 
 def train(model: nn.Module, log: ClickLog, epochs: int) -> None:
-    """Train one epoch: a step fetches its rows at the start and sends gradients at its end."""
+    """Train; each step fetches its rows when it begins and sends its gradients when it ends."""
     for epoch in range(epochs):
         for number, (counts, keys, clicks) in enumerate(tensors(log)):
             with fleet.step((counts, keys)):
@@ -84,13 +84,13 @@ def main() -> None:
         return
     place = (fleet.worker_index(), fleet.worker_num())
     log = generate(options.rows + options.rows // 5)
-    torch.manual_seed(0)  # the same first weights in every run
+    torch.manual_seed(0)  # the same initial weights in every run
     model = LogisticRegression()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     fleet.distribute(model, optimizer, options.mode)
     fleet.init_worker()
     train(model, log.part(0, options.rows).share(*place), options.epochs)
-    fleet.settle()  # the gradients of all workers are applied, and the parameters are fetched
+    fleet.settle()  # applies the gradients of all workers and fetches the parameters
     auc = evaluate(model, log.part(options.rows, len(log)).share(*place))
     if fleet.is_first_worker():
         print(f"held-out AUC {auc:.4f}")

@@ -3,7 +3,7 @@
     python examples/deepfm.py
     sparsefleet launch --servers 2 --workers 2 examples/deepfm.py --mode sync
 
-The model is sparsefleet.zoo's. Two tables, of width 1 and 8, are looked up with the same keys; a
+The model comes from sparsefleet.zoo. It looks up the same keys in two tables, of width 1 and 8; a
 batch still costs one request per server.
 """
 

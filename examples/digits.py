@@ -1,4 +1,4 @@
-"""Images of digits: MNIST from its files, or generated ones without them.
+"""Images of digits, either read from MNIST's files or generated.
 
 Letters: N images.
 """
@@ -24,7 +24,7 @@ BARS = (
     (14, 23, 19, 21),
     (22, 24, 8, 20),
 )
-"""For each bar: first row, row after it, first column, column after it."""
+"""For each bar: first row, end row, first column, end column; the ends are exclusive."""
 
 
 def read(folder: Path, part: str) -> Pictures:
@@ -35,7 +35,7 @@ def read(folder: Path, part: str) -> Pictures:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Read the array in one file."""
+    """Read the array in a gzipped IDX file."""
     content = gzip.decompress(path.read_bytes())
     num_sizes = content[3]
     sizes = np.frombuffer(content, ">u4", num_sizes, 4)
@@ -43,7 +43,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def draw(count: int, seed: int) -> Pictures:
-    """Draw digits of seven bars, shifted by up to 3 pixels, with noise."""
+    """Draw seven-segment digits, shifted by up to 3 pixels, with noise."""
     rng = np.random.default_rng(seed)
     clean = np.zeros((10, 28, 28), np.float32)
     for digit, bars in enumerate(BARS_OF_DIGITS.split()):

@@ -1,4 +1,4 @@
-"""Digits with a small convolutional net on several workers without servers.
+"""Train a small convolutional net on digits, on several workers without servers.
 
     python examples/mnist_collective.py                                          # one process
     sparsefleet launch --servers 0 --workers 2 --show worker.0 \\
@@ -33,7 +33,7 @@ STRATEGIES = {
 
 
 class LeNet(nn.Module):
-    """Two convolutions and two layers; images become float32 inside the model."""
+    """A net of two convolutions and two linear layers, which converts images to float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class LeNet(nn.Module):
         self.classes = nn.Sequential(nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10))
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """uint8[B, 28, 28] -> logits float32[B, 10]."""
+        """pictures: uint8[B, 28, 28] -> logits float32[B, 10]."""
         return self.classes(self.pictures(pictures.unsqueeze(1).float() / 255.0))
 
 
 def batches(pictures: Pictures, size: int, *, seed: int | None = None) -> list[Pictures]:
-    """Yield this worker's images (worker, worker + workers, ...), shuffled with a seed."""
+    """Return batches of this worker's images, shuffled if a seed is given."""
     order = torch.arange(len(pictures[1]))
     if seed is not None:
         order = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
@@ -59,7 +59,7 @@ def batches(pictures: Pictures, size: int, *, seed: int | None = None) -> list[P
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Trains a small net on digits, collectively.")
-    parser.add_argument("--mode", default="sync", choices=STRATEGIES, help="how workers step")
+    parser.add_argument("--mode", default="sync", choices=STRATEGIES, help="how workers train")
     parser.add_argument("--data", type=Path, help="folder with the IDX files of MNIST")
     parser.add_argument("--pictures", type=int, default=6000, help="digits drawn without --data")
     parser.add_argument("--epochs", type=int, default=2)
@@ -87,7 +87,7 @@ def main() -> None:
         trainer.fit(lambda: batches(training, options.batch, seed=next(epochs)), options.epochs)
         figures = trainer.evaluate(batches(test, 500))
         if fleet.is_first_worker():
-            print(f"test accuracy {100 * figures['accuracy']:.2f} %")
+            print(f"test accuracy {100 * figures['accuracy']:.2f}%")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     pip install "sparsefleet[ray]"
     python examples/on_ray.py --mode sync --workers 2
 
-Without a cluster (RAY_ADDRESS) it starts one on this machine. Any other script needs no change to
-run on Ray: `sparsefleet launch --on ray --servers 2 --workers 2 examples/deepfm.py`.
+If RAY_ADDRESS names no cluster, this script starts one on this machine. Ordinary scripts run on Ray
+unchanged: `sparsefleet launch --on ray --servers 2 --workers 2 examples/deepfm.py`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=100_000, help="examples to train on")
     parser.add_argument("--servers", type=int, default=2, help="servers")
     parser.add_argument("--workers", type=int, default=2, help="workers")
-    parser.add_argument("--storage", help="directory of the results (default: Ray's)")
+    parser.add_argument("--storage", help="directory for the results (default: Ray's)")
     return parser.parse_args()
 
 
 def click_dataset(rows: int, seed: int) -> Any:
-    """Return the generated click log as a dataset of Ray; usually it is read from files."""
+    """Return the generated click log as a Ray dataset; real data would be read from files."""
     log = generate(rows, seed)
 
     def examples(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ def batches(name: str) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
 
 
 def train(config: dict[str, Any]) -> dict[str, float]:
-    """Run on each worker; the result is that of worker 0."""
+    """Train on each worker; `RayTrainer` returns the result of worker 0."""
     torch.manual_seed(0)
     model = DeepFM(features(DIM), tables=Tables(optimizer=optim.Adagrad(lr=0.05)))
     with Trainer(
@@ -77,11 +77,11 @@ def train(config: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     options = parse_arguments()
-    os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15, a busy machine hardly runs it
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, gets little CPU time
     ray.init(runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}}, log_to_driver=False)
     data = click_dataset(options.rows + options.rows // 5, seed=0)
     training, held_out = data.split_at_indices([options.rows])
-    # Shares of a processor that leave one free on two cores: Ray Data needs it to make the records.
+    # These CPU shares leave one of two cores free, which Ray Data needs to generate the records.
     result = RayTrainer(
         train,
         servers=Servers(options.servers, num_cpus=0.25),

@@ -31,7 +31,7 @@ BATCH = 500
 
 
 class SkipGram(nn.Module):
-    """Distinguishes the neighbors of a word from noise."""
+    """A model that learns to distinguish the neighbors of a word from noise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def main() -> None:
     num_batches = options.pairs // BATCH // fleet.worker_num()
     with trainer:
         trainer.fit(generate_pairs(num_batches, seed=fleet.worker_index()))
-        fleet.settle()  # the last updates of the other workers are in the tables
+        fleet.settle()  # waits until the tables contain the last updates of all workers
         if fleet.is_first_worker():
             found, of_twins, of_others = twins_found(model)
             print(f"cosine of twins {of_twins:.2f}, of other words {of_others:.2f}")

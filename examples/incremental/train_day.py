@@ -6,8 +6,9 @@
     sparsefleet launch --servers 3 --workers 2 examples/incremental/train_day.py \
         --day 2 --start days/1 --out days/2
 
-Worker 0 saves at the end of a day. The servers of the next day start from that directory, whatever
-their number; new ids get their rows on first use. Without --start, a day starts from scratch.
+Worker 0 saves at the end of a day. The next day's servers start from that directory, even if
+their number has changed; new ids get their rows on first use. Without --start, a day starts from
+scratch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DAYS = 7
 
 
 class Clicks(nn.Module):
-    """Embeddings of all categorical columns, summed, and the counts, through two layers."""
+    """A model that feeds the counts and the summed embeddings of all columns to two layers."""
 
     def __init__(self, dim: int = 8) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Clicks(nn.Module):
 
 
 def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
-    """Return the examples of a day to train on, and a fifth as many, after them, for evaluation."""
+    """Return a day's training examples, and the examples after them (a fifth) for evaluation."""
     log = generate(DAYS * rows * 6 // 5)
     begin = (day - 1) * rows * 6 // 5
     return log.part(begin, begin + rows), log.part(begin + rows, begin + rows * 6 // 5)
@@ -72,7 +73,7 @@ def main() -> None:
         return
     place = (fleet.worker_index(), fleet.worker_num())
     today, judged = log_of_day(options.day, options.rows)
-    torch.manual_seed(0)  # so that days differ only in what they start from
+    torch.manual_seed(0)  # so that days differ only in their starting point
     model = Clicks()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)

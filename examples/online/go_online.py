@@ -1,11 +1,11 @@
-"""A model goes online: two days of training, rows in Redis, a service, and a check.
+"""Take a model online: two days of training, rows in Redis, a service, and verification.
 
     python examples/online/go_online.py --folder online
 
 Day 1 trains, saves and exports; its rows are pushed to Redis and served over HTTP, and `sparsefleet
-verify` compares all of it. Day 2 continues from the checkpoint and publishes changes while it
-trains; the service follows, and everything is verified again. Exits with 0 only if both checks
-pass.
+verify` compares all copies of the model. Day 2 continues from the checkpoint and publishes changes
+while it trains; the service follows, and everything is verified again. Exits with 0 only if both
+checks pass.
 
 Needs `pip install sparsefleet[redis,serve]` and redis-server, which this script starts itself.
 """
@@ -42,9 +42,9 @@ WAIT_S = 60.0
 def train(
     day: int, folder: Path, rows: int, *, start: Path | None, publish: PublishConfig | None
 ) -> None:
-    """Train one day: write a checkpoint, examples for evaluation and, on day 1, an export."""
+    """Train on a day; write a checkpoint, evaluation examples and, without `publish`, an export."""
     today, judged = log_of_day(day, rows)
-    torch.manual_seed(day)  # the same initial weights each time
+    torch.manual_seed(day)  # the same initial weights in every run
     model = Clicks()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
@@ -61,7 +61,7 @@ def train(
 
 
 def write_examples(path: Path, log: ClickLog) -> None:
-    """Return a column for each input of the model, and one with labels."""
+    """Write a Parquet file with a column for each input of the model and one for the labels."""
     columns = {"counts": list(log.counts), "keys": list(log.keys), "click": log.clicks}
     pyarrow.parquet.write_table(pa.table(columns), path)
 
@@ -76,7 +76,7 @@ def run(*command: object) -> None:
 
 
 def verify(day: int, folder: Path, *flags: str) -> None:
-    """Compare the export with the checkpoint of the day, and with what is online."""
+    """Compare the export with the day's checkpoint and with everything online."""
     examples, report = folder / f"examples-{day}.parquet", folder / f"day-{day}.html"
     checkpoint = folder / f"checkpoint-{day}"
     given = ["--online", checkpoint, "--examples", examples, "--report", report, *flags]
@@ -88,7 +88,7 @@ def redis_server(folder: Path) -> Iterator[str]:
     """Start an empty Redis; yield its address."""
     program = shutil.which("redis-server")
     if program is None:
-        sys.exit("there is no redis-server: scripts/install_system_packages.sh installs it")
+        sys.exit("redis-server is not installed; run scripts/install_system_packages.sh")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -110,7 +110,7 @@ def wait_for_port(port: int) -> None:
             return
         except OSError:
             if time.monotonic() > deadline:
-                sys.exit(f"nothing listens on port {port} after {WAIT_S:g} s")
+                sys.exit(f"nothing is listening on port {port} after {WAIT_S:g} s")
             time.sleep(0.05)
 
 
@@ -124,7 +124,7 @@ def service(export: Path, rows: str) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()  # it prints one line when it is ready, or ends
+        said = process.stdout.readline()  # one line when it is ready; empty if it ends
         if "listening on" not in said:
             sys.exit("the service did not start")
         yield said.split("listening on ")[1].split()[0].rstrip(":")
