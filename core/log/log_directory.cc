@@ -365,7 +365,8 @@ bool LogDirectory::RemoveSpares() const {
 bool LogDirectory::TakeSpare(const std::string& path) const {
   auto listing = List();
   if (!listing.ok() || listing.value().spares.empty()) return false;
-  const std::string spare = path_ + "/" + listing.value().spares.front();
+  // The newest, so that as few as possible are in use: their pages are in memory.
+  const std::string spare = path_ + "/" + *std::ranges::max_element(listing.value().spares);
   return calls_.Rename(spare.c_str(), path.c_str()) == 0;
 }
 

@@ -19,7 +19,7 @@
 namespace sparsefleet {
 namespace {
 
-constexpr std::size_t kMostMapped = 32;
+constexpr std::size_t kMostMapped = 12;
 constexpr std::uint64_t kTouchBytes = 2 << 20;
 constexpr std::size_t kStreamedBytes = 4096;
 constexpr std::size_t kLine = 64;  // of a cache
