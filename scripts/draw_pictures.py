@@ -223,7 +223,7 @@ def steps() -> str:
             parts.append(rectangle(x, top, width, lane_height - 6, COLORS[span.kind]))
         y += len(lanes) * lane_height + 30
     parts.append(text(left + end, y - 8, "time", size=12, fill=PALE, anchor="end"))
-    return picture(left + end + 20, y, "A step as a timeline in each mode", parts)
+    return picture(left + end + 20, y, "A step as a time line in each mode", parts)
 
 
 def pictures() -> dict[str, str]:
