@@ -23,7 +23,7 @@ _LINGER_S = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AsyncConfig:
-    """Push gradients in the background and fetch dense values from time to time."""
+    """Push gradients in the background, and fetch dense values periodically."""
 
     max_merge: int | None = None
     """Maximum number of mini-batches merged into one push. None means the number of training
@@ -84,7 +84,7 @@ class AsyncConfig:
         return frozenset(name for name, optimizer in optimizers.items() if type(optimizer) is SGD)
 
     def sender_config(self, setting: ModeSetting) -> SenderConfig:
-        """Return the config of a sender that merges and waits as configured here."""
+        """Return the config of a background sender that merges and waits as this config says."""
         linger_s = self.wait_s
         if linger_s is None:
             linger_s = _LINGER_S if self._merges_freely(setting) else 0.0
@@ -124,9 +124,9 @@ class AsyncConfig:
 class AsyncMode(Mode):
     """Training threads queue their gradients and continue with the parameters in memory.
 
-    One native thread merges and pushes them, and fetches the dense values from time to time. Rows
-    are pulled for every batch. A schedule counts the mini-batches of all workers. Since the count
-    is known only after a push, the sender then calls back into Python for the new rates.
+    One native thread merges and pushes them, and fetches the dense values periodically. Rows are
+    pulled for every batch. A schedule counts the mini-batches of all workers. Since the count is
+    known only after a push, the sender then calls back into Python for the new rates.
     """
 
     name: ClassVar[str] = "async"

@@ -133,7 +133,10 @@ class CollectiveMode(Mode):
         self._record.stepped(0.0)
 
     def leave(self) -> None:
-        """Follow the other workers until none has data, so all end with the same parameters."""
+        """Keep taking part in the other workers' steps until no worker has data left.
+
+        All workers then have the same parameters.
+        """
         self._raise_failure()
         self._has_left = True
         self._follow()
@@ -149,14 +152,14 @@ class CollectiveMode(Mode):
         self._has_left = self._rows_have_left = False
 
     def pause(self) -> None:
-        """Stop all workers after the same step; those without data stop following the others."""
+        """Stop all workers after the same step, including workers that have run out of data."""
         self._raise_failure()
         if not self._has_left:  # a thread that has left was released by the pausing threads
             self._follow()
         self._rows.flush()
 
     def resume(self) -> None:
-        """Resume; a worker without data follows the others again."""
+        """Resume; a worker without data takes part in the other workers' steps again."""
         if self._has_left:
             self._follow()
 
@@ -199,7 +202,7 @@ class CollectiveMode(Mode):
         return found
 
     def _make_rows(self) -> Mode:
-        """Return the mode that pushes rows to the store; it has no dense parameters."""
+        """Return the mode that pushes row gradients to the store; it has no dense parameters."""
         setting = replace(self._setting, schedule=None, ranks=None)
         if isinstance(setting.store, LocalStore):
             _require_admitting(setting)
@@ -215,7 +218,7 @@ class CollectiveMode(Mode):
             self._rows.leave()
 
     def _follow(self) -> None:
-        """Follow the others until no worker has anything left to do; apply merged gradients."""
+        """Take part in the others' steps until no worker has data left; apply merged gradients."""
         self.training.leave()
         self._pending.clear()
 

@@ -1,4 +1,4 @@
-"""GEO-SGD mode: workers train their own copies and exchange differences with the servers.
+"""GEO-SGD mode: workers train their own copies and exchange deltas with the servers.
 
 In shapes, N is the number of keys, D the row width, and W the number of workers. For each value,
 *train* is the value trained here; *old* is the servers' value when this worker last fetched it,
@@ -40,7 +40,7 @@ _FRAME_SHARE = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeoConfig:
-    """Train on local copies, and exchange differences with the servers from time to time."""
+    """Train on local copies, and exchange deltas with the servers periodically."""
 
     push_interval_steps: int | None = None
     """Mini-batches of all threads of a worker between exchanges (Fluid's update_frequency). Larger
@@ -56,7 +56,7 @@ class GeoConfig:
 
 
 class GeoMode(Mode):
-    """Every worker runs SGD on its own copy; servers add up the differences over the workers.
+    """Every worker runs SGD on its own copy; servers add up the deltas of all workers.
 
     A row is pulled when a worker first uses it, so all workers start from the servers' rows. The
     part of a change that was not sent is offered again in later exchanges, and ``flush`` sends all
@@ -143,7 +143,7 @@ class GeoMode(Mode):
         self._raise_failure()
 
     def flush(self) -> None:
-        """Send all remaining differences at once, undivided."""
+        """Send all remaining deltas at once, not divided by the number of workers."""
         self._raise_failure()
         rest = self._windows.take_rest()
         with self._exchange_lock:
@@ -194,8 +194,9 @@ class GeoMode(Mode):
         self._take_over_rows(exactly=False)
 
     def _send_account(self, steps: int) -> None:
-        """Send the differences of all mini-batches since the last exchange in one push, and take
-        over the dense values that come back with it.
+        """Send the deltas of all mini-batches since the last exchange in one push.
+
+        The dense values in the reply are merged into the local ones.
         """
         began = time.perf_counter()
         with self._account.closing() as (data, is_partial):
@@ -272,7 +273,7 @@ class ExchangeRoom:
         )
 
     def add(self, rows: Mapping[str, int]) -> None:
-        """Count a mini-batch."""
+        """Count the rows of a mini-batch."""
         for table, count in rows.items():
             self._rows[table] += count
 
@@ -378,7 +379,7 @@ class ExchangeWindows:
         self._failure: BaseException | None = None
 
     def add(self) -> float:
-        """Count one mini-batch; block while both windows are full. Return the seconds blocked."""
+        """Count a mini-batch, blocking while both windows are full; return the seconds blocked."""
         began = time.monotonic()
         with self._changed:
             self._wait(lambda: self._filling < self._interval)
@@ -477,7 +478,7 @@ class GeoReplica:
         return self._tables[table].size
 
     def start_dense(self) -> None:
-        """Use the live parameters as the servers' current values."""
+        """Treat the live parameters as the servers' current values."""
         for name, live in self._live.items():
             np.copyto(self._old_dense[name], live)
 
@@ -493,7 +494,7 @@ class GeoReplica:
     def pull(
         self, keys: Mapping[str, Keys], fetch: Callable[[dict[str, Keys]], Mapping[str, Floats]]
     ) -> dict[str, Floats]:
-        """Return the rows as trained here; ``fetch`` pulls new rows for all tables."""
+        """Return the rows as trained on this worker; ``fetch`` pulls rows not used before."""
         rows: dict[str, Floats] = {}
         places = {}
         for table, wanted in keys.items():
@@ -555,8 +556,9 @@ class GeoReplica:
         return keys[:size], deltas[:size]
 
     def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all differences from the servers' values, undivided. No thread may train at the
-        same time.
+        """Yield all deltas from the servers' values, not divided by the number of workers.
+
+        No thread may train at the same time.
         """
         return self._chunks(table, self._tables[table].unsent())
 

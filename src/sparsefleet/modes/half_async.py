@@ -25,7 +25,7 @@ from sparsefleet.store.rows import DataMark
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfAsyncConfig:
-    """Merge the gradients of a worker's threads in every step. There are no settings."""
+    """Merge the gradients of a worker's threads in every step. This mode has no settings."""
 
 
 class BarrierMode(Mode):

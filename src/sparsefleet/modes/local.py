@@ -15,7 +15,7 @@ from sparsefleet.modes.rates import ScheduledRates
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalConfig:
-    """Train in this process alone. There are no settings."""
+    """Train in this process alone. This mode has no settings."""
 
 
 class LocalMode(Mode):

@@ -186,7 +186,7 @@ class Mode(ABC):
 
     @property
     def needs_fresh_rows(self) -> bool:
-        """Return whether rows should not be pulled ahead now although the mode allows it."""
+        """Return whether rows must not be prefetched now, although the mode allows prefetching."""
         return False
 
     # -- Called by training -------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Mode(ABC):
             self._dropped += origin.marks()
 
     def state(self) -> dict[str, int]:
-        """Return the state for the mode of a process that replaces this one.
+        """Return the state from which a process that replaces this one can continue the mode.
 
         Must be called while no thread is in a step and no update is pending.
         """
@@ -261,7 +261,7 @@ class Mode(ABC):
         """Wait until all pending updates are applied, then fetch the dense values."""
 
     def pause(self) -> None:
-        """Flush; other workers do not wait for this worker until it calls `resume`."""
+        """Apply all pending updates; other workers do not wait for this one until `resume`."""
         self.flush()
 
     def resume(self) -> None:  # noqa: B027  (most modes hold nobody up)

@@ -84,7 +84,7 @@ class BatchOrigin(NamedTuple):
     """Offset added to the streams of its marks if the mini-batch is from a lost worker's data."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
-        """Return the marks that a push reports for this mini-batch."""
+        """Return the `DataMark`s that the push of this mini-batch sends to the servers."""
         if not self.records:
             return [(self.base + kind, self.epoch, self.number - 1, self.number)]
         return [
@@ -170,7 +170,7 @@ class ModePosition:
     """Whether some servers have applied that round."""
 
     def count(self, name: str) -> int:
-        """Return one number from the state."""
+        """Return the number stored under `name` in the state."""
         return int(self.state.get(name, 0))
 
 
@@ -268,7 +268,7 @@ class ModeSetting:
 
 
 def join(parts: DenseParts) -> Floats:
-    """Return the whole gradient as a new array.
+    """Concatenate the parts of a gradient into a new array.
 
     >>> join([np.array([1, 2], np.float32), np.array([3], np.float32)])
     array([1., 2., 3.], dtype=float32)

@@ -23,7 +23,8 @@ _MANY_STEPS = 1000
 def set_first_rates(setting: ModeSetting) -> None:
     """Set the rates for the schedule's first step; tables may still have another run's rates.
 
-    A worker that is further along temporarily loses its rate until this worker has joined.
+    If another worker is already further along in the schedule, its rates are overwritten until this
+    worker has joined.
     """
     if setting.schedule is None:
         return

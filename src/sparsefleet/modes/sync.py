@@ -18,7 +18,7 @@ from sparsefleet.store.rows import DataMark
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncConfig:
-    """Take every step together with all threads of all workers. There are no settings."""
+    """Take every step together with all threads of all workers. This mode has no settings."""
 
 
 class SyncMode(BarrierMode):

@@ -85,7 +85,7 @@ class WorkerGroup:
     def _count_of(self, rank: int) -> int:
         """Return a worker's count at the start of this pass.
 
-        Exclude the worker if it has not started the pass.
+        If the worker has not started the pass, exclude it from the group.
         """
         try:
             note = self._store.get_note(self._note_of(rank))
