@@ -53,7 +53,7 @@ class AppliedBatches:
         return _contains(self._done, number - 1)
 
     def origin(self, number: int) -> BatchOrigin:
-        """Return the origin that a push reports for mini-batch `number`."""
+        """Return the `BatchOrigin` that the push of mini-batch `number` sends to the servers."""
         applied = [k for k in self._kinds if _contains(self._everywhere[k], number - 1)]
         partial = [
             kind

@@ -115,19 +115,20 @@ class PassStart:
     """
 
     def for_data(self, data: object) -> PassStart:
-        """Return `together` if all workers share the data, or else this start.
+        """Return the start that applies to `data`.
 
-        See `Reader.is_shared`.
+        This is `together` if all workers share the data (see `Reader.is_shared`), and this start
+        otherwise.
         """
         is_shared = getattr(data, "is_shared", False) is True
         return self.together if is_shared and self.together is not None else self
 
     def own(self) -> DataPosition | None:
-        """Return this worker's position, or None if the data was divided differently before."""
+        """Return this worker's position, or None if the earlier run divided data differently."""
         return self.positions[0] if len(self.positions) == 1 else None
 
     def load_into(self, data: object) -> bool:
-        """Make `data` resume here; return False if it cannot.
+        """Make the next pass over `data` resume from this start; return False if it cannot.
 
         Data that was divided among a different number of workers needs `load_state_dicts`, which
         takes the states of all workers; without it, the pass starts over with a warning.
@@ -155,7 +156,7 @@ class PassStart:
 
 
 def skip_batches(batches: Iterator[Any], count: int) -> None:
-    """Skip `count` batches that were trained on earlier."""
+    """Skip `count` batches that an earlier process has trained on."""
     if count:
         _log.info("skipping %d batches that were trained on earlier", count)
     for number in range(count):
@@ -195,7 +196,7 @@ class BatchFeed:
         before: where the pass started.
         close: stops the reader behind `batches`, if that reader was started for this pass.
         applied: batches to skip because servers have applied them.
-        files: the number of each file whose records identify batches; None uses the files of
+        files: maps each file whose records identify batches to its number; None uses the files of
             `data`, if it has any.
         """
         self._batches = batches
@@ -260,16 +261,19 @@ class BatchFeed:
         return taken.batch
 
     def keep_account(self, epoch: int) -> None:
-        """Report each batch of pass `epoch` to the servers. Call it before the first `take`."""
+        """Report each batch of pass `epoch` to the servers from now on.
+
+        Call it before the first `take`.
+        """
         self._epoch = epoch
         keep = getattr(self.data, "keep_account", None)
         if callable(keep):
             keep()
 
     def origin(self, number: int) -> BatchOrigin | None:
-        """Return the origin that a push reports for batch `number`; each can be taken once.
+        """Return the `BatchOrigin` that the push of batch `number` sends to the servers.
 
-        Return None if batches are not tracked.
+        Each origin is returned only once. Return None if servers do not track batches.
         """
         if self._epoch is None:
             return None
@@ -310,7 +314,7 @@ class BatchFeed:
 
 
 class BatchSource:
-    """Data that is read `passes` times. Raises ConfigError if that is not possible."""
+    """Training data that is read `passes` times. Raises ConfigError if it cannot be reread."""
 
     def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
         self._as_batch = as_batch
@@ -426,7 +430,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether shared data may have batches left; calls the function that creates it."""
+        """Return whether a data function may return shared data that has batches left."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

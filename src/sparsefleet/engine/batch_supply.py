@@ -42,10 +42,10 @@ class BatchSupply(Protocol):
         """
 
     def read_ahead(self) -> PulledRows | None:
-        """Implement `ReadAhead`; called at the end of a step, before its gradients are sent."""
+        """Read the next batch; called at the end of a step, before its gradients are sent."""
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading batches ahead."""
 
 
 class DirectSupply:
@@ -79,7 +79,7 @@ class SteppingSupply:
     The training thread reads the batch, so data and model draw random numbers in the same order as
     if the batch were read after the step.
 
-    plan: returns the rows needed by the inputs of a batch, or None.
+    plan: returns the rows that the inputs of a batch need, or None if they are not known.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ class _Ahead(NamedTuple):
 class PrefetchingSupply:
     """Reads one batch ahead in its own thread, and fetches its rows.
 
-    prefetch: fetches the rows for the inputs of a batch, or returns None.
+    prefetch: fetches the rows that the inputs of a batch need, or returns None if they are not
+        known.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ _log = logging.getLogger("sparsefleet.engine")
 
 
 class CheckpointSeries:
-    """Takes and writes checkpoints and removes old ones; the first worker does this for all.
+    """Takes and writes checkpoints and removes old ones, in the first worker for the whole job.
 
     A failed save is logged and does not affect earlier checkpoints; training continues, and the
     next save is a full checkpoint. Not thread-safe.
@@ -44,7 +44,7 @@ class CheckpointSeries:
         events: Events,
         owner: SeriesOwner | None = None,
     ) -> None:
-        """Create a series. owner: this training run, if it has claimed the directory."""
+        """Create a series. owner: identifies this training run, if it has claimed the directory."""
         self._owner = owner
         self._events = events
         self._distributed = distributed
@@ -77,7 +77,7 @@ class CheckpointSeries:
         ]
 
     def begin(self, reports: Sequence[WorkerReport]) -> str:
-        """Take a snapshot and let a thread write it; return a summary for the log.
+        """Take a snapshot and start a background thread to write it; return a summary for the log.
 
         All workers must be paused, and all their updates applied.
         """
@@ -171,7 +171,10 @@ class CheckpointSeries:
 
     @contextlib.contextmanager
     def _removing(self) -> Iterator[None]:
-        """Log which old files cannot be removed; they only take up space."""
+        """Log errors from removing old files instead of raising them.
+
+        Files that cannot be removed only take up space.
+        """
         try:
             yield
         except (SparseFleetError, OSError) as error:

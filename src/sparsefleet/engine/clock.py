@@ -158,7 +158,7 @@ class TimeShares:
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of each activity, by name."""
+        """Return the seconds spent on each activity, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def shares(self) -> dict[str, float]:

@@ -224,12 +224,12 @@ class Events:
         """Events from background threads waiting to be delivered."""
 
     def subscribe(self, kind: type[AnyEvent], listener: Callable[[AnyEvent], None]) -> None:
-        """Call `listener` with each event of this type."""
+        """Call `listener` with each event of this type from now on."""
         self._listeners.setdefault(kind, []).append(listener)
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """When the block ends, remove the subscriptions made in it."""
+        """Return a context manager that, on exit, removes the subscriptions made inside it."""
         before = {kind: list(listeners) for kind, listeners in self._listeners.items()}
         try:
             yield
@@ -276,7 +276,7 @@ class Events:
 
 
 class Attendance:
-    """Compares attendance at each meeting of the workers and reports each lost worker once.
+    """Compares which workers are present each time they synchronize; reports each lost worker once.
 
     >>> events, seen = Events(), []
     >>> events.subscribe(WorkerLost, seen.append)
@@ -293,7 +293,7 @@ class Attendance:
         self._present = set(range(worker_num))
 
     def update(self, present: Iterable[int]) -> None:
-        """Report the workers that are missing from this meeting."""
+        """Report the workers that are missing from this synchronization."""
         for rank in sorted(self._present.difference(present)):
             self.lose(rank)
 

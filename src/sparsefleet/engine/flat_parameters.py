@@ -177,7 +177,7 @@ def _copy_hooks(parameter: nn.Parameter, alias: nn.Parameter) -> None:
 
 
 def _move(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """Return one buffer with all values, of which each parameter becomes a view."""
+    """Copy the parameters into one buffer, make each a view of it, and return the buffer."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     _make_views(parameters, flat)
     return flat

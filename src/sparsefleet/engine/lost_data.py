@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
     why: str
 
     def and_then(self, later: LeftOut) -> LeftOut:
-        """Return the sum of this and the data skipped in a later pass."""
+        """Return the total of this data and the data skipped in a later pass."""
         is_known = self.number is not None and later.number is not None and self.unit == later.unit
         number = (self.number or 0) + (later.number or 0) if is_known else None
         return later._replace(number=number)
@@ -173,7 +173,10 @@ class LostData:
         )
 
     def _marks_of(self, rank: int, epoch: int, *, base: int) -> list[list[DataMark]]:
-        """Return, for each server, the data of a worker applied in the streams from `base` on."""
+        """Return, for each server, which data of worker `rank` it has applied.
+
+        Only streams from `base` on are considered.
+        """
         if rank == self._distributed.role.index:
             store = self._distributed.store
             assert isinstance(store, RemoteStore)

@@ -20,7 +20,8 @@ class ModelTensors:
     """A model's parameters and persistent buffers, each listed once.
 
     in_tables: the names of the parameters in each dense table, in order.
-    stepped_by: the torch optimizer that steps the parameters here; None if the store updates them.
+    stepped_by: the torch optimizer that steps the parameters in this process; None if the store
+        updates them.
 
     >>> model = nn.BatchNorm1d(2)
     >>> tensors = ModelTensors(model, {"dense": ["weight", "bias"]}, None)
@@ -70,7 +71,7 @@ class ModelTensors:
         return copies
 
     def take_own(self, arrays: Mapping[str, NDArray[Any]], only: Callable[[str], bool]) -> None:
-        """Overwrite the tensors with these arrays, which have the same names and shapes."""
+        """Overwrite the tensors that no table holds with arrays of the same names and shapes."""
         parameters = dict(self._model.named_parameters())
         with torch.no_grad():
             for name, tensor in self._own().items():
@@ -118,7 +119,7 @@ class FrozenState:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
 
     def to_bytes(self) -> bytes:
-        """Return the values as bytes, for other workers."""
+        """Return the values as bytes, to be sent to other workers."""
         return b"".join(
             tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             for tensor in self._tensors

@@ -47,7 +47,7 @@ def is_state_kept() -> bool:
 class Notice:
     """While open, tracks whether this process was asked to end.
 
-    is_heeded: if False, SIGTERM ends the process at once, which is the default action.
+    is_heeded: if False, SIGTERM keeps its default action, which ends the process at once.
     may_abort: whether to abandon a slow step, such as a step that waits for a worker that has
         already ended. Nothing is lost, since servers track what was applied.
     """
@@ -65,7 +65,7 @@ class Notice:
 
     @property
     def start(self) -> str:
-        """Return an identifier of this start of the job, the same on all workers."""
+        """Return an ID that is the same on all workers and changes each time the job is started."""
         return self._file
 
     @property
@@ -112,7 +112,7 @@ class Notice:
     def heed(self) -> None:
         """Raise `HandedOver` if this process should hand over.
 
-        Call it when nothing is left to send.
+        Call it when this process has no gradients left to send.
         """
         if self._handles and self._is_given:
             raise HandedOver

@@ -61,7 +61,7 @@ class StorePlacement:
         return optimizer
 
     def wire_dtype(self, requested: WireDtype | None) -> WireDtype | None:
-        """Return the number format for the network, as in `RemoteStoreConfig`."""
+        """Return the number format used on the network; see `RemoteStoreConfig.wire_dtype`."""
         return requested
 
     def groups_by_torch(
@@ -120,7 +120,7 @@ class StorePlacement:
         return store
 
     def rank_setting(self, bound: DistributedModel) -> RankSetting | None:
-        """Return the resources that mode "collective" needs."""
+        """Return the additional settings for mode "collective"; None in any other mode."""
         del bound
         return None
 
@@ -166,7 +166,7 @@ class StorePlacement:
         bound.meeting.barrier()  # nobody trains until all have the same values
 
     def started(self, mode: Mode) -> None:
-        """Called when a mode has started."""
+        """Called after the mode has started."""
 
     def finishing(self, mode: Mode) -> None:
         """Called before a mode that did not fail finishes."""

@@ -132,7 +132,7 @@ class Profiler:
     # -- servers ------------------------------------------------------------------------------
 
     def _ask_servers(self) -> None:
-        """Make servers record their requests; the first worker asks them once."""
+        """Make the servers record their requests; only the first worker does this, once."""
         store = self._distributed.store
         with self._lock:
             asks = self._distributed.role.is_first_worker and not self._asked_servers
@@ -158,7 +158,7 @@ class Profiler:
     # -- the end ------------------------------------------------------------------------------
 
     def _end(self, event: EpochEnded) -> None:
-        """Let the first worker write the records of all processes."""
+        """Collect the records of all processes in the first worker, which writes the trace."""
         del event
         if self._is_done:
             return

@@ -40,7 +40,7 @@ class Publishing:
         """The error from the last update; None if it succeeded."""
 
     def begin(self) -> str:
-        """Collect the changes and let a thread write them; return a summary for the log.
+        """Collect the changes and write them in a background thread; return a summary for the log.
 
         All workers must be paused, and all their updates applied.
         """
@@ -65,7 +65,7 @@ class Publishing:
             self._writer = None
 
     def close(self) -> None:
-        """Wait for the current update, then let others publish."""
+        """Wait for the current update, then release the right to publish."""
         self.wait()
         try:
             self._publisher.close()
@@ -122,8 +122,8 @@ def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
 class TrainedTables:
     """The parts of a model in training that its export contains; implements `TrainedModel`.
 
-    Servers track changed rows for this reader separately from delta checkpoints and from GEO's
-    exchange of changes.
+    Servers track the rows changed since the last update separately from those for delta checkpoints
+    and for GEO's exchange of deltas.
     """
 
     def __init__(self, distributed: BoundModel, export: OpenedExport) -> None:
@@ -158,7 +158,7 @@ class TrainedTables:
         return {table: _keys_and_values(self._store.rows(table)) for table in self._tables}
 
     def dense(self) -> dict[str, NDArray[Any]]:
-        """Implement `TrainedModel`; return all dense tensors.
+        """Implement `TrainedModel`: return all dense tensors.
 
         Some are in the store, others only in this process.
         """

@@ -74,7 +74,7 @@ _EMPTY = _HEAD.pack(0, 0)
 
 
 class KeptRandom:
-    """Keeps the states of torch's generators before the latest and the next batch. Not thread-safe.
+    """Keeps torch's random states from before the latest batch and the next one. Not thread-safe.
 
     path: the file that holds the states; only this user can read it. epoch: the number of the pass.
 
@@ -103,13 +103,13 @@ class KeptRandom:
             os.close(file)
 
     def begin(self, batch: int) -> None:
-        """Keep the state for this batch; on the first call, restore a previous process's state."""
+        """Store the state before this batch; the first call restores a previous process's state."""
         is_new, self._is_new = self._is_new, False
         if not (is_new and self._restore(batch)):
             self._keep(batch)
 
     def end(self, batch: int) -> None:
-        """Keep the state for the next batch, before the gradients of this batch are sent."""
+        """Store the state for the next batch; call it before this batch's gradients are sent."""
         self._keep(batch + 1)
 
     def close(self) -> None:

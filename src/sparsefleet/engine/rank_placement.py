@@ -308,7 +308,8 @@ def _collective(mode: Mode) -> CollectiveMode:
 class RankTensors(ModelTensors):
     """All parameters and buffers, with the state of the torch optimizer.
 
-    described: each parameter's `sparsefleet.optim` description; None if only torch has the rule.
+    described: each parameter's `sparsefleet.optim` description; None if only torch implements the
+        optimizer.
     """
 
     def __init__(

@@ -177,7 +177,7 @@ class RankReplacement:
         return True
 
     def started(self, mode: Mode) -> None:
-        """Continue the mode of a process that replaces another, once the mode has started."""
+        """If this process replaces another, make its mode continue from the other ranks' state."""
         if self._found:
             self._continue(mode)
 

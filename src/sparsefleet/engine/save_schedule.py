@@ -111,7 +111,7 @@ class Interval:
         return self._every_s is not None
 
     def restart(self, steps: int) -> None:
-        """Restart the interval; `steps` is the current step if workers step together."""
+        """Restart the interval from now; `steps` is the current step if workers step together."""
         self.steps = 0
         self.done_at = steps
         self._since = time.monotonic()
@@ -201,7 +201,7 @@ class SaveSchedule:
         return {"number": self._number, "done_at": done_at}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of another process."""
+        """Continue from the `state()` of the process that this one replaces."""
         with self._changed:
             self._number = int(state["number"])
             self._changed.notify_all()

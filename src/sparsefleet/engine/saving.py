@@ -108,7 +108,7 @@ class PausedValidation(Protocol):
     """Number of steps a worker takes between two evaluations."""
 
     def run(self, step: int) -> bool:
-        """Evaluate, and return whether to end the pass here. All workers must call it and agree.
+        """Evaluate; return whether to end the pass now, the same on all workers. All must call it.
 
         step: the number of batches that all workers together have trained on.
         """
@@ -187,7 +187,7 @@ class SaveCoordinator:
         )
 
     def _catch_up(self) -> None:
-        """Repeat the pauses that the previous process started after its last record."""
+        """Repeat the pauses that this worker's previous process started after its last record."""
         while (text := self._distributed.meeting.sent_before()) is not None:
             if not json.loads(text).get("has_data"):  # this was not a pause but the end of its pass
                 return
@@ -316,7 +316,7 @@ class SaveCoordinator:
         ).encode()
 
     def _due(self, found: Collection[str], *, continues: bool) -> set[str]:
-        """Return the actions for this pause."""
+        """Return the actions to take in this pause, such as saving or evaluating."""
         due = set(found)
         if not continues:  # the epoch's validation follows
             due -= {_VALIDATION, HANDOVER}

@@ -31,7 +31,7 @@ __all__ = ["Place", "ReadAhead", "Step"]
 
 
 class Place(NamedTuple):
-    """The location of a step, for messages."""
+    """Which step this is (epoch, worker and thread), for messages."""
 
     epoch: int
     worker: int
@@ -63,8 +63,9 @@ class Step:
     step belongs to the thread that entered it.
 
     parameters: the parameters whose gradients are sent, by dense table.
-    batch, lookups: once the step is over, `lookups` learns from `batch`; see `LookupSource`.
-    is_planned: whether `lookups` knew this batch.
+    batch, lookups: once the step is over, `lookups` learns which rows `batch` needed; see
+        `LookupSource`.
+    is_planned: whether `lookups` predicted the lookups of this batch.
     ahead: reads the next batch before the gradients are sent, so its rows come back in the reply.
     origin: identifies the batch for servers that track what they have applied.
     clock: outside of a pass, counts this step and records its start; see `WorkerMetrics`.
@@ -124,7 +125,7 @@ class Step:
         self._mode.backward(loss)
 
     def give(self, gradients: StepGradients) -> None:
-        """Hand over exactly these gradients when the step ends.
+        """Hand exactly these gradients to the mode when the step ends.
 
         For workloads that compute their own gradients; `rows` and the parameters are then not used.
         """

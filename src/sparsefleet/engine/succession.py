@@ -78,13 +78,13 @@ class TakenOver:
 
     @property
     def position(self) -> DataPosition | None:
-        """Return where its pass over the data started, or None between passes."""
+        """Return where the previous process's pass over the data started; None between passes."""
         found = self._record["position"]
         return None if found is None else DataPosition.from_json(found)
 
     @property
     def mode_position(self) -> ModePosition:
-        """Return the state of its mode."""
+        """Return the state of the previous process's mode."""
         batches = self.applied.count - self._record["done"] if self.is_in_pass else 0
         return ModePosition(
             state=self._record["mode"],
@@ -95,7 +95,7 @@ class TakenOver:
 
     @property
     def store_step(self) -> int:
-        """Return the number of its pushes, if known."""
+        """Return the number of pushes that the previous process made, if known."""
         at = self.mode_position
         before = at.count("rounds")
         since = at.batches if at.next_round is None else at.next_round - before
@@ -103,7 +103,7 @@ class TakenOver:
 
 
 class Succession:
-    """The record of one worker in one training run. Not thread-safe."""
+    """Keeps one worker's record of a training run on the board. Not thread-safe."""
 
     def __init__(self, store: RemoteStore, role: RoleInfo, incarnation: Incarnation, name: str):
         self.incarnation = incarnation
@@ -188,7 +188,7 @@ class Succession:
     def started(self, distributed: BoundModel, *, starts: int, first_step: int, at: int) -> None:
         """Record that the model has started, perhaps not for the first time.
 
-        at: how often the workers had synchronized before they shared the model's values.
+        at: the number of times the workers had synchronized before they shared the model's values.
         """
         self.keep_session(False)  # after an error, training may start again here
         self._write(

@@ -174,7 +174,7 @@ class TrainingPass:
         )
 
     def _keep_random(self, succession: Succession) -> None:
-        """Keep the random state, unless the timing of threads affects the result of the pass."""
+        """Keep the random state for a new process, unless the result depends on thread timing."""
         if len(self._threads) == 1:
             path = f"{succession.outbox}.random"
             self._threads[0].random = KeptRandom(path, epoch=succession.pass_number)
@@ -231,7 +231,7 @@ class TrainingPass:
 
 
 class _TrainingThread:
-    """The loop of one thread: take a batch, make a step, repeat. Not thread-safe."""
+    """The loop of one thread: take a batch, run a step, repeat. Not thread-safe."""
 
     def __init__(
         self,

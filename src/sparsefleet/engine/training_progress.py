@@ -75,11 +75,11 @@ class WorkerReport:
     """The state of the random generators in the worker's process."""
 
     def at_end_of_epoch(self) -> WorkerReport:
-        """Return the report as it is once the epoch has ended for all workers."""
+        """Return this report as it will be once the epoch has ended for all workers."""
         return replace(self, epoch=self.epoch + 1, position=None, is_through=False)
 
     def moved_to(self, other: WorkerReport) -> WorkerReport:
-        """Return the report moved to the epoch of a different worker.
+        """Return this report moved to the epoch of another worker's report.
 
         If this report was in a different epoch, it is moved to the epoch's first batch.
         """
@@ -266,9 +266,10 @@ class TrainingProgress:
         return self.fit == resumed.fit and not resumed.is_ended
 
     def take_start(self) -> tuple[PassStart | None, Mapping[str, Any] | None]:
-        """Return the start of the next pass and the state of its random generators, once.
+        """Return the start of the next pass and the state of its random generators.
 
-        None means the first batch, with the generators unchanged.
+        None means the first batch, or unchanged generators. The values from a checkpoint are
+        returned only once.
         """
         resumed = self._resumed
         if resumed is None or self.fit < resumed.fit:

@@ -69,7 +69,7 @@ class Trial:
         self._begun: float | None = None
 
     def attach(self, training: Training[Any]) -> TrialRecord:
-        """Follow a training run, starting with its first event."""
+        """Record a training run, starting with its first event."""
         return TrialRecord(self, training, self._directory)
 
     def left_s(self) -> float:
@@ -91,7 +91,7 @@ _process = _ProcessTrial()
 
 
 def process_trial() -> Trial | None:
-    """Return the trial that this process is part of, if any."""
+    """Return the trial that this process is part of, or None."""
     if not _process.is_read:
         seconds, directory = os.environ.get(_SECONDS, ""), os.environ.get(_DIRECTORY, "")
         if seconds or directory:

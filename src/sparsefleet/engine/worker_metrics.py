@@ -75,7 +75,7 @@ class WorkerMetrics:
         """Computes metrics on recent batches; set by the API that knows them."""
 
     def serve(self, model: BoundModel | None) -> None:
-        """Report metrics if the environment enables it, including the model's until `release`."""
+        """Serve metrics if the environment enables it; include those of `model` until `release`."""
         if model is None and self._remove is not None:
             return
         is_seen = report_metrics_if_asked("worker", 0 if model is None else model.role.index)
@@ -95,7 +95,7 @@ class WorkerMetrics:
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
-        """Return the started model that was served last."""
+        """Return the model most recently passed to `serve`, if it has started."""
         models = (each() for each in reversed(self._models))
         return next((each for each in models if each is not None and each.is_started), None)
 
@@ -166,7 +166,7 @@ class WorkerMetrics:
         return total(clocks if self._view is None else [*clocks, self._view.total()])
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the current state of training."""
+        """Yield the current values of all metrics."""
         with self._lock:
             view = self._view
             counted = self._counted()

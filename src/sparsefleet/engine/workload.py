@@ -123,9 +123,10 @@ class LookupSource(Protocol):
         """
 
     def learn(self, rows: StepRows, inputs: Any, *, planned: bool) -> None:
-        """Learn from a training step, whose lookups are in ``rows.lookups``.
+        """Learn which lookups a batch causes; those of its training step are in ``rows.lookups``.
 
-        planned: whether `lookups` knew the batch. Workloads that know their lookups by construction
+        planned: whether `lookups` had predicted the lookups of this batch. Workloads that know
+            their lookups by construction
         do nothing. `nn.LookupPlans` implements both methods for any nested structure of tensors.
         """
 
