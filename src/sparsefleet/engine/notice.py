@@ -65,7 +65,7 @@ class Notice:
 
     @property
     def start(self) -> str:
-        """Return an ID that is the same on all workers and changes each time the job is started."""
+        """Return an ID for this start of the job, which is the same on all workers."""
         return self._file
 
     @property
