@@ -287,7 +287,7 @@ class SaveBest(Callback):
             trainer.save(self.directory, notes={_BEST: best})
 
     def _resume(self, trainer: Trainer) -> None:
-        """Restore the best value of an earlier run from its saved checkpoint."""
+        """Restore the best value of an earlier run from the checkpoint in `directory`."""
 
         def read(_: list[bytes]) -> bytes:
             return json.dumps(read_user_notes(self.directory).get(_BEST)).encode()

@@ -24,7 +24,7 @@ _log = logging.getLogger("sparsefleet.train")
 
 
 def metrics_of(epoch: Epoch) -> dict[str, float]:
-    """Return the figures of an epoch by name, without non-finite values."""
+    """Return an epoch's loss, metrics and rates by name, leaving out values that are not finite."""
     found = {
         "train_loss": epoch.loss,
         **{f"train_{name}": value for name, value in epoch.metrics.items()},
@@ -96,7 +96,7 @@ class _Recorder(Callback):
         raise NotImplementedError
 
     def _keep(self, saved: Saved) -> None:
-        """Record a checkpoint."""
+        """Record that a checkpoint was saved."""
         del saved
 
     def _close(self, error: str) -> None:

@@ -57,7 +57,7 @@ class Snapshot:
 
     @property
     def numbers(self) -> str:
-        """The text of the snapshot without the epoch and the fraction done."""
+        """The snapshot as text, without the epoch and the fraction completed."""
         parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
         parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
         if self.rows is not None:

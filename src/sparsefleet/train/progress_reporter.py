@@ -67,7 +67,7 @@ class ProgressReporter:
         events.subscribe(Failed, lambda _: self.stop())
 
     def _begin_pass(self, event: PassBegan) -> None:
-        """Start polling, if there is a display or log."""
+        """Start polling the pass, if there is a display or a TensorBoard log."""
         self._view = event.view
         if isinstance(self._display, QuietDisplay) and self._tensorboard is None:
             return
@@ -85,7 +85,7 @@ class ProgressReporter:
             self._thread = None
 
     def _end_pass(self, event: PassEnded) -> None:
-        """Show how the pass ended."""
+        """Show the final state of the pass."""
         self.stop()
         self._count_rows()
         snapshot = self.last[event.result.epoch] = self._look(event.view)
@@ -122,7 +122,7 @@ class ProgressReporter:
                 self._tensorboard.write(snapshot, self._examples_before)
 
     def _count_rows(self) -> None:
-        """Query the servers from one worker only; errors are left to the training threads."""
+        """Ask the servers for their row counts, from one worker only; ignore connection errors."""
         if not self._distributed.role.is_first_worker:
             return
         try:

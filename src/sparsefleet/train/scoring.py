@@ -71,7 +71,7 @@ class Figures:
             self.metrics.merge(other.metrics)
 
     def state(self) -> bytes:
-        """Return everything as bytes, for another worker."""
+        """Return the sums as bytes, to be sent to another worker."""
         metrics = b"" if self.metrics is None else self.metrics.state()
         return _HEAD.pack(self.loss_sum, self.examples, self.metrics is not None) + metrics
 
@@ -122,7 +122,7 @@ class Scorer:
             )
 
     def figures(self) -> Figures:
-        """Return empty sums."""
+        """Return a `Figures` object that has no batches yet."""
         return Figures(self._metrics.empty_copy() if self.has_predictions else None)
 
     def predictions(self, output: Any) -> Tensor:
@@ -278,8 +278,9 @@ def export_together(
     directory: str | os.PathLike[str],
     write: Callable[[], ExportManifest],
 ) -> ExportManifest | None:
-    """Let the first remaining worker call `write` once the updates of all workers are applied;
-    return the manifest on that worker only.
+    """Make the first remaining worker call `write` once the updates of all workers are applied.
+
+    Returns the manifest on that worker, and None on the others.
 
     Must be called by all workers. Raises an error on every worker if writing fails.
     """
@@ -303,5 +304,5 @@ def export_together(
 
 
 def _on_cpu(output: Any, device: torch.device | None) -> Any:
-    """Return the values on the CPU, where metrics are computed."""
+    """Return the output moved to the CPU, where metrics are computed."""
     return output if device is None else moved(output, torch.device("cpu"))

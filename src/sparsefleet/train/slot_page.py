@@ -29,7 +29,7 @@ _SIDE = 320
 
 
 def page_of(report: SlotReport, title: str) -> str:
-    """Return the page as text."""
+    """Return the page as HTML."""
     figures = "".join(
         f'<tr><td>{escape(name)}</td><td class="number">{_number(value)}</td></tr>'
         for name, value in report.figures.items()

@@ -112,7 +112,7 @@ class TrainerConfig:
                 raise ConfigError(f"TrainerConfig.{field} must be callable or None, got {value!r}")
 
     def loop(self) -> LoopConfig:
-        """Return the settings that the engine reads."""
+        """Return the settings of the training loop as the engine's `LoopConfig`."""
         return LoopConfig(
             torch_threads=self.torch_threads,
             prefetch=self.prefetch,
