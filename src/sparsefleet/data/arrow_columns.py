@@ -304,7 +304,7 @@ def _as_floats(values: NDArray[Any], missing: Mask | None) -> Values:
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the values as stored in memory; the values of nulls are undefined."""
+    """Return the values as stored in memory, as a NumPy array; entries for nulls are undefined."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     dtype = np.dtype(array.type.to_pandas_dtype())

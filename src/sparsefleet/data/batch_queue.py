@@ -22,7 +22,7 @@ class BatchQueue(Generic[T]):
     The queue ends when all producers are done or one of them has failed; batches that it still
     holds are handed out first.
 
-    advice: the last part of the error message raised when no batch arrives in time.
+    advice: appended to the error message raised when no batch arrives in time.
 
     >>> queue = BatchQueue(capacity=2, num_producers=1)
     >>> queue.put("batch"), queue.end_producer()

@@ -95,7 +95,7 @@ def read_blocks(
 
 
 def _gunzip(file: IO[bytes], path: str, block_bytes: int) -> Iterator[bytes]:
-    """Yield all members of a gzip file in sequence; zlib releases the GIL."""
+    """Yield the decompressed data of all members of a gzip file; zlib releases the GIL."""
     member = zlib.decompressobj(_GZIP_WITH_HEADER)
     packed = b""
     while packed or (packed := file.read(block_bytes)):

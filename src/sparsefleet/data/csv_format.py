@@ -28,7 +28,7 @@ class Csv(TextFormat):
     separator, quote: one character each; quote="" turns quoting off. A quoted field may contain
         separators and doubled quotes, but no line breaks, since each line is one record. Spaces
         around a field are ignored, but spaces inside its quotes are kept.
-    missing_texts: strings that mean a missing value.
+    missing_texts: strings that are treated as missing values.
 
     >>> format = Csv(Slot("age", "float", ()), Field("ads", separator="|"), header=["ads", "age"])
     >>> [slot.name for slot in format.columns]

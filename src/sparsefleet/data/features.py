@@ -1,4 +1,4 @@
-"""The inputs of a model, described once for reading, training, export and checks of a service.
+"""Describes a model's inputs once, for reading, training, export and checking a service's inputs.
 
 In shapes, B is the number of examples, W the number of columns of a feature, and N the number of
 values of all examples.
@@ -299,7 +299,7 @@ class Features:
         return f"Features({', '.join(map(repr, self))}, label={self.label!r})"
 
     def of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the features of a kind, in order."""
+        """Return the features of the given class, in order."""
         return [feature for feature in self if isinstance(feature, kind)]
 
     def only(self, *names: str) -> Features:

@@ -64,7 +64,7 @@ class Exchange(Protocol):
         """Send the data, and wait while the receiver has too much unread data."""
 
     def send_all(self, letters: Sequence[tuple[int, bytes]]) -> None:
-        """Send data to several workers with fewer requests than sending it to each."""
+        """Send data to several workers, with fewer requests than one `send` per worker."""
 
     def receive(self) -> list[bytes]:
         """Wait for data and return everything that has arrived, at least one message."""
@@ -96,7 +96,7 @@ class Dealer(Protocol):
     """Decides which worker gets each record."""
 
     def ranks(self, begin: int, end: int) -> Ranks:
-        """Return the workers for records [begin, end)."""
+        """Return the rank of the worker that gets each of the records [begin, end)."""
 
 
 class RandomDealer:
@@ -120,7 +120,7 @@ class RandomDealer:
 
 
 class TextDealer:
-    """Sends records with equal text to the same worker: hash64(text) % W."""
+    """Sends records with equal text to the same worker, hash64(text) % number of workers."""
 
     def __init__(self, records: MemoryRecords, column: int, num_workers: int) -> None:
         self._column = records.columns[column] if records.columns else None
@@ -213,7 +213,7 @@ class GlobalShuffle:
         self._exchange.send_all(ends)
 
     def _send(self, blocks: list[tuple[int, bytes]]) -> None:
-        """Send the blocks and empty the list."""
+        """Send the collected blocks, each with the rank of its receiver, and empty the list."""
         self._exchange.send_all(blocks)
         if blocks and self._pause_s:
             sleep(self._pause_s)  # requested, to limit network load
@@ -222,7 +222,7 @@ class GlobalShuffle:
     def _blocks_of(
         self, rank: int, chosen: np.ndarray[tuple[int], np.dtype[np.intp]]
     ) -> Iterator[bytes]:
-        """Yield the blocks for another worker; keep this worker's own."""
+        """Yield the blocks for worker `rank`; if that is this worker, keep its records instead."""
         for begin in range(0, len(chosen), self._block_records):
             some = chosen[begin : begin + self._block_records].astype(np.uint32)
             columns = [compact(column) for column in self._records.take(some)]
@@ -290,7 +290,7 @@ class EndOfRecords(NamedTuple):
 
 
 def pack_block(block: RecordBlock) -> bytes:
-    """Encode the block."""
+    """Encode a block as bytes."""
     num_records = num_records_of(block.columns)
     head = _HEAD.pack(
         _BLOCK_MAGIC, _VERSION, len(block.columns), block.sender, block.number, num_records
@@ -310,7 +310,7 @@ def pack_block(block: RecordBlock) -> bytes:
 
 
 def pack_end(end: EndOfRecords) -> bytes:
-    """Encode the message."""
+    """Encode the end message as bytes."""
     return _HEAD.pack(_END_MAGIC, _VERSION, 0, end.sender, end.num_blocks, end.num_records)
 
 

@@ -235,7 +235,7 @@ class MemoryData:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory used by the records and their order."""
+        """Memory used by the records and by the permutation that orders them, in bytes."""
         orders = {id(order): order for order in (self._order, *self._slot_orders.values())}
         weights = (order.nbytes for order in orders.values() if order is not None)
         return self._records.num_bytes + sum(weights)

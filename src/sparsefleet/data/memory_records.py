@@ -65,14 +65,14 @@ class CopyArena:
 
 
 class MemoryColumn(Protocol):
-    """The values of one slot."""
+    """The values of one slot for all records."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory used."""
+        """Memory used, in bytes."""
 
     def take(self, records: Records) -> TakenColumn:
-        """Return copies of these records."""
+        """Return copies of the values of these records."""
 
     def truncate(self, num_records: int) -> None:
         """Keep only the first `num_records` records, and free the memory of the rest."""
@@ -275,7 +275,7 @@ def num_records_of(columns: Sequence[CompactColumn]) -> int:
 
 
 def check_room(num_records: int) -> None:
-    """Raise DataError if there are too many records to number them."""
+    """Raise DataError if there are more records than a 32-bit index can number."""
     if num_records > MAX_RECORDS:
         raise DataError(
             f"MemoryData holds at most {MAX_RECORDS} records, got {num_records}: give each worker "
@@ -327,7 +327,7 @@ class _Groups:
         self.sizes: NDArray[np.int64] = np.diff([*begins, num_records])
 
     def keep(self, kept: NDArray[np.bool_], why_others: str) -> None:
-        """Drop all groups except `kept`."""
+        """Drop all groups except `kept`, and log why."""
         if kept.all():
             return
         _log.warning(

@@ -24,7 +24,7 @@ class PipeCommand:
     """Runs a command for one file. Raises an error if the command fails, hangs or cannot start.
 
     command: a list of words, run without a shell; or a string, run by the shell.
-    path: the input file, named in error messages.
+    path: the input file, for error messages.
     timeout_s: how long the child may neither read input nor write output.
     stopped: a function, called regularly, that returns True once the output is no longer needed.
     """
@@ -160,7 +160,10 @@ class PipeCommand:
         return memoryview(b"")
 
     def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
-        """Wait for the command to succeed; return False if the output is no longer needed."""
+        """Wait for the command to end, and raise its error if it failed.
+
+        Return False if the output is no longer needed.
+        """
         deadline = monotonic() + self._timeout_s
         while not self._is_unwanted():
             try:

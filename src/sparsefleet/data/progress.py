@@ -117,7 +117,7 @@ class Progress:
             ]
 
     def set_back(self, path: str, done: Spans) -> None:
-        """Forget which records of a file were handed out, except for `done`."""
+        """Reset a file's progress, so that only the records in `done` count as handed out."""
         with self._lock:
             self._done.discard(path)
             self._totals.pop(path, None)
@@ -126,7 +126,7 @@ class Progress:
                 del self._spans[path]
 
     def gaps(self, files: Iterable[str]) -> dict[str, Spans]:
-        """Return the records of each file that were read after an unread record."""
+        """Return, for each file, the records that were read although an earlier record was not."""
         with self._lock:
             later = {path: [s for s in self._spans.get(path, ()) if s[0] > 0] for path in files}
         return {path: tuple(spans) for path, spans in later.items() if spans}

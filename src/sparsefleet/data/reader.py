@@ -150,7 +150,7 @@ class Reader:
 
     @property
     def format(self) -> RecordFormat:
-        """Return the format of the files."""
+        """Return the format with which the files are parsed."""
         return self._format
 
     @property
@@ -160,7 +160,7 @@ class Reader:
 
     @property
     def is_selective(self) -> bool:
-        """Whether `filter` or `split` leaves out records."""
+        """Whether this reader omits records because of `filter` or `split`."""
         return bool(self._selections)
 
     @property
@@ -232,7 +232,7 @@ class Reader:
         return new
 
     def keep_account(self) -> None:
-        """Record in the shared list, if any, that applied records are tracked."""
+        """Record in the shared file list, if any, that servers track applied records."""
         for one in list(self._passes):
             one.keep_account()
 

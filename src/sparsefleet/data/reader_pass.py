@@ -197,7 +197,7 @@ class ReaderPass:
         return None
 
     def keep_account(self) -> None:
-        """Record in the shared list, if any, that applied records are tracked."""
+        """Record in the shared file list, if any, that servers track applied records."""
         if self._shard is not None:
             self._shard.keep_account()
 

@@ -113,7 +113,7 @@ class RecordsSource:
         yield ColumnPart([], 0, total, total)
 
     def _items(self, path: str) -> Generator[Any, None, None]:
-        """Yield the function's items; add the file and item number to its errors."""
+        """Yield the items of the user's function; its errors get the file and item number added."""
         function = self._format.function
         arguments = () if path == self._format.unnamed_input else (path,)
         number = 0
@@ -244,9 +244,10 @@ class MismatchError(DataError, ValueError):
 
 
 class RecordPacker:
-    """Packs records or batches with these slots; raises MismatchError if one does not match.
+    """Packs records or batches that have the given slots into columns.
 
-    A record or batch is a mapping by slot name, or a list or tuple in the order of slots.
+    A record or batch is a mapping by slot name, or a list or tuple in slot order. The methods raise
+    MismatchError for a record or batch that does not match the slots.
     """
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -350,7 +351,7 @@ def _numbers(field: Field, values: list[Any]) -> NDArray[Any]:
 
 
 def _ids(field: Field, values: list[Any]) -> NDArray[np.int64]:
-    """Convert strings and numbers, some of which may need the full 64 bits."""
+    """Convert strings and numbers, which may need the full 64 bits, to ids."""
     seed = field.hash_seed or 0
     ids = np.empty(len(values), np.uint64)
     for place, value in enumerate(values):
@@ -409,7 +410,7 @@ def _check_column(field: Field, column: Any) -> TakenColumn:
 
 
 def _array(field: Field, values: Any) -> NDArray[Any]:
-    """Return a copy, since the function may reuse the batch's memory."""
+    """Return a copy of `values` as an array, since the user's function may reuse their memory."""
     array = np.array(values)
     if array.ndim != 1:
         raise _mismatch(field, "an array with one dimension", f"shape {array.shape}")

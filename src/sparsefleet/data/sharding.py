@@ -24,7 +24,10 @@ class Shard(Protocol):
         """Report that these records were handed to training."""
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and keep the rest of this worker's files."""
+        """Record that servers track applied records.
+
+        The unread files of this worker are then kept for its next process.
+        """
 
     def finish(self) -> list[str]:
         """Report that all files taken have been read, and return them."""
@@ -89,7 +92,7 @@ class LocalSharding:
         self._made = 0
 
     def member(self) -> Sharding:
-        """Return the sharding for the next reader."""
+        """Return the sharding to pass to the next reader."""
         with self._lock:
             self._made += 1
             worker = f"member {self._made - 1}"
@@ -207,7 +210,7 @@ class WorkList:
                 del self._owners[mark.path]
 
     def finish(self, worker: str) -> None:
-        """Mark all files of the worker as read."""
+        """Mark all files that the worker has taken as read."""
         self._finished.add(worker)
         for path in self.files_of(worker):
             del self._owners[path]
@@ -343,7 +346,9 @@ class WorkLists:
             work = self._lists.get((name, epoch))
             if work is None:
                 if epoch <= min(epochs.values(), default=0):
-                    raise ConfigError(f"epoch {epoch} of '{name}' is over")
+                    raise ConfigError(
+                        f"{worker} cannot start epoch {epoch} of '{name}', which has already ended"
+                    )
                 work = self._lists[name, epoch] = WorkList(files)
             elif work.files != list(files):
                 raise ConfigError(
@@ -375,7 +380,7 @@ class WorkLists:
             self._find(name, epoch).report(worker, marks)
 
     def keep_account(self, name: str, epoch: int) -> None:
-        """Record that workers track applied records; see `WorkList.is_accounted`."""
+        """Record that servers track applied records; see `WorkList.is_accounted`."""
         with self._lock:
             self._find(name, epoch).is_accounted = True
 
@@ -399,7 +404,7 @@ class WorkLists:
     def release(self, name: str, epoch: int, worker: str) -> None:
         """Put the rest of the worker's files back into the list; see `WorkList.release`.
 
-        If applied records are tracked, keep the files for the worker's next process.
+        If servers track applied records, the files are kept for the worker's next process instead.
         """
         with self._lock:
             work = self._lists.get((name, epoch))
@@ -430,7 +435,7 @@ class WorkLists:
         work.release(worker)
 
     def _forget(self, name: str, num_workers: int) -> None:
-        """Drop the epochs that every worker has finished, left or been lost in."""
+        """Drop the epochs that every worker has finished or left, or in which it was lost."""
         epochs = self._epochs[name]
         if len(epochs) < num_workers:
             return

@@ -126,7 +126,7 @@ class TextSource:
     def _drain(
         self, path: str, begin: int, num_bytes: int, room: Callable[[], int]
     ) -> Generator[ColumnPart, None, None]:
-        """Parse the whole block passed to `feed`."""
+        """Parse the rest of the block that was last fed to the parser."""
         parser, context = self._parser, self._context
         before = max(parser.line, begin)
         while outcome := parser.parse(self._batch, room()):

@@ -93,7 +93,7 @@ class HashRange:
 
 
 class NotRead:
-    """Keeps the records that no worker had read when the state was saved."""
+    """Keeps the records that no worker of the earlier run had read when the state was saved."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -160,7 +160,7 @@ class SelectingSource:
         self._batch_size = batch_size
 
     def read(self, part: FilePart, room: Callable[[], int]) -> Generator[ColumnPart, None, None]:
-        """Implement `RecordSource`; each piece also covers the records left out just before it."""
+        """Implement `RecordSource`; each piece's range includes records omitted just before it."""
         # Not room(), which would fill the last places in a batch with single records.
         with contextlib.closing(self._source.read(part, lambda: self._batch_size)) as pieces:
             for piece in pieces:
