@@ -157,7 +157,7 @@ class RecordsSource:
     def _pack_chunk(
         self, path: str, chunk: list[tuple[int, Any]]
     ) -> Generator[ColumnPart, None, None]:
-        """Pack these numbered records all at once, or one by one if one of them is bad."""
+        """Pack these numbered records together, or one by one if any does not match the slots."""
         if not chunk:
             return
         try:

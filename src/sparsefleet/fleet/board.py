@@ -110,7 +110,7 @@ class RankBoard:
         bound: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Report that the member is at `clock`; if `bound` is 0, wait until all have reached it.
+        """Report that the member is at `clock`; if `bound` is 0, wait until all members are.
 
         Clocks advance by one each time. A member that reports a clock has seen all other members at
         the previous clock, so its report for the previous clock can be deleted.
@@ -128,10 +128,13 @@ class RankBoard:
         return clock
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
-        """Do nothing: only ranks that wait for an absent rank notice that it is absent."""
+        """Do nothing, since other ranks notice an absent rank only when they wait for it."""
 
     def _wait_for(self, keys: Mapping[str, int | None], timeout_s: float | None, what: str) -> None:
-        """Wait until all keys exist; each key is set by its own rank, or by any rank."""
+        """Wait until all keys exist.
+
+        keys: for each key, the rank that sets it, or None if any rank may set it.
+        """
         limit_s = self._world.timeout_s if timeout_s is None else timeout_s
         began = asked = time.monotonic()
         pause_s = _FIRST_PAUSE_S
@@ -154,7 +157,7 @@ class RankBoard:
 
 
 def directory_of_servers(board: Board) -> str | None:
-    """Return the directory that the note names, or None if there is no such note."""
+    """Return the model directory that servers load from, as noted on the board, or None."""
     try:
         return os.fsdecode(board.get_note(MODEL_DIR_NOTE))
     except NotFoundError:

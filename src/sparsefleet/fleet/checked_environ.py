@@ -13,7 +13,7 @@ __all__ = ["CheckedEnviron", "Variable", "any_set"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An environment variable that is set. Its methods raise ConfigError, naming the variable.
+    """The value of a set environment variable. Methods raise ConfigError, naming the variable.
 
     >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
     Traceback (most recent call last):

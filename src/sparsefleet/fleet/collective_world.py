@@ -20,8 +20,9 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
 
     Close the result when it is no longer needed.
 
-    A single worker needs no meeting point and no network. Raises ConfigError for a server's role or
-    a role without a meeting point, and any error from `World.join`.
+    A single worker needs no meeting point (the rendezvous address) and no network. Raises
+    ConfigError for a server's role or a role without a meeting point, and any error from
+    `World.join`.
 
     >>> with join_world(RoleInfo(kind="local")) as world:
     ...     world.size

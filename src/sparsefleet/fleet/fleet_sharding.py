@@ -93,7 +93,7 @@ class FleetSharding:
         return self._ask_given(store, meeting, rank, epoch)[2]
 
     def _begun(self, store: Store, meeting: Meeting) -> int:
-        """Return how many epochs this process, or an earlier process, has started and finished."""
+        """Return how many epochs this worker has read, in this process or an earlier one."""
         if self._epoch == 0 and self._is_successor:
             epoch, is_finished, _ = self._ask_given(store, meeting, None, 0)
             self._epoch = epoch if is_finished else epoch - 1
@@ -155,7 +155,10 @@ class FleetShard:
         self._ask("work.begin", files=listed, num_workers=num_workers, again=again)
 
     def keep_account(self) -> None:
-        """Record that applied records are tracked, and keep the rest of this worker's files."""
+        """Record that servers track applied records.
+
+        The unread files of this worker are then kept for its next process.
+        """
         self._ask("work.account")
 
     def given_to(self, rank: int) -> dict[str, Any]:

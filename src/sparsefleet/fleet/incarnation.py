@@ -19,7 +19,7 @@ _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incarnation:
-    """A process of a job whose launcher restarts single processes; see docs/fault_tolerance.md.
+    """Identifies a process of a job that may be restarted on its own; see docs/fault_tolerance.md.
 
     >>> Incarnation(job="3f", number=1).session(0, "model")
     '3f/worker-0/model'
@@ -66,7 +66,8 @@ class Incarnation:
 def are_ranks_replaced() -> bool:
     """Return whether the launcher starts a new process for a killed rank; see docs/env.md.
 
-    The launcher does so only for ranks that have declared that the others can wait.
+    The launcher does so only for ranks that have declared that the other ranks can wait for a
+    replacement.
     """
     return os.environ.get("SPARSEFLEET_REPLACE_RANKS") == "1"
 

@@ -82,7 +82,7 @@ class JobProcess:
         return self.role.is_server
 
     def is_first_worker(self) -> bool:
-        """Return True in the one worker that does one-time work."""
+        """Return whether this is worker 0, which does work that is needed once per job."""
         return self.role.is_first_worker
 
     def worker_index(self) -> int:

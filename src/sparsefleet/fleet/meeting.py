@@ -121,7 +121,7 @@ class Meeting:
         self._droppable = range(begin + 1, end + 1)
 
     def sent_before(self) -> bytes | None:
-        """Return the value that a previous process passed to the next `decide`, or None."""
+        """Return the value that a previous process has passed to the upcoming `decide`, or None."""
         return self._find(f"{self._name}/decide/{self._count + 1}/{self._role.index}")
 
     @property
@@ -239,7 +239,7 @@ class Meeting:
                 yield rank
 
     def _is_decided(self, prefix: str) -> bool:
-        """Return whether a previous process has answered."""
+        """Return whether a previous process has already posted the decision."""
         return self._keeps and self._find(f"{prefix}/answer") is not None
 
     def open_exchange(self) -> MailExchange:
@@ -277,7 +277,7 @@ class Meeting:
         return exchange
 
     def leave(self) -> None:
-        """Leave all meetings without being considered lost."""
+        """Leave the other workers for good, without being considered lost."""
         if not self.is_alone and self._count:
             self._board.leave_group(self._member)
 
@@ -333,7 +333,7 @@ class Meeting:
         return self._find_all([name])[0]
 
     def _find_all(self, names: list[str]) -> list[bytes | None]:
-        """Return the data put under each name; uses one request, or more if the data is long."""
+        """Return the data stored under each name; uses several requests if the data is long."""
         found: list[bytes | None] = []
         for name, note in zip(names, self._board.get_notes(names), strict=True):
             if note is None:

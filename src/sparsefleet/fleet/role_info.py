@@ -88,7 +88,7 @@ class RoleInfo:
 
     @property
     def is_first_worker(self) -> bool:
-        """True for the one worker that does one-time work."""
+        """True for worker 0, which does work that is needed once per job."""
         return self.is_worker and self.index == 0
 
     @property

@@ -206,7 +206,7 @@ def _server(
 
 
 def read_collective_role(variables: Mapping[str, str]) -> RoleInfo:
-    """Read the first of the two families that has a variable set; if none has, the role is local.
+    """Read Paddle's variables if set, otherwise torchrun's; without either, the role is local.
 
     >>> read_collective_role({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
     ...     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).meeting_point

@@ -1,7 +1,8 @@
-"""Reads the role of this process from the variables of Slurm, Kubernetes JobSet and torchrun.
+"""Reads the role of this process from the variables that Slurm, JobSet or torchrun sets.
 
-A scheduler's variables are translated into sparsefleet's own, which `roles.py` then reads
-and checks as if a launcher had set them; variables that are set take precedence.
+A scheduler's environment variables are translated into sparsefleet's own, which `roles.py` then
+reads and checks as if a launcher had set them. Variables of sparsefleet that are already set take
+precedence.
 
 * Slurm, in a process started by `srun`: component 0 of a heterogeneous job holds the servers,
   component 1 the workers. A step of any other job has only workers.
@@ -37,11 +38,11 @@ _MAX_NAMES = 2**17
 def scheduler_variables(
     variables: Mapping[str, str] | None = None, *, has_servers: bool = True
 ) -> dict[str, str]:
-    """Return the scheduler's description of this process as sparsefleet's variables.
+    """Return sparsefleet's environment variables for this process, derived from its scheduler's.
 
     Return {} if no scheduler has started this process.
 
-    has_servers: False if the workers may train collectively.
+    has_servers: whether the job must have servers; False if it may be a collective job without any.
 
     >>> scheduler_variables({"JOBSET_NAME": "ads", "REPLICATED_JOB_NAME": "workers",
     ...     "JOB_COMPLETION_INDEX": "1", "SPARSEFLEET_NUM_SERVERS": "1"})["SPARSEFLEET_SERVERS"]

@@ -72,7 +72,7 @@ def _sum_outside_graph(features: Sequence[Bags]) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """Sums for autograd; rows and their gradients are not in the graph (see `graph_input`)."""
+    """The autograd function for sums; rows are not part of the graph (see `graph_input`)."""
 
     @staticmethod
     def forward(
@@ -102,7 +102,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _zeros(found: list[DistinctRows]) -> list[Floats]:
-    """Return gradient arrays for each feature's rows; features of one leaf share an array."""
+    """Return zeroed gradient arrays for each feature's rows; features with equal rows share one."""
     keys = [(id(each.array), each.leaf is None) for each in found]  # rows may also be frozen
     shapes = {key: each.array.shape for key, each in zip(keys, found, strict=True)}
     whole = np.zeros(sum(rows * dim for rows, dim in shapes.values()), np.float32)

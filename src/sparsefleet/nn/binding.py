@@ -78,7 +78,7 @@ def _common_spec(
         if module.unknown != first.unknown:
             raise ConfigError(
                 f"modules '{first_path}' and '{path}' share table '{spec.name}' but differ in "
-                f"unknown: {first.unknown!r} and {module.unknown!r}; use the same value"
+                f"`unknown`: {first.unknown!r} and {module.unknown!r}; use the same value"
             )
     return spec
 

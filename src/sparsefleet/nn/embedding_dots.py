@@ -72,7 +72,7 @@ def embedding_dots(
 
 
 class _Dots(torch.autograd.Function):
-    """Dot products for autograd; rows and gradients are not in the graph (see `graph_input`)."""
+    """The autograd function for dot products; rows are not in the graph (see `graph_input`)."""
 
     @staticmethod
     def forward(

@@ -65,7 +65,7 @@ class Lookup:
         self.version = -1 if ids.is_inference() else ids._version
 
     def address(self) -> Address:
-        """Return a key for finding lookups; lookups of the same ids in the same memory share it."""
+        """Return a key that is the same for lookups of the same ids in the same memory."""
         return self.table, self.given.data_ptr()
 
     def matches(self, other: Lookup) -> bool:
@@ -102,7 +102,7 @@ def check_ids(table: str, ids: object) -> None:
 
 
 class TableKeys(NamedTuple):
-    """The distinct keys of a table's lookups, whose ids are concatenated."""
+    """The distinct keys in a table's lookups, and where each looked-up id is among them."""
 
     keys: Keys
     """uint64[U], each key once."""

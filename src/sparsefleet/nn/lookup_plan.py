@@ -80,9 +80,9 @@ class LookupPlan:
 
     @staticmethod
     def learn(step: StepRows, batch: Any) -> LookupPlan:
-        """Learn from ``step``, whose input was ``batch``.
+        """Derive a lookup plan from ``step``, whose input was ``batch``.
 
-        A batch is a tensor, or any nesting of tuples, lists and dicts of tensors and of objects
+        A batch is a tensor, or arbitrarily nested tuples, lists and dicts of tensors and of objects
         like KeyedJaggedTensor.
         """
         tensors = list(_id_tensors(batch, ()))
@@ -151,7 +151,7 @@ def _at(batch: Any, path: Path, keyed: dict[Path, list[torch.Tensor]]) -> torch.
 
 
 def _part_at(batch: Any, path: Path) -> Any:
-    """Return this part of the batch, or None if it does not exist."""
+    """Return the part of the batch at `path`, or None if there is none."""
     part = batch
     try:
         for key in path:
@@ -246,11 +246,11 @@ class LookupPlans:
         return None
 
     def learn(self, rows: StepRows, batch: Any, *, planned: bool = False) -> None:
-        """Learn from a step whose input was `batch`.
+        """Derive a plan from the lookups of a step whose input was `batch`.
 
-        planned: whether `lookups` already knew the batch. The step is then used only if it made
-            more lookups than any step before, since the existing plan may come from evaluation,
-            which makes fewer lookups.
+        planned: whether `lookups` predicted the lookups of this batch. The step is then used only
+            if it made more lookups than any step before, since the existing plan may come from
+            evaluation, which makes fewer lookups.
         """
         if planned and len(rows.lookups) <= self._most_lookups:
             return

@@ -141,7 +141,7 @@ class DistinctRows(NamedTuple):
 
 
 def distinct_rows(rows: TableRows, index: int) -> DistinctRows:
-    """Return the rows of one lookup that does not train."""
+    """Return the rows of one lookup, for reading only; they get no gradients."""
     return DistinctRows(_array_of(rows), rows.places_of(index), None)
 
 
@@ -162,7 +162,10 @@ class DistinctLeaf:
         return self._sums is not None
 
     def take(self, indexes: Sequence[int]) -> DistinctRows:
-        """Return the rows of a lookup by its indices in the table; lookups may share ids."""
+        """Return the rows of a lookup.
+
+        indexes: the table's planned lookups that have the same ids.
+        """
         self._made.update(indexes)
         return DistinctRows(self._array, self._rows.places_of(indexes[0]), self)
 
@@ -177,7 +180,7 @@ class DistinctLeaf:
             self._sums += sums
 
     def gradient(self) -> tuple[Keys, Floats] | None:
-        """Return the distinct keys and summed gradients of the completed lookups."""
+        """Return the distinct keys of the lookups taken, and their summed gradients, if any."""
         sums = self._sums
         if sums is None:
             return None

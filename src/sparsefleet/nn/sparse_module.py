@@ -51,7 +51,7 @@ class SparseModule(nn.Module):
         super().__init__()
         if unknown not in get_args(Unknown):
             raise ConfigError(
-                f"{type(self).__name__} '{spec.name}': unknown must be 'zeros' or 'initial', "
+                f"{type(self).__name__} '{spec.name}': `unknown` must be 'zeros' or 'initial', "
                 f"got {unknown!r}"
             )
         if padding_idx is not None and not _is_id(padding_idx):
@@ -139,7 +139,7 @@ class SparseModule(nn.Module):
         return step.look_up_distinct(lookup, train=train)
 
     def _begin_lookup(self, ids: torch.Tensor) -> tuple[StepRows, Lookup, bool]:
-        """Return the step for the lookup, the lookup itself, and whether its rows are trained."""
+        """Return the step that does the lookup, the lookup, and whether its rows are trained."""
         check_ids(self.name, ids)
         lookup = Lookup(
             self.name, self.dim, ids, padding_idx=self.padding_idx, unknown=self.unknown

@@ -57,7 +57,7 @@ def is_traced() -> bool:
 
 
 class StepRows:
-    """One step. While it is active, all lookups on this thread go through it.
+    """The rows of one step. While the step is active, all lookups on this thread go through it.
 
     ``pull`` fetches rows (`modes.Mode.pull`, or a store's `pull_many`). In training, it is called
     with only the keys; when no row may be created, also with ``train=False, unknown=...``.
@@ -160,7 +160,7 @@ class StepRows:
         return any(leaf.has_gradient for leaf in self._leaves)
 
     def _places_of(self, lookup: Lookup) -> list[tuple[TableRows, int]]:
-        """Count the lookup, and return the positions of planned lookups of the same ids."""
+        """Record the lookup; return where prefetched lookups of the same ids are."""
         self.lookups.append(lookup)
         planned = self._planned.get(lookup.address()) if self._planned else None
         if planned is None:
@@ -221,7 +221,7 @@ class _Leaf:
         return piece
 
     def gradient(self) -> Gradient | None:
-        """Return the distinct keys and summed gradients of the completed lookups."""
+        """Return the distinct keys of the lookups taken, and their summed gradients, if any."""
         grad = self._values.grad
         if grad is None:
             return None

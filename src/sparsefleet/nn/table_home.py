@@ -40,7 +40,7 @@ class TableHome:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether this process, and only this process, holds rows."""
+        """Return whether the table's rows are held by this process alone."""
         return self._waiting is not None or (
             self.spec is not None and isinstance(self.store, LocalStore)
         )
@@ -127,7 +127,7 @@ class PendingStep:
 
 
 class SavedRows(NamedTuple):
-    """Rows, and the kind of optimizer that wrote their state."""
+    """A table's rows, and the kind of optimizer that their state belongs to."""
 
     rows: Rows
     optimizer: str

@@ -24,7 +24,7 @@ _log = logging.getLogger("sparsefleet.train")
 
 
 def metrics_of(epoch: Epoch) -> dict[str, float]:
-    """Return an epoch's loss, metrics and rates by name, leaving out values that are not finite."""
+    """Return an epoch's loss, metrics, counts and speed by name, without non-finite values."""
     found = {
         "train_loss": epoch.loss,
         **{f"train_{name}": value for name, value in epoch.metrics.items()},

@@ -76,7 +76,7 @@ def test_ids_of_another_kind_are_refused_by_name(ids: object, message: str) -> N
     [
         ({"padding_idx": 2**63}, "padding_idx must be None or an int64"),
         ({"padding_idx": True}, "padding_idx must be None or an int64"),
-        ({"unknown": "nothing"}, "unknown must be 'zeros' or 'initial'"),
+        ({"unknown": "nothing"}, "`unknown` must be 'zeros' or 'initial'"),
         ({"seed": -1}, "TableSpec.seed"),
     ],
 )
