@@ -145,7 +145,7 @@ def _view_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 class BucketRound:
     """Sends buckets through the reductions, in the same order on all ranks.
 
-    R + P notes follow the gradients of the last bucket. Not thread-safe.
+    R + P notes (see `Bucket`) follow the gradients of the last bucket. Not thread-safe.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class BucketRound:
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether the last bucket was sent."""
+        """Whether all buckets, including the last, have been sent."""
         return self.num_sent == len(self.buckets)
 
     @torch.no_grad()
@@ -197,8 +197,8 @@ class BucketRound:
     def wait(self, what: str) -> tuple[list[float], list[float]]:
         """Wait for all buckets, which then hold the sums.
 
-        Return what each rank reported [R], and on how many ranks each parameter has a gradient
-        [P]. Nothing is pending afterwards, even after an error.
+        Return the state that each rank reported [R], and the number of ranks on which each
+        parameter has a gradient [P]. Nothing is pending afterwards, even after an error.
         """
         failure: Exception | None = None
         for wait in self._waits:

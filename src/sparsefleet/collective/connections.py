@@ -74,7 +74,7 @@ class Heartbeat:
         return self._is_store_gone
 
     def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
-        """Return the ranks whose heartbeat has stopped for `silence_s`.
+        """Return the ranks that have sent no heartbeat for `silence_s`.
 
         Waits that long if a heartbeat has stopped. The result is empty if the store is gone, since
         nothing is then known about any rank.
@@ -152,7 +152,7 @@ class Connections:
     def arrive(self, facts: str, timeout_s: float | None = None) -> bool:
         """Wait for all ranks.
 
-        Return False if a rank was replaced in the meantime, so that the ranks meet elsewhere.
+        Return False if a rank was replaced in the meantime; the ranks then meet in a new store.
         Raises DeadlineError, which names the ranks that do not arrive, and ConfigError if the
         ranks' facts about the job differ. timeout_s: overrides the general limit for waits.
         """
@@ -166,7 +166,7 @@ class Connections:
                 continue
             self._lost.update(missing)
             raise DeadlineError(
-                f"{name_ranks(missing)} did not arrive at the meeting point {self._meeting.where} "
+                f"{name_ranks(missing)} did not reach the rendezvous at {self._meeting.where} "
                 f"within {timeout_s:g} s: check that all ranks were started and are still running"
             )
         for other in self._others:
@@ -229,7 +229,7 @@ class Connections:
         return Absence(tuple(silent), left)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Announce that this rank leaves, wait a while for the others, and free everything.
+        """Announce that this rank leaves, wait a while for the others, and free all connections.
 
         Groups that others may still use are kept until the end of the process, because freeing a
         group waits for pending calls, which may never be answered. After an error, only the rank
@@ -296,7 +296,7 @@ class Connections:
             return ""
 
     def _leave_at_exit(self) -> None:
-        """Close at the end of a process that did not call `close`, usually after an exception."""
+        """Close connections when a process exits without `close`, usually after an exception."""
         self.close(getattr(sys, "last_value", None))
 
     def _keep_groups_alive(self) -> None:
@@ -305,7 +305,7 @@ class Connections:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return the ranks as text.
+    """Return the ranks as text for messages.
 
     >>> name_ranks([1]), name_ranks([0, 2])
     ('rank 1', 'ranks 0, 2')

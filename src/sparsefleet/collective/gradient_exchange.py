@@ -25,9 +25,10 @@ _ABSENT, _PRESENT, _FAILED = 0, 1, 2
 
 
 def require_agreement(world: World, facts: Mapping[str, object]) -> None:
-    """Raise ConfigError on all ranks if facts differ between ranks. All ranks must call it.
+    """Raise ConfigError on all ranks if `facts` differ between ranks. All ranks must call it.
 
-    facts: this rank's values, by description; values are compared by their repr.
+    facts: descriptions of the settings that must agree, with this rank's values, which are compared
+        by their repr.
 
     >>> require_agreement(World.join(), {"number of rings": 2})
     """
@@ -148,7 +149,7 @@ class GradientExchange:
             )
 
     def detach(self) -> None:
-        """Remove the hooks; ``parameter.grad`` is then left alone."""
+        """Remove the hooks; later steps do not change ``parameter.grad``."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -288,7 +289,7 @@ class GradientExchange:
             self._step += 1
 
     def _take_left_over(self) -> None:
-        """Submit the gradients of parameters that only earlier batches of a merge used."""
+        """Submit the gradients of parameters that only earlier batches of the merged step used."""
         if self._hooks and any(gradient is None for gradient in self._arrived):
             for place, (_, parameter) in enumerate(self._parameters):
                 if self._arrived[place] is None and parameter.grad is not None:

@@ -22,9 +22,10 @@ __all__ = ["LocalSgd"]
 class LocalSgd:
     """Averages parameters over ranks after a given number of optimizer steps.
 
-    Ranks average how far each has moved from the last common point, and move that point by the
-    mean, so all continue with bit-identical parameters. The mean includes only ranks that have made
-    a step since the last averaging. Optimizer state stays local. Not thread-safe.
+    Each rank computes how far its parameters have moved since the last averaging. All ranks then
+    continue from the last averaged parameters moved by the mean, so parameters are bit-identical on
+    all ranks. The mean includes only ranks that have made a step since the last averaging.
+    Optimizer state stays local. Not thread-safe.
 
     >>> weight = torch.zeros(1)
     >>> local = LocalSgd([("weight", weight)], World.join(), LocalSgdConfig(steps=2))
@@ -44,8 +45,9 @@ class LocalSgd:
     ) -> None:
         """Create the schedule. All ranks must do so, with equal parameters.
 
-        reduction: may be shared if it is not used at the same time.
-        at_meeting: called when ranks average, with the number of ranks in the mean.
+        reduction: may be shared with other objects as long as it is not used concurrently.
+        at_meeting: called whenever ranks average their parameters, with the number of ranks in the
+            average.
         """
         self._parameters = list(named_parameters)
         self._world = world
@@ -92,7 +94,7 @@ class LocalSgd:
 
     @torch.no_grad()
     def start_from_parameters(self) -> None:
-        """Use the current parameters, equal on all ranks, as the common point."""
+        """Treat the current parameters, equal on all ranks, as the result of the last averaging."""
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
             common.copy_(bucket.gradients)
@@ -117,7 +119,7 @@ class LocalSgd:
         return self._since_meeting >= self._interval and self._meet()
 
     def settle(self) -> None:
-        """Average now, for example before saving.
+        """Average the parameters now, for example before saving.
 
         All ranks must call it after the same number of steps.
         """
@@ -153,9 +155,10 @@ class LocalSgd:
         return True
 
     def _summed_differences(self) -> list[float]:
-        """Fill the buckets with the sums over ranks of (common point - own parameters).
+        """Fill the buckets with the sums over ranks of (last averaged - current parameters).
 
-        Return the notes: which ranks took steps [R], the sum of losses, and the number of steps.
+        Return the statistics that were summed along with them: which ranks took steps [R], the sum
+        of the losses, and the number of steps.
         """
         for bucket, common in zip(self._buckets, self._common, strict=True):
             self._flatten(bucket)
@@ -188,7 +191,7 @@ class LocalSgd:
         self._interval = min(max(wanted, 1), self._config.max_steps)
 
     def state_dict(self) -> dict[str, float | int | None]:
-        """Return the state of the schedule; call it right after ranks averaged."""
+        """Return the state of the schedule; call it right after the ranks have averaged."""
         return {
             "steps": self._steps,
             "interval": self._interval,

@@ -45,7 +45,7 @@ class LossScaler:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether overflows are checked."""
+        """Whether gradients are checked for overflow and the scale adapts."""
         return self._config.dynamic
 
     @property

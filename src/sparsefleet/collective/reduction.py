@@ -87,7 +87,7 @@ class Traffic:
             self._listeners.append(listener)
 
     def count(self, transfer: Transfer) -> None:
-        """Count one call."""
+        """Count the calls and bytes of one transfer."""
         with self._lock:
             kind = transfer.kind
             self._calls[kind] = self._calls.get(kind, 0) + 1
@@ -108,8 +108,9 @@ def gather_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the keys [M] and rows [M, D] of all ranks in rank order, equal on all ranks.
 
-    All ranks must call it; N may differ between ranks and may be 0. A key may come from several
-    ranks; the caller sums the rows of each key and divides by the number of ranks.
+    Each rank passes keys [N] and rows [N, D]; N may differ between ranks and may be 0, and M is the
+    sum over ranks. All ranks must call it. A key may come from several ranks; the caller sums the
+    rows of each key and divides by the number of ranks.
 
     >>> gather_rows(World.join(), torch.tensor([7]), torch.ones(1, 2))
     (tensor([7]), tensor([[1., 1.]]))
@@ -196,7 +197,7 @@ class Reduction(ABC):
         """Return the groups that are used only by this reduction."""
 
     def close(self) -> None:
-        """Stop threads. REQUIRES: nothing is pending."""
+        """Stop the reduction's threads. REQUIRES: no reduction is pending."""
         return
 
 

@@ -104,7 +104,7 @@ def _gpus(count: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeetingStore:
-    """The store shared by all ranks of a world."""
+    """The torch.distributed store in which the ranks of a world find each other."""
 
     store: Store
     where: str
@@ -225,13 +225,13 @@ def _open_store(meeting_point: Endpoint, *, is_keeper: bool, timeout_s: float) -
         )
     except RuntimeError as error:
         raise DeadlineError(
-            f"could not connect to the meeting point {meeting_point} within {timeout_s:g} s: "
+            f"could not connect to the rendezvous at {meeting_point} within {timeout_s:g} s: "
             "check that rank 0, which listens there, is running and reachable from this machine"
         ) from error
 
 
 def second_connection(store: Store) -> Store:
-    """Return the same store for another thread, which need not wait for this thread's calls."""
+    """Return the store with its own connection, if possible, for calls from another thread."""
     if hasattr(store, "clone"):  # torch 2.7 and later
         clone: Store = store.clone()
         return clone
@@ -285,8 +285,8 @@ def _listen(meeting_point: Endpoint) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"rank 0 cannot listen at the meeting point {meeting_point} ({error.strerror}): use an "
-            "address of its machine and a free port"
+            f"rank 0 cannot listen at the rendezvous address {meeting_point} ({error.strerror}): "
+            "use an address of its machine and a free port"
         ) from error
     return listener
 

@@ -66,8 +66,8 @@ class CollectiveTraining:
             applied nothing.
         sparse_names: parameters with sparse gradients.
         norm_group: the group returned by ``prepare_module``.
-        at_meeting: called on every rank when LocalSGD averages, with the number of ranks in the
-            mean.
+        at_meeting: called on every rank when LocalSGD averages the parameters, with the number of
+            ranks in the average.
         """
         self._everything = list(named_parameters)
         self._parameters = [pair for pair in self._everything if pair[1].requires_grad]
@@ -160,7 +160,7 @@ class CollectiveTraining:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss [].
+        """Compute the gradients of the loss, a scalar tensor.
 
         For the last batch of a step, gradients are sent to other ranks while the remaining
         gradients are still being computed.
@@ -194,9 +194,10 @@ class CollectiveTraining:
         return self._finish_step()
 
     def leave(self) -> None:
-        """Report that this rank has no more batches, and follow the other ranks until all are done.
+        """Report that this rank has no more batches, and wait until all ranks are done.
 
-        All ranks must call it after their last step; their parameters are then equal.
+        Until then, this rank keeps taking part in the other ranks' steps. All ranks must call it
+        after their last step; their parameters are then equal.
         """
         if self._norm_group is None and self._num_merged:
             self._finish_step()
@@ -257,7 +258,7 @@ class CollectiveTraining:
         return is_step
 
     def _weigh_partial_merge(self) -> None:
-        """Give a rank that ran out of batches during a merge the same weight as the others."""
+        """Give a rank that ran out of batches before a merge was full the same weight as others."""
         wanted = self._strategy.gradient_merge_steps
         if self._num_merged < wanted and self._strategy.gradient_merge_average:
             torch._foreach_mul_(self._gradients(), wanted / self._num_merged)

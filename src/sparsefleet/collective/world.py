@@ -138,7 +138,7 @@ class World:
         return world
 
     def _connect(self, meeting: MeetingStore, wait_s: float) -> None:
-        """Connect to all ranks at the meeting, or at the next one if a rank is replaced."""
+        """Connect to all ranks through `meeting`, or through a new store if a rank is replaced."""
         backend = backend_of(self.device)
         facts = f"{self.size} ranks, {self.ranks_per_node} per node, {backend}"
         deadline, remaining_s = time.monotonic() + wait_s, wait_s
@@ -315,7 +315,7 @@ class World:
         self._check_absence(what, ranks, silence_s=patience_s)
 
     def lost_ranks(self) -> list[int]:
-        """Return the ranks whose heartbeat has stopped. Takes some seconds if there are any."""
+        """Return the ranks whose heartbeats have stopped. Takes a few seconds if there are any."""
         if self._connections is None:
             return []
         absence = self._connections.absence(range(self.size), silence_s=_SILENCE_S)

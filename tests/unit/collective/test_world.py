@@ -288,7 +288,7 @@ def wait_in_vain(rank: int, size: int, path: str, port: int) -> str:
 def test_rank_that_was_never_started_is_named(ranks: RankProcesses, free_port: int) -> None:
     told, _ = ranks.run(wait_in_vain, 2, free_port, bare=True)
     assert told.startswith(
-        f"rank 1 did not arrive at the meeting point 127.0.0.1:{free_port} within 0.5 s"
+        f"rank 1 did not reach the rendezvous at 127.0.0.1:{free_port} within 0.5 s"
     )
 
 
