@@ -1,4 +1,4 @@
-"""Sentences from files or memory, as blocks of text or of numbers.
+"""Sentences from files or memory, as blocks of text or of integers.
 
 In shapes, N is the number of words in a block and S the number of sentences in it.
 """
@@ -48,7 +48,7 @@ class Corpus:
     """Whether words are 64-bit integers instead of strings."""
 
     def blocks(self) -> Iterator[Block]:
-        """Iterate over one pass of the sentences."""
+        """Yield all sentences once, in blocks."""
         if self.sentences is None:
             for path in self.files:
                 yield from _file_blocks(path)
@@ -75,7 +75,7 @@ class Corpus:
 
 
 class Vocabulary(Protocol):
-    """Words numbered from the most frequent down."""
+    """The words of a corpus, indexed from the most frequent down."""
 
     total_words: int
     """Number of words in the text, including rare ones; on servers, summed over all workers."""
@@ -90,10 +90,10 @@ class Vocabulary(Protocol):
         """Return all words: strings or integers."""
 
     def keys(self) -> NDArray[np.int64]:
-        """Return the key of each word in a table: int64[V]. Strings are hashed as in `data`."""
+        """Return the key of each word in a table: int64[V]. Strings are hashed by `data.hash64`."""
 
     def encode(self, block: Block, form: _core.TextForm) -> Encoded:
-        """Return the block as word numbers, without unknown words."""
+        """Return the block with words replaced by their indices; unknown words are left out."""
 
     def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
         """Replace the counts, for example with sums over all workers."""

@@ -1,4 +1,4 @@
-"""Synchronizes a worker's skip-gram rows with those on servers by exchanging differences (GEO).
+"""Synchronizes a worker's skip-gram rows with the servers by exchanging deltas (GEO).
 
 In shapes, V is the number of words on this worker, D the width of a vector, and N the number of
 changed rows.

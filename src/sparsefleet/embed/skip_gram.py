@@ -187,7 +187,7 @@ class SkipGram:
 
     @property
     def threads(self) -> int:
-        """Training threads in use."""
+        """The number of training threads in use."""
         return self.config.threads or len(os.sched_getaffinity(0))
 
     def _count(self) -> Vocabulary:
@@ -218,7 +218,7 @@ class SkipGram:
 
 
 class _Servers:
-    """The servers of this job, and this worker's role in it."""
+    """Connects this worker to the servers of its job."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -325,7 +325,7 @@ class _Run:
                     self.exchange.exchange(self.touched)
 
     def _rate(self) -> float:
-        """Return the learning rate after the given fraction of all epochs."""
+        """Return the learning rate for the current fraction of the training run."""
         config = self._config
         progress = min(1.0, self.done_words / max(1, self._all_words))
         return config.lr - (config.lr - config.min_lr) * progress

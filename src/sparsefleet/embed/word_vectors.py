@@ -58,14 +58,14 @@ class WordVectors:
         return int(self.vectors.shape[1])
 
     def number_of(self, word: Any) -> int:
-        """Return the row of a word. Raises KeyError if the word is unknown."""
+        """Return the row index of a word. Raises KeyError if the word is unknown."""
         try:
             return self._numbers[word]
         except KeyError:
             raise KeyError(f"word {word!r} is not in the vocabulary of {len(self)} words") from None
 
     def similarity(self, one: Any, other: Any) -> float:
-        """Return the cosine of two words' vectors."""
+        """Return the cosine similarity of two words' vectors."""
         unit = self._unit_vectors()
         return float(unit[self.number_of(one)] @ unit[self.number_of(other)])
 
@@ -93,7 +93,7 @@ class WordVectors:
         return [(self.words[number], float(cosines[number])) for number in nearest]
 
     def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
-        """Write word2vec's text or binary format, which gensim and others read."""
+        """Write the vectors in word2vec's text or binary format, which gensim and others read."""
         with open(path, "wb") as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
             for word, vector in zip(self.words, self.vectors, strict=True):
@@ -111,7 +111,10 @@ class WordVectors:
 
     @staticmethod
     def load(path: str | os.PathLike[str], *, binary: bool = False) -> WordVectors:
-        """Read word2vec's text or binary format. Raises CorruptFileError for a damaged file."""
+        """Read vectors from a file in word2vec's text or binary format.
+
+        Raises CorruptFileError if the file is damaged.
+        """
         try:
             with open(path, "rb") as file:
                 count, dim = _read_head(path, file)

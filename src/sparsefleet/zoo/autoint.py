@@ -45,7 +45,7 @@ class FieldAttention(nn.Module):
 
 
 class AutoInt(nn.Module):
-    """Attention layers over all fields; a number becomes a field by scaling a learned vector.
+    """Attention layers over all fields; each number scales a learned vector, which is its field.
 
     hidden: widths of deep layers next to the attention; () means none, as in the paper's first
         model.

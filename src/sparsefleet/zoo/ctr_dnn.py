@@ -19,7 +19,7 @@ __all__ = ["CtrDnn"]
 
 
 class CtrDnn(nn.Module):
-    """A plain deep model for clicks; PaddleRec has the same model as `dnn`.
+    """A plain deep model for click prediction; PaddleRec has the same model under the name `dnn`.
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features

@@ -20,7 +20,7 @@ __all__ = ["DeepFM"]
 
 
 def pair_products(rows: Tensor) -> Tensor:
-    """Return the sum of the products of all pairs of fields: float32[B, F, D] -> float32[B].
+    """Return the sum of the dot products of all pairs of fields: float32[B, F, D] -> float32[B].
 
     >>> import torch
     >>> pair_products(torch.tensor([[[1.0], [2.0], [3.0]]]))  # 1 * 2 + 1 * 3 + 2 * 3

@@ -109,8 +109,7 @@ class DIEN(nn.Module):
         return DienOutput(logits, self._auxiliary(states, rows, other, mask))
 
     def _auxiliary(self, states: Tensor, rows: Tensor, other: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean loss of distinguishing each next item from a negative by the previous
-        state."""
+        """Return the mean loss of telling, from each state, the next item from a negative item."""
         chosen = (states[:, :-1] * rows[:, 1:]).sum(dim=2)
         refused = (states[:, :-1] * other[:, 1:]).sum(dim=2)
         losses = functional.softplus(-chosen) + functional.softplus(refused)

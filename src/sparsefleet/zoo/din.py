@@ -21,7 +21,7 @@ __all__ = ["DIN", "RelevanceUnit"]
 
 
 class RelevanceUnit(nn.Module):
-    """Scores each history item against a candidate, from both, their difference and product.
+    """Scores each history item against a candidate, given both and their difference and product.
 
     dim: D.
     hidden: widths of its layers.

@@ -118,7 +118,7 @@ class FeatureRows(nn.Module):
     # -- sizes ----------------------------------------------------------------------------------
 
     def num_fields(self, names: Sequence[str] | None = None) -> int:
-        """Return F, which counts one field per id feature, or one per column if it has several."""
+        """Return F, the number of fields: one per id feature, or per column if it has several."""
         return sum(getattr(feature, "width", 1) for feature in self._ids(names))
 
     @property

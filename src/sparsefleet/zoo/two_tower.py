@@ -35,7 +35,7 @@ class Towers(NamedTuple):
 
     @property
     def score(self) -> Tensor:
-        """Return how well each user and item match, float32[B]."""
+        """Return the dot product of each user's and item's vectors, float32[B]."""
         return (self.user * self.item).sum(dim=1)
 
 
@@ -84,7 +84,7 @@ class TwoTower(nn.Module):
 def towers(
     user: Tensor, item: Tensor, inputs: Inputs, item_id: str, log_frequency: str | None
 ) -> Towers:
-    """Return both vectors with the item data that the loss needs."""
+    """Return the vectors of users and items, with the item data that the loss needs."""
     frequency = None if log_frequency is None else inputs.get(log_frequency)
     return Towers(user, item, inputs[item_id], frequency)
 

@@ -26,8 +26,7 @@ class CompressedInteractions(nn.Module):
     A layer multiplies each map of its input with each field elementwise, and mixes the products of
     each column into H maps.
 
-    num_fields: F.
-    maps: H of each layer.
+    num_fields: F. maps: the number of maps, H, of each layer.
     """
 
     def __init__(self, num_fields: int, maps: Sequence[int]) -> None:

@@ -112,7 +112,7 @@ def _talkingdata(directory: Path, seed: int) -> Prepared:
 
 
 def _settings(batch_size: int, table_lr: float) -> Settings:
-    """Return small learning rates; with larger ones, a model would memorize the small sample."""
+    """Return settings with small learning rates; with larger ones, a model memorizes the sample."""
     return Settings(
         batch_size=batch_size,
         epochs=3,

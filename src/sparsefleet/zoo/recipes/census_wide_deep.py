@@ -63,7 +63,7 @@ FEATURES = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Read the file and add the crosses of the paper's wide part: age groups, and one pair."""
+    """Read the file; add the wide part's age groups and its cross of education and occupation."""
     rows = [row for row in csv.reader(FILE.lines(directory), skipinitialspace=True) if row]
     columns: dict[str, np.ndarray] = {
         name: np.array([row[at] for row in rows]) for at, name in enumerate(NAMES)

@@ -58,7 +58,7 @@ def read_ratings(directory: Path) -> Ratings:
 
 
 def shuffled_split(size: int, share: float, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rows for training and for testing, chosen at random."""
+    """Return the indices of the rows for training and of those for testing, chosen at random."""
     order = np.random.default_rng(seed).permutation(size)
     border = int(size * share)
     return np.sort(order[:border]), np.sort(order[border:])

@@ -73,7 +73,7 @@ def prepare_history(directory: Path, seed: int) -> Prepared:
 def _liked_before(
     users: np.ndarray, items: np.ndarray, liked: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the last liked items of the same user before each row, ragged."""
+    """Return, for each row, the last items that its user liked before, as values and offsets."""
     values: list[int] = []
     offsets = [0]
     before: list[int] = []

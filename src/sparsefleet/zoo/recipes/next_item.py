@@ -51,7 +51,7 @@ PROTOCOL = (
 
 
 def prepare(events: Interactions, seed: int) -> Prepared:
-    """Return one example per user: a history with the next item after each item, and a negative."""
+    """Return one example per user: a history, with the next item and a negative for each item."""
     events = events.with_enough(per_user=5)
     rest, last = events.leave_last_out()
     refused = rest.negatives(1, seed=seed, known=events)[:, 0]
@@ -138,7 +138,7 @@ def movielens() -> Recipe:
 
 
 def games() -> Recipe:
-    """Return the recipe for Amazon's Video Games, for those who have the data."""
+    """Return the recipe for Amazon's Video Games; users must obtain the data themselves."""
     return _recipe(
         "games_sasrec",
         "SASRec on Amazon Video Games",
