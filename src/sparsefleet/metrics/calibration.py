@@ -207,7 +207,7 @@ class Calibration(CountMetric):
         return fixed_point.join(high, low) / int(positives) if positives else float("nan")
 
     def expected_error(self) -> float:
-        """Return the mean over examples of |mean prediction - mean label| in their bucket."""
+        """Return |mean prediction - mean label| per bucket, averaged over all examples."""
         num_examples = int(self._counts[_EXAMPLES].sum())
         if num_examples == 0:
             return float("nan")

@@ -63,7 +63,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """One unpacked state."""
+    """One unpacked metric state."""
 
     kind: str
     """The class name."""
@@ -76,7 +76,7 @@ class Frame:
 
 
 def pack(kind: str, settings: Settings, payload: bytes) -> bytes:
-    """Return one frame as bytes; equal arguments give equal bytes."""
+    """Return a metric's state as bytes; equal arguments give equal bytes."""
     header = json.dumps(
         {"metric": kind, "settings": settings}, sort_keys=True, separators=(",", ":")
     ).encode()
@@ -85,7 +85,7 @@ def pack(kind: str, settings: Settings, payload: bytes) -> bytes:
 
 
 def unpack(state: bytes | memoryview) -> Frame:
-    """Return the frame made by `pack`. Raises ConfigError for anything else."""
+    """Decode the bytes returned by `pack`. Raises ConfigError for any other bytes."""
     frames = unpack_all(state)
     if len(frames) != 1:
         raise ConfigError(f"metric state: expected 1 frame, got {len(frames)}")
@@ -93,7 +93,7 @@ def unpack(state: bytes | memoryview) -> Frame:
 
 
 def unpack_all(state: bytes | memoryview) -> list[Frame]:
-    """Return the consecutive frames in `state`."""
+    """Decode consecutive results of `pack`."""
     if not isinstance(state, (bytes, bytearray, memoryview)):
         raise ConfigError(f"metric state: must be bytes, got {type(state).__name__}")
     rest = memoryview(state).cast("B")
@@ -111,7 +111,7 @@ def require_alike(found: tuple[str, Settings], wanted: tuple[str, Settings]) -> 
 
 
 def describe(kind: str, settings: Settings) -> str:
-    """Return the constructor call.
+    """Return the call that constructs a metric of this kind, for messages.
 
     >>> describe("AUC", {"num_thresholds": 4095, "curve": "ROC"})
     "AUC(num_thresholds=4095, curve='ROC')"

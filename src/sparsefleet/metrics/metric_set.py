@@ -120,7 +120,7 @@ class MetricSet(Mapping[str, Metric]):
 
 
 def _members(state: bytes) -> dict[str, Frame]:
-    """Return the frames in the state of a set, by name."""
+    """Return the state of each metric in the state of a set, by name."""
     outer = unpack(state)
     if outer.kind != _KIND:
         raise ConfigError(f"metric state: expected {_KIND}, got {outer.kind!r}")

@@ -63,7 +63,7 @@ class _Ranking(GAUC):
 
     @abstractmethod
     def _gain(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the weight of a positive at each rank, from 0."""
+        """Return the weight of a positive at each of these ranks, counted from 0."""
 
     @abstractmethod
     def _best(self, positives: NDArray[np.float64]) -> NDArray[np.float64]:

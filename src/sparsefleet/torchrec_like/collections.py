@@ -84,12 +84,12 @@ class EmbeddingConfig:
     stash_weights: bool = False
 
     def get_weight_init_max(self) -> float:
-        """Return the largest initial value."""
+        """Return the upper bound of the initial values."""
         own = self.weight_init_max
         return math.sqrt(1 / self.num_embeddings) if own is None else own
 
     def get_weight_init_min(self) -> float:
-        """Return the smallest initial value."""
+        """Return the lower bound of the initial values."""
         own = self.weight_init_min
         return -math.sqrt(1 / self.num_embeddings) if own is None else own
 
@@ -134,8 +134,8 @@ class _Collection(nn.Module):
 class EmbeddingBagCollection(_Collection):
     """Pools the rows of each feature: a KeyedJaggedTensor -> a KeyedTensor of [B, sum of D].
 
-    tables: configs from TorchRec or this module. The keys of a feature used by two tables are
-        "feature@table".
+    tables: configs from TorchRec or this module. In the result, a feature that two tables use has
+        the key "feature@table".
     is_weighted: whether ids have weights; rows are multiplied by the weights.
     device: accepted for compatibility; rows live in tables, on the CPU or on servers.
     optimizer: the optimizer for all tables; None uses the trainer's optimizer.
@@ -213,7 +213,7 @@ class EmbeddingBagCollection(_Collection):
         return torch.cat(parts, dim=1)
 
     def _bags(self, features: Any) -> list[Bags]:
-        """Return the bags for the features of each table, with lengths that add up to the ids."""
+        """Return the bags of each feature, table by table; checks that lengths match the ids."""
         lengths = np.ascontiguousarray(features.lengths().numpy(), np.int64)
         _check_lengths(lengths, features.values().numel())
         places = {name: place for place, name in enumerate(features.keys())}

@@ -25,7 +25,7 @@ def _lengths_of(offsets: Tensor) -> Tensor:
 def _own_strides(
     per_rank: Sequence[Sequence[int]] | Tensor | None, per_key: Sequence[int] | None
 ) -> list[int] | None:
-    """Return the number of bags of each key over all ranks.
+    """Return the number of bags of each key, summed over all ranks.
 
     Return None if all keys have the same number of bags.
     """
@@ -39,7 +39,7 @@ def _offsets_of(lengths: Tensor) -> Tensor:
 
 
 class _Jagged:
-    """Values with lengths or offsets; each is computed from the other on demand."""
+    """Values with lengths or offsets; whichever is missing is computed on demand."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class KeyedJaggedTensor(_Jagged):
         return self._strides is not None
 
     def inverse_indices(self) -> tuple[list[str], Tensor]:
-        """Return the keys, and int64[K, B] with the bag of each feature for each example."""
+        """Return the keys, and int64[K, B]: the index of each example's bag in each feature."""
         if self._inverse is None:
             raise ValueError(
                 "this keyed jagged tensor has no inverse indices: create it with "
@@ -290,7 +290,7 @@ class KeyedJaggedTensor(_Jagged):
         return [end - begin for begin, end in itertools.pairwise(offsets)]
 
     def offset_per_key(self) -> list[int]:
-        """Return the offset of each feature's values, followed by the end of the last."""
+        """Return the offset of each feature's values, followed by the end of the last feature."""
         if self._per_key is None:
             first_bags = self._bags_before[:-1]
             self._per_key = [*self.offsets()[first_bags].tolist(), len(self._values)]
@@ -396,7 +396,7 @@ class KeyedTensor:
         return self._lengths
 
     def offset_per_key(self) -> list[int]:
-        """Return the offset of each feature's row, followed by the end of the last."""
+        """Return the column offset of each feature's row, followed by the end of the last row."""
         offsets = [0]
         for length in self._lengths:
             offsets.append(offsets[-1] + length)
