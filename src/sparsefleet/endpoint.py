@@ -35,7 +35,10 @@ class Endpoint:
 
     @property
     def is_file(self) -> bool:
-        """Return whether the address is in a file, which clients reread if a connection fails."""
+        """Return whether this is the path of a file that holds the address.
+
+        Clients read the file again if a connection fails.
+        """
         return self.host.startswith("/")
 
     @property

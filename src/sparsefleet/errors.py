@@ -1,4 +1,4 @@
-"""Every exception that sparsefleet raises on purpose, by cause.
+"""The exceptions that sparsefleet raises on purpose, by cause.
 
 The base class is `SparseFleetError`. A class that means the same as a built-in exception also
 derives from that exception, so `except TimeoutError` works. All exceptions can be pickled, because
@@ -65,7 +65,7 @@ class ConfigError(SparseFleetError, ValueError):
 
 
 class TableError(SparseFleetError):
-    """A request that does not match its table."""
+    """A request that does not match the table it is for."""
 
 
 class UnknownTableError(TableError):
@@ -269,7 +269,7 @@ _NAME_BY_CLASS: dict[type, str] = {
 
 
 def error_named(name: str, message: str) -> SparseFleetError:
-    """Return the exception for the named native code, or an `InternalError` if the name is unknown.
+    """Return the exception for an error code of the native core; `InternalError` if it is unknown.
 
     >>> type(error_named("SHAPE_MISMATCH", "3 rows, wanted 4")).__name__
     'ShapeError'
@@ -280,7 +280,7 @@ def error_named(name: str, message: str) -> SparseFleetError:
 
 
 def code_name_of(error: BaseException) -> str | None:
-    """Return the code that carries ``error`` to another process as its class or nearest base class.
+    """Return the code by which ``error``, or its nearest base class, is sent to another process.
 
     Return None for an exception that has no code because it was not raised on purpose.
 

@@ -20,7 +20,7 @@ def is_number(value: object) -> bool:
 
 
 def require_int(owner: object, field: str, low: int, high: int) -> None:
-    """Require an int with low <= value <= high."""
+    """Raise ConfigError unless the field is an int with low <= value <= high."""
     value = getattr(owner, field)
     holds = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     require(holds, owner, field, f"an int in {low}..{high}")
@@ -41,7 +41,7 @@ def require_positive(owner: object, field: str) -> None:
 
 
 def require_fraction(owner: object, field: str) -> None:
-    """Require 0 <= value < 1, for decay rates and momentum."""
+    """Raise ConfigError unless 0 <= value < 1, for decay rates and momentum."""
     value = getattr(owner, field)
     require(is_number(value) and 0 <= value < 1, owner, field, "a number with 0 <= value < 1")
 
