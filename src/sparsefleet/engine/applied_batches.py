@@ -20,7 +20,8 @@ class AppliedBatches:
     Mini-batches are identified by their position in the pass, or by their records in files.
 
     servers: the result of `RemoteStore.applied_data`. epoch: the number of the pass in that result.
-    kinds: the streams in which a mini-batch must be applied; see `Mode.data_streams`.
+    kinds: the streams in which servers must have applied a mini-batch for it to be done; see
+        `Mode.data_streams`.
 
     >>> applied = AppliedBatches([[(0, 7, 0, 4)], [(0, 7, 0, 3)]], epoch=7, kinds=(0,))
     >>> applied.count, applied.is_done(3), applied.is_done(4), applied.origin(4).partial

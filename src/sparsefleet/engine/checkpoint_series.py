@@ -163,7 +163,7 @@ class CheckpointSeries:
             )
 
     def _clean_up_once(self) -> None:
-        """Remove leftovers of killed saves, before the first save may need the space."""
+        """Remove the remains of interrupted saves, since the first save may need the space."""
         if not self._is_cleaned:
             self._is_cleaned = True
             with self._removing():

@@ -173,7 +173,10 @@ class TimeShares:
 
     @staticmethod
     def of(clock: StepClock, wait_s: float) -> TimeShares:
-        """Build the times from a clock and the part of its hand-over time spent waiting."""
+        """Build the times from a clock.
+
+        wait_s: how much of the clock's time for handing over gradients was spent waiting.
+        """
         wait = min(max(wait_s, 0.0), clock.hand_over_s)
         known = clock.data_s + clock.pull_s + clock.compute_s + clock.hand_over_s + clock.save_s
         return TimeShares(

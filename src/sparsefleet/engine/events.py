@@ -48,7 +48,7 @@ _STOP_S = 60.0  # maximum wait for a call in progress
 class PassView:
     """A running pass as seen from outside its threads, for displays that poll it.
 
-    Polling slows training threads down only by the interpreter time that it needs.
+    Polling slows training threads down only while it holds the interpreter lock.
     """
 
     epoch: int

@@ -49,7 +49,7 @@ class FlatParameters:
             self.arrays[table] = _move(parameters).numpy()
 
     def adopt(self, table: str, array: Floats, models: Iterable[nn.Module] = ()) -> None:
-        """Make `array` (float32[P]) hold the values from now on.
+        """Make `array` (float32[P]) hold the parameters of a dense table from now on.
 
         models: existing replicas whose parameters also become views of `array`.
         """
@@ -169,7 +169,7 @@ def _check(name: str | None, parameter: nn.Parameter) -> None:
 
 
 def _copy_hooks(parameter: nn.Parameter, alias: nn.Parameter) -> None:
-    """Copy gradient hooks to a replica's parameter, since torch does not."""
+    """Copy the gradient hooks of a parameter to a replica's parameter, which torch does not do."""
     for hook in (parameter._backward_hooks or {}).values():
         alias.register_hook(hook)  # type: ignore[no-untyped-call]
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():

@@ -45,7 +45,7 @@ class ModelSave:
     schedule_steps: steps of the learning-rate schedule.
     user_notes: JSON stored in the manifest for the caller; see `read_user_notes`.
     only: selects what to save; None means everything.
-    generation: the generation of the checkpoint's series.
+    generation: identifies the run that owns the checkpoint series; see `SeriesOwner`.
 
     For base, track, storage_options and timeout_s, see `StoreSave`.
     """

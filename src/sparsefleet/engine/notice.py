@@ -40,7 +40,7 @@ class HandedOver(SystemExit):
 
 
 def is_state_kept() -> bool:
-    """Return whether the launcher keeps the servers' state, which lets another job continue."""
+    """Return whether the launcher keeps the servers' state, from which another job can continue."""
     return os.environ.get("SPARSEFLEET_STATE_KEPT") == "1"
 
 

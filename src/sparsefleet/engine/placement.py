@@ -148,7 +148,7 @@ class StorePlacement:
         bound.write_dense()
 
     def share_values(self, bound: DistributedModel) -> None:
-        """Give every worker the store's values and the first worker's frozen state."""
+        """Send all workers the store's values and the first worker's buffers and frozen values."""
         frozen = FrozenState(bound.model, bound.groups)
         role = bound.role
         mine = bound.first_step.to_bytes(8, "little") + role.index.to_bytes(4, "little")

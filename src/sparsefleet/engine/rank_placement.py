@@ -241,7 +241,7 @@ class RankPlacement(StorePlacement):
         self.world.broadcast(list(bound.model.buffers()))
 
     def failed(self, error: BaseException) -> None:
-        """Notify the other workers, which cannot continue."""
+        """Report the error to the other workers, which cannot continue without this one."""
         if self._world is not None:
             self._world.close(error)
 

@@ -111,7 +111,7 @@ class RankReplacement:
         return may
 
     def kept_random(self) -> KeptRandom:
-        """Return the file that keeps torch's random state for a new process of this rank."""
+        """Return an object that keeps torch's random state for a new process of this rank."""
         assert self._progress is not None
         path = self._marker.with_suffix(".random")
         return KeptRandom(str(path), epoch=self._progress.epoch + 1)
@@ -270,7 +270,7 @@ def _take_tensors(state: Any, found: dict[str, torch.Tensor], name: str) -> Any:
 
 
 def _put_tensors(state: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Undo `_take_tensors`: return the state that was passed to it, with lists for tuples."""
+    """Undo `_take_tensors`: return the original state, with lists instead of tuples."""
     if isinstance(state, dict):
         if "tensor" in state:
             return tensors[state["tensor"]]

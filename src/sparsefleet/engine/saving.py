@@ -200,7 +200,7 @@ class SaveCoordinator:
         return not self._is_over and self._schedule.is_due(step)
 
     def run(self) -> None:
-        """Implement `Pauses`; meet the other workers while this worker's threads wait."""
+        """Implement `Pauses`: synchronize with other workers while this worker's threads wait."""
         if self._handover is not None and self._handover.is_due(0):
             self._handover.run()
         self._meet(has_data=True)
@@ -413,7 +413,7 @@ class Pauses(Protocol):
         """
 
     def run(self) -> None:
-        """Run the work; called by one thread while the others wait."""
+        """Do the work of the pause; called by one thread while the other threads wait."""
 
 
 class PausePoint:
@@ -470,7 +470,7 @@ class PausePoint:
         self._round.leave()
 
     def fail(self, error: BaseException) -> None:
-        """Make all threads that wait here raise `error`."""
+        """Make all threads that wait at this pause point raise `error`."""
         self._round.fail(error)
 
     def _reach_together(self, step: int) -> bool:

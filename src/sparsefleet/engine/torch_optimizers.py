@@ -82,7 +82,7 @@ class _OneByOne(torch.optim.Optimizer):
 
     @abstractmethod
     def _update(self, w: torch.Tensor, state: dict[str, torch.Tensor], lr: float) -> None:
-        """Update a parameter and its state, which is initially empty."""
+        """Update the parameter `w` and its state, which is empty before the first step."""
 
 
 class Ftrl(_OneByOne):

@@ -131,7 +131,7 @@ class Training(Generic[AnyModel]):
             self._resume = None
 
     def _take_over_rank(self) -> None:
-        """Continue from the state of the other ranks, in a process that replaces a lost one."""
+        """If this process replaces a lost rank, continue from the state of the other ranks."""
         replacement = self.distributed.replacement
         if replacement is not None and replacement.resumed is not None:
             self.progress.resume(replacement.resumed)
@@ -341,7 +341,7 @@ class Training(Generic[AnyModel]):
     def _train_for_lost(
         self, source: BatchSource, number: int, epochs: int, saves: SaveCoordinator | None
     ) -> None:
-        """Train, together with the other workers, on what lost workers left of the pass."""
+        """Train, together with the other workers, on data of this pass that lost workers left."""
         model, succession = self.distributed, self.distributed.succession
         if succession is None or not model.meeting.continues_without_lost or model.meeting.is_alone:
             return
@@ -363,7 +363,7 @@ class Training(Generic[AnyModel]):
             saves.save_again()
 
     def _meet_after_last(self) -> None:
-        """Skip the synchronizations that the previous process took part in, if there was one."""
+        """Skip the synchronizations that this worker's previous process took part in, if any."""
         taken, fit = self.progress.taken, self.progress.fit
         if taken is not None and fit <= taken.fit:
             is_over = fit <= len(taken.fits)

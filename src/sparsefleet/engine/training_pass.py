@@ -194,7 +194,7 @@ class TrainingPass:
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
-        """Train on the rest of a lost worker's data; if None, wait for the workers that do so."""
+        """Train on the rest of a lost worker's data; if there is none, wait for workers that do."""
         empty = BatchFeed(iter(()), self._workload.as_batch)
         self._run_threads(feed or empty, None)
 

@@ -1,4 +1,4 @@
-"""A worker's position in a training run: counted here, stored in checkpoints, and resumed."""
+"""Counts a worker's position in a training run, stores it in checkpoints, and resumes from it."""
 
 from __future__ import annotations
 
