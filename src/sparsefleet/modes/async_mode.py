@@ -263,7 +263,7 @@ class StalenessBound:
         sender.bound_staleness(self._group.member, self._ahead, self._first)
 
     def state(self) -> dict[str, int]:
-        """Return the state for a process that replaces this one."""
+        """Return the state from which a process that replaces this one continues."""
         return self._group.state()
 
     def leave(self) -> None:

@@ -109,7 +109,7 @@ class CollectiveMode(Mode):
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Set the first rates and join the other workers."""
+        """Set the schedule's first learning rates and join the other workers."""
         super().start()
         self._rows.start()
 
@@ -188,7 +188,7 @@ class CollectiveMode(Mode):
         return {"rounds": self._rounds, "batches": self._batches}
 
     def continue_from(self, state: Mapping[str, int]) -> None:
-        """Continue counting from a `state` returned in another process."""
+        """Continue counting from the `state()` of the process that this one replaces."""
         self._rounds, self._batches = state["rounds"], state["batches"]
 
     # -- Internal -----------------------------------------------------------------------------

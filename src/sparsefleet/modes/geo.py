@@ -474,7 +474,7 @@ class GeoReplica:
         self._dense_lock = threading.Lock()
 
     def size(self, table: str) -> int:
-        """Return the number of the table's rows that are copied here."""
+        """Return how many of the table's rows this worker has copies of."""
         return self._tables[table].size
 
     def start_dense(self) -> None:
@@ -535,15 +535,14 @@ class GeoReplica:
     # -- Exchange -----------------------------------------------------------------------------
 
     def take_row_deltas(self, table: str, share: int) -> Iterator[tuple[Keys, Floats]]:
-        """Yield (train - old) / share for the rows trained since the last call, and count it as
-        sent.
+        """Yield (train - old) / share for the rows trained since the last call; treat it as sent.
 
         The arrays are valid until the next chunk is requested.
         """
         return self._chunks(table, self._tables[table].stepped(share))
 
     def take_all_deltas(self, table: str) -> tuple[Keys, Floats]:
-        """Return train - old for the rows trained since the last call, and count it as sent."""
+        """Return train - old for the rows trained since the last call, and treat it as sent."""
         dim, walk = self._dims[table], self._tables[table].stepped(1)
         keys: Keys = np.empty(max(1, _CHUNK_FLOATS // dim), np.uint64)
         deltas: Floats = np.empty((len(keys), dim), np.float32)
@@ -570,7 +569,7 @@ class GeoReplica:
             yield keys[:count], deltas[:count]
 
     def take_dense_deltas(self, share: int) -> dict[str, Floats]:
-        """Return (train - old) / share for all dense parameters, and count it as sent."""
+        """Return (train - old) / share for all dense parameters, and treat it as sent."""
         deltas = {}
         for table, live in self._live.items():
             old = self._old_dense[table]

@@ -42,7 +42,7 @@ class ModeStats:
     """Number of mini-batches handed over."""
 
     pushes: int = 0
-    """Number of requests with gradients (with geo, differences) that the store has applied."""
+    """Number of requests with gradients (with geo, deltas) that the store has applied."""
 
     merged_gradients: int = 0
     """Number of mini-batches in those pushes."""
@@ -316,7 +316,7 @@ class Mode(ABC):
         """End the threads that the mode has started."""
 
     def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
-        """Return the data marks for a push of these mini-batches and of those dropped before it."""
+        """Return the `DataMark`s for a push of these mini-batches and of any dropped before it."""
         known = [each for each in origins if each is not None]
         marks = [mark for each in known for mark in each.marks()]
         # Servers reject a push if they have applied only part of its data.

@@ -55,7 +55,7 @@ def mode_config(chosen: str | ModeConfig) -> ModeConfig:
 def with_strategy(
     chosen: str | ModeConfig | None, strategy: CollectiveStrategy | None
 ) -> str | ModeConfig | None:
-    """Return the mode with the strategy applied to its dense part; if None, the mode unchanged.
+    """Apply a strategy to the dense part of a mode; without a strategy, return the mode unchanged.
 
     >>> with_strategy("hybrid", CollectiveStrategy()).rows
     HybridConfig(max_merge=None, queue_size=None, wait_s=0.0, merge='auto')

@@ -54,7 +54,7 @@ class WorkerGroup:
             self._put_note(0)
 
     def state(self) -> dict[str, int]:
-        """Return the state for a process that replaces this one."""
+        """Return the state from which a process that replaces this one continues."""
         return {"pass": self._pass}
 
     def leave(self) -> None:
