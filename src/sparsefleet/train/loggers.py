@@ -39,7 +39,7 @@ def metrics_of(epoch: Epoch) -> dict[str, float]:
 
 
 def settings_of(trainer: Trainer, epochs: int) -> dict[str, str | int | float]:
-    """Return the hyper-parameters known to the trainer."""
+    """Return the hyper-parameters that the trainer knows, by name."""
     distributed = trainer.distributed
     found: dict[str, str | int | float] = {
         "model": type(trainer.model).__name__,

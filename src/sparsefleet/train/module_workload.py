@@ -214,7 +214,7 @@ def loss_value(loss: Any) -> float:
 
 
 def describe(value: Any) -> str:
-    """Describe a value for an error message."""
+    """Describe a value's type and shape for an error message."""
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return f"a tensor of shape {list(value.shape)} and type {dtype}"

@@ -94,7 +94,7 @@ class ProgressDisplay(Protocol):
     """Seconds between updates."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show the current state."""
+        """Show the current state of training."""
 
     def end_epoch(self, snapshot: Snapshot) -> None:
         """Show the state at the end of a pass, which stays visible."""

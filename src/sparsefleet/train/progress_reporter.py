@@ -32,8 +32,8 @@ __all__ = ["ProgressReporter", "TensorBoardLog", "open_tensorboard"]
 class ProgressReporter:
     """Reports training progress on a display and in TensorBoard, from its own thread.
 
-    The reporter subscribes to the engine's events. Polling slows training threads down only by the
-    interpreter time that it needs.
+    The reporter subscribes to the engine's events. Polling slows training threads down only while
+    it holds the interpreter lock.
     """
 
     def __init__(
