@@ -41,7 +41,7 @@ _DATASET_ROWS = 8192  # taken from a dataset at a time
 
 
 class RowBatches(NamedTuple):
-    """The rows of a part of a file."""
+    """An opened part of a file, as record batches."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -70,14 +70,14 @@ class ArrowFormat(RecordFormat):
 
     @property
     def column_names(self) -> list[str]:
-        """The file columns to read."""
+        """The names of the file's columns to read."""
         return list(dict.fromkeys(str(name) for field in self.fields for name in field.source))
 
     @abstractmethod
     def open_batches(
         self, part: FilePart, config: ReaderConfig
     ) -> contextlib.AbstractContextManager[RowBatches]:
-        """Open the rows of the part; problems with the file are raised as InputFileError."""
+        """Open a part of a file as record batches. Raises InputFileError if that is impossible."""
 
     def open_source(self, context: SourceContext) -> ArrowSource:
         return ArrowSource(self, context)
@@ -139,7 +139,7 @@ class ArrowSource:
         room: Callable[[], int],
         total: int | None,
     ) -> Generator[ColumnPart, None, None]:
-        """Yield the good rows of a record batch, in pieces that fit the current room."""
+        """Yield the good rows of a record batch, in pieces of at most `room()` rows."""
         counts, share = self._context.counts, self._context.share
         rows = np.arange((share.rank - first) % share.num, batch.num_rows, share.num)
         if share.num > 1:

@@ -71,7 +71,7 @@ def list_files(
 
 
 def split_files(files: list[str], worker_index: int, worker_num: int) -> WorkerFiles:
-    """Return a worker's contiguous part of the files; the first workers may get one file more.
+    """Return a worker's contiguous part of the files; the first workers may get one more file.
 
     >>> split_files(["a", "b", "c", "d", "e"], 1, 2)
     ['d', 'e']

@@ -25,7 +25,7 @@ _NOUN = "Parquet"
 
 
 class Parquet(ArrowFormat):
-    """Parquet files with flat and list columns, read by pyarrow; threads share row groups.
+    """Parquet files with flat and list columns, read by pyarrow; threads divide up the row groups.
 
     slots: a `Slot` reads the column of the same name; use a `Field` for other cases. A slot without
         a shape takes single values or lists of any length, including empty lists; a slot with a
@@ -47,7 +47,7 @@ class Parquet(ArrowFormat):
     splits_files = True
 
     def split(self, file: FileToRead, config: ReaderConfig) -> list[FilePart]:
-        """Return the unread rows as one part per row group, or per several small row groups."""
+        """Return the unread rows in parts of one row group each, or of several small groups."""
         with _open(file.path, config, None) as parquet:
             metadata = parquet.metadata
         if file.done and file.done[-1][1] > metadata.num_rows:

@@ -70,7 +70,7 @@ class PipeCommand:
         return None
 
     def account(self) -> str:
-        """Describe the state of the child for an error message."""
+        """Describe the state and error output of the child process for an error message."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             state = "still running"

@@ -45,7 +45,7 @@ class FileToRead(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The part of a file's records that one of `num` readers takes, which is every `num`-th record.
+    """The records of a file that one of `num` readers takes: every `num`-th, starting with `rank`.
 
     >>> Share(1, 3).positions(end=9, num_records=2)
     array([4, 7])
@@ -200,7 +200,7 @@ class Progress:
 
     @staticmethod
     def _parse(state: Mapping[str, Any]) -> Progress:
-        """Return the progress in `state`, whether or not its pass is over."""
+        """Return the progress stored in `state`, even if it is from a finished pass."""
         version = state.get("version") if isinstance(state, Mapping) else None
         if version not in (1, _VERSION, _SHARED_VERSION):
             raise ConfigError(
@@ -341,7 +341,7 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
     spans: Spans = ()
     for begin, end in pairs:
         if not 0 <= int(begin) < int(end):
-            raise ValueError(f"expected a range of records, got [{begin}, {end})")
+            raise ValueError(f"a range of records must have 0 <= begin < end, got [{begin}, {end})")
         spans = add_span(spans, (int(begin), int(end)))
     return spans
 
@@ -349,5 +349,5 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
 def _checked_share(pair: Iterable[int]) -> Share:
     index, num = (int(number) for number in pair)
     if not 0 <= index < num <= _MOST_SHARES:
-        raise ValueError(f"{index} is not one of {num} shares")
+        raise ValueError(f"a share must be an index below its count, got {index} of {num}")
     return Share(index, num)

@@ -410,7 +410,7 @@ class Reader:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all workers share one list, in which case each resumes from the states of all."""
+        """Whether all workers share one file list; each then resumes from all workers' states."""
         return self._sharding is not None
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:

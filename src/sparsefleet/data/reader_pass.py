@@ -168,7 +168,7 @@ class ReaderPass:
         return taken.batch
 
     def take(self) -> MarkedBatch | None:
-        """Return the next batch and the origin of its records, or None at the end of the data."""
+        """Return the next batch and the file records it is from; None at the end of the data."""
         wait_s = self._reader.config.wait_s
         with self._changed:
             self._taking += 1
@@ -296,7 +296,7 @@ class PartCursor:
         self._changed = threading.Condition()
 
     def take(self) -> FilePart | None:
-        """Return the next part, or None if none are left; waits while another thread splits."""
+        """Return the next part, or None if none are left; waits for threads that split files."""
         while not self._stopped():
             with self._changed:
                 if self._parts:
@@ -311,9 +311,7 @@ class PartCursor:
         return None
 
     def _split_next(self) -> None:
-        """Take and split a file without holding the lock, since both may wait for the disk or
-        network.
-        """
+        """Take and split a file without holding the lock, since both may wait for I/O."""
         file: FileToRead | None = None
         parts: list[FilePart] = []
         try:

@@ -191,7 +191,7 @@ def _join(pieces: Sequence[TakenColumn]) -> TakenColumn:
 
 
 class RecordFormat(ABC):
-    """Turns files into records. Thread-safe, since it holds no state of a pass."""
+    """Describes how to parse files into records. Thread-safe, since it keeps no state of a pass."""
 
     __slots__ = ()
 
@@ -232,7 +232,7 @@ class BatchMaker(Protocol):
 
 
 class HashedVocabulary:
-    """Maps the hashes of known strings to ids: i + 1 for string i, 0 for any other.
+    """Maps the hashes of known strings to ids: i + 1 for string i, and 0 for any other string.
 
     >>> from sparsefleet.data import hash_ids
     >>> HashedVocabulary(("red", "blue"), seed=3).ids(hash_ids(["blue", "green", "red"], 3))

@@ -147,7 +147,7 @@ class _LocalShard:
         self._lists.report(*self._place, marks)
 
     def keep_account(self) -> None:
-        """Do nothing, since there is no other process."""
+        """Do nothing, since readers in one process need no record for another process."""
 
     def finish(self) -> list[str]:
         self._lists.finish(*self._place)
@@ -310,7 +310,7 @@ class WorkLists:
             return {"lists": lists, "epochs": self._epochs}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the lists that `state` returned."""
+        """Restore the lists from the result of `state`."""
         with self._lock:
             self._lists = {
                 (name, int(epoch)): WorkList.from_state(work)
