@@ -41,7 +41,7 @@ class TableRows:
         """The distinct rows, float32[U, D], after the pull; None if every id is padding."""
 
     def hottest(self) -> float:
-        """Return the share of lookups that go to the most frequent id."""
+        """Return the most frequent id's share of all looked-up ids."""
         places = self.inverse[self.inverse != _core.PADDING_PLACE]
         return float(np.bincount(places).max() / len(places)) if len(places) else 0.0
 

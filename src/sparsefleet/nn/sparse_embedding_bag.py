@@ -46,7 +46,7 @@ SumBags = Callable[[Tensor, int], Tensor]
 
 
 class BagsOfLengths:
-    """Sums over consecutive bags with the given, validated lengths, int64[B].
+    """Sums values over consecutive bags of the given lengths, int64[B], which must be valid.
 
     >>> BagsOfLengths(torch.tensor([2, 0, 1]))(torch.tensor([1.0, 2.0, 3.0]), -1)
     tensor([3., 0., 3.])
@@ -217,7 +217,7 @@ class SparseEmbeddingBag(SparseModule):
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
     def _bags(self, ids: torch.Tensor, offsets: torch.Tensor | None, *, closed: bool) -> SumBags:
-        """Return the function that sums values of ids by bag."""
+        """Return a function that sums the values of each bag's ids."""
         if offsets is None:
             if ids.dim() < 2:
                 raise ShapeError(
