@@ -217,7 +217,10 @@ class BucketRound:
     def _write_notes(
         self, notes: torch.Tensor, arrived: Sequence[torch.Tensor | None], state: int
     ) -> None:
-        """Write this rank's state into the states [R], and which parameters have gradients [P]."""
+        """Fill the notes: the state of each rank [R], and which parameters have gradients [P].
+
+        Other ranks' states are 0 here; the reduction adds them.
+        """
         size = self._world.size
         notes.copy_(self._all_used)
         notes[self._world.rank] = state

@@ -116,7 +116,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Ranks that are no longer taking part."""
+    """The ranks that no longer take part, because they are lost or have left."""
 
     lost: tuple[int, ...] = ()
     """Ranks whose heartbeat stopped without notice."""
@@ -132,7 +132,7 @@ class Absence:
 
 
 class Connections:
-    """A rank's connections to the others. All ranks must construct it together."""
+    """A rank's connections to the other ranks. All ranks must construct it at the same time."""
 
     def __init__(self, rank: int, size: int, meeting: MeetingStore, *, timeout_s: float) -> None:
         self.store = AnsweringStore(meeting.store)

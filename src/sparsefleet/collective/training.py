@@ -134,7 +134,7 @@ class CollectiveTraining:
 
     @property
     def is_local(self) -> bool:
-        """Whether this rank steps independently of the others, in LocalSGD after the warm-up."""
+        """Whether this rank steps independently of the others, as in LocalSGD after the warm-up."""
         return self._is_local
 
     @property
@@ -213,7 +213,7 @@ class CollectiveTraining:
             self._local.settle()
 
     def _follow(self) -> bool:
-        """Take part in the others' next operation; return False once all are done."""
+        """Take part in the other ranks' next step or averaging; return False once all are done."""
         if self._norm_group is None:
             if self._is_local:
                 assert self._local is not None

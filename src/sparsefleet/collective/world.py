@@ -346,7 +346,7 @@ class World:
             raise PeerLostError(f"{what}: the connection to another rank broke: {error}") from error
 
     def _others(self) -> Connections | None:
-        """Return the connections, or None for a single rank."""
+        """Return the connections to the other ranks, or None if there is only one rank."""
         if self.size > 1 and self._connections is None:
             raise ConfigError(
                 f"rank {self.rank} has left the other ranks, after an error or a call to close(): "
