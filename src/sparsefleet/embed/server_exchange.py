@@ -79,7 +79,7 @@ class ServerExchange:
             self._old.append(rows)
 
     def exchange(self, touched: Sequence[NDArray[np.uint8]]) -> None:
-        """Send this worker's changes to the touched rows; receive the other workers' changes."""
+        """Send this worker's deltas for the touched rows, and fetch rows that others changed."""
         sent = {}
         for number, (table, marks) in enumerate(zip(self._tables, touched, strict=True)):
             at = np.flatnonzero(marks)

@@ -80,7 +80,7 @@ class WordVectors:
         """
         plus, minus = _as_list(positive), _as_list(negative)
         if not plus and not minus:
-            raise ConfigError("most_similar needs at least one word")
+            raise ConfigError("most_similar needs at least one word, got none")
         unit = self._unit_vectors()
         given = [self.number_of(word) for word in (*plus, *minus)]
         signs = np.array([1.0] * len(plus) + [-1.0] * len(minus), np.float32)
