@@ -29,7 +29,7 @@ _ASK_FOR_LOST_S = 2.0
 
 
 class Board(Protocol):
-    """Holds notes by key and the clocks of a group's members; see `Store`."""
+    """Holds notes by key, and how far each member of a group has got (its clock); see `Store`."""
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None: ...
 
@@ -151,7 +151,7 @@ class RankBoard:
                 asked = time.monotonic()
             if is_late:
                 who = f" for rank {', '.join(map(str, missing))}" if missing else ""
-                raise DeadlineError(f"{what}: waited {limit_s:g} s{who}")
+                raise DeadlineError(f"{what}: gave up after waiting {limit_s:g} s{who}")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -56,7 +56,7 @@ def join_world(role: RoleInfo, *, timeout_s: float = 300.0) -> World:
 
 
 def join_workers(role: RoleInfo, *, timeout_s: float) -> World:
-    """Connect like `join_world`, but raise an error instead of training alone in a larger job."""
+    """Like `join_world`, but raise an error if this process would train alone in a larger job."""
     require_known_workers(role)
     return join_world(role, timeout_s=timeout_s)
 

@@ -100,7 +100,7 @@ class Meeting:
 
     @property
     def count(self) -> int:
-        """Return how often the workers have synchronized, as known to this worker."""
+        """Return the number of synchronizations that this worker has taken part in."""
         return self._count
 
     def continue_from(self, count: int, *, is_over: bool = False) -> None:
@@ -432,7 +432,7 @@ class MailExchange:
             self._check(deadline, "no message has arrived from the other workers")
 
     def fail(self, error: BaseException) -> None:
-        """Make the others raise PeerLostError with the local error; does not raise."""
+        """Make the other workers raise PeerLostError with this error's text; never raises."""
         with self._lock:
             self._failure = self._failure or error
             self._is_over.set()

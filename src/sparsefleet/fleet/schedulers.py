@@ -169,7 +169,7 @@ def _slurm_workers(environ: CheckedEnviron, tasks: _Tasks, both: int = 0) -> dic
 
 @dataclass(frozen=True, slots=True)
 class _Tasks:
-    """The nodes of a step or a component, and the number of tasks on each."""
+    """The nodes of a Slurm step or heterogeneous component, and the number of tasks on each."""
 
     nodes: list[str]
     counts: list[int]

@@ -73,7 +73,7 @@ def test_what_was_met_for_leaves_no_more_than_the_last_clocks() -> None:
 
 
 def test_missing_ranks_are_named() -> None:
-    with pytest.raises(DeadlineError, match=r"waited 0\.1 s for rank 1, 2"):
+    with pytest.raises(DeadlineError, match=r"gave up after waiting 0\.1 s for rank 1, 2"):
         meeting(board(), 0, wait_s=0.1).barrier()
 
 
@@ -91,7 +91,7 @@ def test_a_note_that_is_not_there_is_reported() -> None:
     notes.put_note("save/1", b"\x00\xff")
     assert notes.get_note("save/1", wait=True) == b"\x00\xff"
     notes.delete_note("save/1")
-    with pytest.raises(DeadlineError, match="the note 'save/1': waited"):
+    with pytest.raises(DeadlineError, match="the note 'save/1': gave up after"):
         notes.get_note("save/1", wait=True, timeout_s=0.05)
 
 
