@@ -36,13 +36,13 @@ _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 def split(numbers: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split each number, 0 <= number <= 100, into a high and a low part."""
+    """Split each number, 0 <= number <= 100, into two integers whose sums are exact."""
     multiples = np.rint(numbers * float(1 << _FRACTION_BITS)).astype(np.int64)
     return multiples >> _LOW_BITS, multiples & _LOW_MASK
 
 
 def join(high: Any, low: Any) -> float:
-    """Return the correctly rounded sum from the sums of both parts."""
+    """Return the correctly rounded sum of the numbers, given the sums of the parts from `split`."""
     return ((int(high) << _LOW_BITS) + int(low)) / (1 << _FRACTION_BITS)
 
 

@@ -334,7 +334,7 @@ class KeyedJaggedTensor(_Jagged):
         return self._with_keys([self._keys[at] for at in indices])
 
     def to(self, device: torch.device, non_blocking: bool = False) -> KeyedJaggedTensor:
-        """Return the tensor on the given device; tables look up on the CPU."""
+        """Return the tensor on the given device. Tables look up ids on the CPU."""
         weights = None if self._weights is None else self._weights.to(device)
         values = self._values.to(device, non_blocking=non_blocking)
         return KeyedJaggedTensor(
@@ -362,7 +362,7 @@ class KeyedJaggedTensor(_Jagged):
 
 
 class KeyedTensor:
-    """One row per example and feature, side by side.
+    """One row per example and feature; the rows of an example are side by side in one tensor row.
 
     >>> rows = KeyedTensor(["a", "b"], [1, 2], torch.tensor([[1.0, 2.0, 3.0]]))
     >>> rows["b"]
