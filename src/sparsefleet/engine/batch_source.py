@@ -302,7 +302,7 @@ class BatchFeed:
         self._ended = True
 
     def close(self) -> None:
-        """Stop, and shut down the reader behind the batches: threads, processes and files."""
+        """End the pass, and shut down the reader behind it: its threads, processes and files."""
         self.stop()
         self._batches = iter(())
         close, self._close = self._close, None
@@ -348,7 +348,10 @@ class BatchSource:
 
     @property
     def record_files(self) -> Mapping[str, int] | None:
-        """Return the files whose records identify batches, or None if batches are numbered."""
+        """Return the numbers of the files whose records identify batches.
+
+        Return None if batches are identified by their position instead.
+        """
         return record_files(self._opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:

@@ -1,4 +1,4 @@
-"""Binds a model to the fleet of a process, with the right kind of model for the mode."""
+"""Binds a model to the fleet of a process, with the placement that its mode needs."""
 
 from __future__ import annotations
 

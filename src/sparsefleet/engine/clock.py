@@ -154,7 +154,7 @@ class TimeShares:
 
     @property
     def total(self) -> float:
-        """Return the sum of all parts."""
+        """Return the total time of all activities, in seconds."""
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
     def seconds(self) -> dict[str, float]:

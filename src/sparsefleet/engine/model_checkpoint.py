@@ -117,7 +117,10 @@ class ModelSave:
         self._tables.open()
 
     def write(self) -> Base:
-        """Write and commit the files while training continues; return a base for deltas."""
+        """Write and commit the files while training continues.
+
+        Returns the base for later delta checkpoints.
+        """
         self._tables.write()
         try:
             tensors = dict(self._own)

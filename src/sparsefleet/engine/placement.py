@@ -109,7 +109,7 @@ class StorePlacement:
         return os.environ.get("SPARSEFLEET_KEEP_GOING") == "1"
 
     def incarnation(self) -> Incarnation:
-        """Return the incarnation of this process, as set by the launcher."""
+        """Return the `Incarnation` of this process: how many processes it replaces, and its job."""
         return Incarnation.from_environment()
 
     def join(self, bound: DistributedModel) -> None:
@@ -172,7 +172,7 @@ class StorePlacement:
         """Called before a mode that did not fail finishes."""
 
     def settled(self, bound: DistributedModel) -> None:
-        """Called on all workers when all updates are applied."""
+        """Called on all workers once all updates are applied."""
 
     def failed(self, error: BaseException) -> None:
         """Called when a thread of this worker failed."""

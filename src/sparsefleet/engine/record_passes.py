@@ -50,7 +50,10 @@ class MarkedData(Protocol):
 
 
 def record_files(data: object) -> dict[str, int] | None:
-    """Number the files whose records identify batches; return None if batches are numbered."""
+    """Return the files whose records identify batches, with their numbers.
+
+    Return None if batches are identified by their position instead.
+    """
     found = data.record_files if isinstance(data, MarkedData) else None
     return None if found is None else {path: number for number, path in enumerate(found)}
 
@@ -136,7 +139,7 @@ class RecordPasses:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which records were handed out, now or by the previous process."""
+        """Return which records were handed out, by this process or by the previous one."""
         return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,7 +153,7 @@ class RecordPasses:
         return self.state_dict()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the rest of the pass."""
         self._left.clear()
         self._then = None
         close = getattr(self._pass, "close", None)

@@ -172,7 +172,7 @@ class SaveSchedule:
             self._listener.start()
 
     def is_due(self, step: int) -> bool:
-        """Implement `Pauses`."""
+        """Return whether to pause after `step`; implements `Pauses`."""
         if self._agrees_on_step:
             return self._is_agreed(step)
         for interval in self._intervals.values():

@@ -194,7 +194,7 @@ class SaveCoordinator:
             self.run()
 
     def is_due(self, step: int) -> bool:
-        """Implement `Pauses`."""
+        """Return whether to pause after `step`; implements `Pauses`."""
         if self._handover is not None and self._handover.is_due(step):
             return True
         return not self._is_over and self._schedule.is_due(step)

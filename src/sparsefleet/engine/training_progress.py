@@ -124,7 +124,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resumed:
-    """The point at which this worker resumes."""
+    """The point in a training run at which this worker resumes."""
 
     fit: int
     """The call to `fit` during which the checkpoint was taken."""
