@@ -278,7 +278,7 @@ class ExchangeRoom:
             self._rows[table] += count
 
     def clear(self) -> None:
-        """Restart the count because the exchange starts."""
+        """Start counting from zero, since an exchange is starting."""
         self._rows = dict.fromkeys(self._rows, 0)
 
 

@@ -53,7 +53,7 @@ file whose records identify mini-batches is a further source.
 
 
 class Interval(NamedTuple):
-    """Records [begin, end) of a file."""
+    """The records [begin, end) of a file, which is given by its number."""
 
     file: int
     begin: int

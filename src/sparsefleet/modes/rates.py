@@ -66,7 +66,7 @@ class ScheduledRates:
 
     @classmethod
     def of(cls, setting: ModeSetting, store: RateTarget | None = None) -> ScheduledRates | None:
-        """Return the rates for all tables in the setting, or None if it has no schedule."""
+        """Return the scheduled rates of all tables in the setting; None if it has no schedule."""
         if setting.schedule is None:
             return None
         tables = setting.tables if setting.dense_step is not None else setting.optimizers()
