@@ -58,7 +58,7 @@ class SlotReport:
     """For each slot with one value per example, its most frequent ids or four ranges of numbers."""
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "Evaluation") -> None:
-        """Write a page with charts, in a single file."""
+        """Write the report as a single HTML file with charts."""
         from sparsefleet.train.slot_page import page_of
 
         Path(path).write_text(page_of(self, title), encoding="utf-8")
