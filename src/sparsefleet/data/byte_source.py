@@ -151,7 +151,7 @@ class CutOffError(Exception):
 
 
 class FormatError(Exception):
-    """The input is not zstd."""
+    """The input is not valid zstd data."""
 
 
 class WindowError(Exception):

@@ -449,7 +449,7 @@ class Features:
 
 
 class _MemoryColumn:
-    """A column in memory that returns batches in the form that `Records` accepts."""
+    """A column in memory; returns its part of a batch in the form that `Records` accepts."""
 
     def __init__(self, values: Any, offsets: Any = None) -> None:
         self._values = np.asarray(values)

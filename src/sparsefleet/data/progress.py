@@ -88,7 +88,7 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything has been handed out in this pass."""
+        """Whether any record has been handed out in this pass."""
         with self._lock:
             return not self._is_over and bool(self._done or self._spans or self.earlier)
 

@@ -131,7 +131,7 @@ class Reader:
         self._reset()
 
     def _reset(self) -> None:
-        """Reset passes, progress and counts."""
+        """Forget all earlier passes, their progress and their counts."""
         self._progress = Progress(self._share)
         self._resumed: Progress | None = None
         self._tally = ReaderTally()
