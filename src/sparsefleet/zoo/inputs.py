@@ -127,7 +127,7 @@ class FeatureRows(nn.Module):
         return sum(feature.width for feature in self.features.of(kinds.Numeric))
 
     def flat_width(self, names: Sequence[str] | None = None) -> int:
-        """Return the width of `flat`."""
+        """Return the width of the tensor that `flat` returns."""
         return self.num_numbers + sum(
             getattr(feature, "width", 1) * (self._dim or feature.dim)
             for feature in self._ids(names)
