@@ -103,7 +103,7 @@ class Vocabulary(Protocol):
 
 
 class TextVocabulary:
-    """Words that are strings, indexed natively."""
+    """A vocabulary of strings, indexed in native code."""
 
     def __init__(self, index: _core.WordIndex, total_words: int) -> None:
         self._index = index
@@ -135,7 +135,7 @@ class TextVocabulary:
 
 
 class IdVocabulary:
-    """Words that are 64-bit integers."""
+    """A vocabulary of 64-bit integers."""
 
     def __init__(
         self, ids: NDArray[np.int64], counts: NDArray[np.uint64], total_words: int

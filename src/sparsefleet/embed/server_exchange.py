@@ -42,7 +42,7 @@ def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Voca
 
 
 class ServerExchange:
-    """Two tables on servers, with a worker's local copies of its rows. Not thread-safe.
+    """Two tables on servers, and local copies of the rows that this worker uses. Not thread-safe.
 
     name: the tables are `name` (vectors) and `name.contexts`.
     """
