@@ -101,7 +101,7 @@ class LocalSgd:
         self._since_meeting = 0
 
     def step(self, loss: torch.Tensor | float | None = None) -> bool:
-        """Count an optimizer step; return whether ranks averaged after it.
+        """Count an optimizer step; return whether the ranks averaged their parameters after it.
 
         loss: the loss of the step on this rank; required with ``adaptive``.
         """

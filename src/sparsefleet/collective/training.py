@@ -342,5 +342,5 @@ class CollectiveTraining:
                 self._local.load_state_dict(state["local_sgd"])
 
     def close(self) -> None:
-        """Remove the hooks from the parameters and stop threads."""
+        """Remove the hooks from the parameters and stop the background threads."""
         self._exchange.close()
