@@ -236,7 +236,7 @@ class EmbeddingBagCollection(_Collection):
         return bags
 
     def _pool_rows(self, jagged: list[Any]) -> Tensor:
-        """Return the sums of all bags from the rows of all ids, times their weights."""
+        """Return the sum of each bag's rows, each row multiplied by the weight of its id."""
         parts = []
         for (_, _, config), ids in zip(self._users, jagged, strict=True):
             rows: Tensor = self._tables[config.name](ids.values())

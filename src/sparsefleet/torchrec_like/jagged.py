@@ -115,7 +115,7 @@ class JaggedTensor(_Jagged):
     def from_dense(
         values: Sequence[Tensor], weights: Sequence[Tensor] | None = None
     ) -> JaggedTensor:
-        """Return the tensor with these values for each example."""
+        """Return a jagged tensor with the given values for each example."""
         lengths = torch.tensor([len(one) for one in values])
         joined = None if weights is None else torch.cat(list(weights))
         return JaggedTensor(torch.cat(list(values)), joined, lengths)
