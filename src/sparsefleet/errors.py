@@ -89,7 +89,7 @@ class NonFiniteLossError(SparseFleetError, ArithmeticError):
 
 
 class NotFoundError(SparseFleetError, LookupError):
-    """A note, snapshot or file does not exist."""
+    """The requested note, snapshot or file does not exist."""
 
 
 class RpcError(SparseFleetError):
@@ -157,7 +157,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 class CheckpointIoError(CheckpointError, OSError):
-    """The file system failed: no space left, permission denied, no connection."""
+    """The file system failed, for example because of missing space, permission or connection."""
 
 
 class ExportError(SparseFleetError):
