@@ -555,10 +555,7 @@ class GeoReplica:
         return keys[:size], deltas[:size]
 
     def take_unsent_rows(self, table: str) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all deltas from the servers' values, not divided by the number of workers.
-
-        No thread may train at the same time.
-        """
+        """Yield the full deltas from the servers' values. No thread may train at the same time."""
         return self._chunks(table, self._tables[table].unsent())
 
     def _chunks(self, table: str, walk: _core.ReplicaWalk) -> Iterator[tuple[Keys, Floats]]:
