@@ -152,9 +152,9 @@ class Connections:
     def arrive(self, facts: str, timeout_s: float | None = None) -> bool:
         """Wait for all ranks.
 
-        Return False if a rank was replaced in the meantime; the ranks then meet in a new store.
-        Raises DeadlineError, which names the ranks that do not arrive, and ConfigError if the
-        ranks' facts about the job differ. timeout_s: overrides the general limit for waits.
+        Return False if a rank was replaced in the meantime; all ranks must then meet again. Raises
+        DeadlineError, which names the ranks that do not arrive, and ConfigError if the ranks' facts
+        about the job differ. timeout_s: overrides the general limit for waits.
         """
         self.store.set(f"here/{self._rank}", facts)
         timeout_s = self._timeout.total_seconds() if timeout_s is None else timeout_s

@@ -138,7 +138,7 @@ class World:
         return world
 
     def _connect(self, meeting: MeetingStore, wait_s: float) -> None:
-        """Connect to all ranks through `meeting`, or through a new store if a rank is replaced."""
+        """Connect to all ranks through `meeting`; if a rank is replaced meanwhile, meet again."""
         backend = backend_of(self.device)
         facts = f"{self.size} ranks, {self.ranks_per_node} per node, {backend}"
         deadline, remaining_s = time.monotonic() + wait_s, wait_s
