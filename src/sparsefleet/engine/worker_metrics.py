@@ -95,7 +95,7 @@ class WorkerMetrics:
             self._models = [each for each in self._models if each() not in (None, model)]
 
     def _started_model(self) -> BoundModel | None:
-        """Return the model most recently passed to `serve`, if it has started."""
+        """Return the most recent model passed to `serve` that has started."""
         models = (each() for each in reversed(self._models))
         return next((each for each in models if each is not None and each.is_started), None)
 

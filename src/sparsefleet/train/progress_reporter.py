@@ -122,7 +122,7 @@ class ProgressReporter:
                 self._tensorboard.write(snapshot, self._examples_before)
 
     def _count_rows(self) -> None:
-        """Ask the servers for their row counts, from one worker only; ignore connection errors."""
+        """Ask the servers for their row counts, from one worker only; errors are ignored."""
         if not self._distributed.role.is_first_worker:
             return
         try:
