@@ -166,10 +166,12 @@ class DetectionMAP(Evaluator):
         self.metrics = [self.cur_map, self.accum_map]
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return the scores for the batch and for the pass so far."""
+        """Return the variables with the scores for the batch and for the pass so far."""
         return self.cur_map, self.accum_map
 
     def eval(self, executor: Any, eval_program: Program | None = None) -> Any:
-        """Return the name of the score for the pass, to be fetched with the last batch."""
+        """Return the name of the variable with the pass's score, to be fetched with the last
+        batch.
+        """
         del executor, eval_program
         return self.accum_map

@@ -21,7 +21,9 @@ _failed: list[str] = []
 
 @contextmanager
 def counted_at_exit(what: str) -> Iterator[None]:
-    """Print an error from the block, which runs at exit, and make the process end with code 1."""
+    """In an exit handler, print any error from the `with` block and make the process exit with
+    code 1.
+    """
     try:
         yield
     except Exception:

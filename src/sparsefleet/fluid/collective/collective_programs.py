@@ -1,4 +1,4 @@
-"""Convert minimized programs, in place, into the programs that a rank runs."""
+"""Convert programs, in place, after `minimize`, into the programs that a rank runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def train_together(
     strategy: CollectiveStrategy,
     loss: str | None = None,
 ) -> None:
-    """Make ranks exchange gradients in every step or, with `local_sgd`, parameters periodically.
+    """Make the ranks exchange gradients in every step or, with `local_sgd`, average parameters
+    periodically.
 
     loss: name of the loss that controls an adaptive interval.
     """
@@ -60,7 +61,10 @@ Scale = BuildStrategy.GradientScaleStrategy
 
 
 class RankProgram:
-    """Converts copies of a program into the programs that a rank runs; all share one role."""
+    """Converts copies of a program into programs for this rank.
+
+    All copies share one role object.
+    """
 
     def __init__(self, build: BuildStrategy) -> None:
         ranks = present_ranks()
@@ -81,7 +85,7 @@ class RankProgram:
         """The shared role, set by the first copy that trains."""
 
     def adapt(self, program: Program, replicas: int) -> None:
-        """Convert a copy of the program, in place."""
+        """Convert `program`, a copy of the original, in place."""
         if self._build.sync_batch_norm:
             if replicas > 1:
                 raise ConfigError(

@@ -28,7 +28,7 @@ __all__ = ["CollectiveRole", "collective_role", "part_unless_training"]
 class CollectiveRole(ProgramRole):
     """The role of a program whose operators communicate with the other ranks.
 
-    The role starts with the first run, which copies the first rank's values to all ranks.
+    The first run copies the first rank's values to all ranks.
     """
 
     holds_values = False
@@ -50,7 +50,7 @@ class CollectiveRole(ProgramRole):
     @property
     @abstractmethod
     def traffic(self) -> Traffic:
-        """Return the amount of data that this rank has sent so far while training this program."""
+        """Return how much data this rank has sent so far while training this program."""
 
     def of_copy(self, program: Program) -> ProgramRole | None:
         return self if is_exchanged(program) else None
@@ -101,7 +101,7 @@ class CollectiveRole(ProgramRole):
 
     @abstractmethod
     def _start_run(self) -> None:
-        """Prepare a run."""
+        """Prepare a run of the program."""
 
     @abstractmethod
     def _give_up(self) -> None:
@@ -124,7 +124,7 @@ class CollectiveRole(ProgramRole):
     # -- values ---------------------------------------------------------------------------------
 
     def value(self, name: str) -> Any:
-        """Return the table in the scope."""
+        """Return the value of variable `name` in the scope, or None if it has none."""
         held = None if self._scope is None else self._scope.find_var(name)
         return None if held is None else held.value()
 
@@ -132,7 +132,7 @@ class CollectiveRole(ProgramRole):
         """Return the persistent variables that the program reads.
 
         Unless `of_forward` is True, variables that the forward pass changes, such as running means
-        and metric counts, are left out, because each rank keeps its own.
+        and metric counts, are left out, because each rank keeps its own values.
         """
         block = self.program.global_block()
         named: set[str] = set()

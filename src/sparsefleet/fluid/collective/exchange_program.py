@@ -32,7 +32,7 @@ def add_broadcast(startup: Program, ranks: Ranks) -> None:
 
 
 def is_exchanged(program: Program) -> bool:
-    """Return whether running the program trains together with the other ranks."""
+    """Return whether the program contains operators that exchange data with the other ranks."""
     kinds = ("average_over_ranks", "mean_over_ranks")
     return any(op.type in kinds for op in program.global_block().ops)
 

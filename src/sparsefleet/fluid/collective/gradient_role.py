@@ -80,7 +80,9 @@ class GradientRole(CollectiveRole):
     def exchange(
         self, parameters: Sequence[str], tables: Sequence[str], gradients: Sequence[Any]
     ) -> list[Any]:
-        """Return the gradients combined over all ranks, in the given order, dense before rows."""
+        """Return the gradients combined over all ranks, in the given order: dense parameters, then
+        tables.
+        """
         exchange = self._exchange_of(parameters, tables)
         dense, rows = gradients[: len(parameters)], gradients[len(parameters) :]
         for name, gradient in zip(parameters, dense, strict=True):
@@ -116,7 +118,10 @@ class GradientRole(CollectiveRole):
     def _rows_of_all(
         self, tables: Sequence[str], own: Sequence[RowGradient | None], count: int
     ) -> list[RowGradient | None]:
-        """Return the means over `count` participating ranks, with None for tables no rank used."""
+        """Return each table's mean gradient over `count` participating ranks.
+
+        None if no rank used it.
+        """
         found = []
         for name, mine in zip(tables, own, strict=True):
             dim = self.value(name).dim

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Training(Protocol):
-    """The interface of a program that ranks train together, used when they finish."""
+    """The part of a jointly trained program's interface that is used when ranks run out of data."""
 
     def shadow(self) -> None:
         """Take part, without data, in the other ranks' remaining steps."""
@@ -101,7 +101,7 @@ class Ranks:
         self._timeout_s = seconds
 
     def of_size(self, wanted: int, what: str) -> Ranks:
-        """Return this object. Raises ConfigError if a program needs a different rank count."""
+        """Return this object. Raises ConfigError if `wanted`, a program's rank count, differs."""
         if wanted != self.size:
             raise ConfigError(
                 f"{what} has nranks={wanted}, but this job has {self.size} ranks; call "
@@ -112,18 +112,21 @@ class Ranks:
     # -- training -------------------------------------------------------------------------------
 
     def add_training(self, training: Training) -> None:
-        """Register a started program; must be called on all ranks in the same order."""
+        """Register a program that has started training.
+
+        All ranks must register programs in the same order.
+        """
         self._trainings.append(training)
         self.expect_end()
 
     def expect_end(self) -> None:
-        """Require one more `end` call from this rank."""
+        """Make the next call to `end` take effect again."""
         self._has_ended = False
 
     def part(self) -> None:
-        """Pause training on this rank; return when all ranks have paused with the same values.
+        """Pause training on this rank; return when all ranks have paused with identical parameters.
 
-        Until then, ranks with less data take part in the steps of the others.
+        Until then, ranks that run out of data keep participating in the other ranks' steps.
         """
         if len(self._trainings) > 1:
             # Other ranks may run their steps in any order.
@@ -162,7 +165,10 @@ def present_ranks() -> Ranks:
 
 
 def set_ranks(ranks: Ranks) -> Ranks:
-    """Set the ranks of this process's job; return the current ranks if they are the same job."""
+    """Set and return the ranks of this process's job.
+
+    If already set to the same job, keep those.
+    """
     global _present
     if _present.role == ranks.role and ranks._world in (None, _present._world):
         return _present
@@ -194,7 +200,7 @@ def join_ranks(rank: int, size: int, endpoints: Sequence[str]) -> None:
 
 
 def check_nodes(inner: int, ranks: Ranks) -> None:
-    """Return the ranks per node. Raises AssertionError unless nodes of `inner` ranks fit."""
+    """Raise AssertionError unless the ranks can be divided into nodes of `inner` ranks each."""
     inner = inner if inner > 1 else ranks.ranks_per_node
     if not ranks.size > inner:
         raise AssertionError(

@@ -44,7 +44,7 @@ _OPERATIONS = {
 
 
 def all_reduced(ranks: Ranks, x: Tensor, kind: str) -> Tensor:
-    """Reduce by "sum", "prod", "max" or "min" over all ranks; only the sum has gradients."""
+    """Reduce by "sum", "prod", "max" or "min" over all ranks. Only the sum is differentiable."""
     if ranks.size == 1:
         return x
     part_unless_training(ranks)
@@ -92,7 +92,7 @@ def _apply(kind: type[torch.autograd.Function], ranks: Ranks, x: Tensor) -> Tens
 
 
 class _Sum(torch.autograd.Function):
-    """Sums over ranks; each rank's gradient is the sum of all gradients."""
+    """Sums over ranks. In the backward pass, each rank gets the sum of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:

@@ -1,4 +1,4 @@
-"""Convert a single-process program to the programs of a job."""
+"""Convert a single-process program into the programs that a job's workers run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_source(
 ) -> ModelSource:
     """Return the program that a job trains.
 
-    Raises ConfigError for an update that servers do not support.
+    Raises ConfigError if it updates a parameter in a way that servers do not support.
 
     name: the name of the training run, the same in all processes of the job and different for each
         program.
@@ -126,7 +126,9 @@ def rewrite_for_worker(
 
 
 def _without_unused(ops: Sequence[Operator], sent: set[str]) -> list[Operator]:
-    """Return the operators without the weight decay of updates, which servers apply instead."""
+    """Return the operators, omitting the weight decay operators, since servers apply weight
+    decay.
+    """
     wanted = set(sent)
     kept: list[Operator] = []
     for op in reversed(ops):

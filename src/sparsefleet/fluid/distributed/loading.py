@@ -27,7 +27,8 @@ _log = logging.getLogger("sparsefleet.fluid")
 
 
 class FolderLoad:
-    """Loads the folder on a thread of the first server, once the workers have defined the tables.
+    """Loads the folder in a background thread of the first server, once workers have defined the
+    tables.
 
     The workers wait until the server reports the result. Only the first server needs access to the
     folder.
@@ -44,7 +45,7 @@ class FolderLoad:
         self._thread = threading.Thread(target=self._run, name="load-folder", daemon=True)
 
     def first_note(self) -> dict[str, bytes]:
-        """Publish the state of the load to workers."""
+        """Return the note, by key, that tells workers that the folder is being loaded."""
         return {_note(self._source.name): f"loading {self._folder}".encode()}
 
     def __enter__(self) -> Self:
@@ -74,7 +75,10 @@ class FolderLoad:
                 store.put_note(note, f"failed {error}".encode())
 
     def _wait_for_tables(self, store: Store) -> bool:
-        """Wait for the workers; return whether they connected before this server was stopped."""
+        """Wait until workers have defined all tables.
+
+        Return False if the server is stopped first.
+        """
         tables = self._source.tables
         for name in (*(table.name for table in tables.dense), *tables.sparse):
             while not _is_defined(store, name):
@@ -84,7 +88,10 @@ class FolderLoad:
 
 
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
-    """Return the step counters once a server has loaded a folder, or None if there is no folder."""
+    """Wait until a server has loaded its folder.
+
+    Return the step counters, or None without a folder.
+    """
     end = time.monotonic() + wait_s
     while True:
         try:
@@ -95,9 +102,9 @@ def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float
         if state == "loaded":
             return dict(json.loads(rest))
         if state == "failed":
-            raise CheckpointError(f"on server 0: {rest}")
+            raise CheckpointError(f"server 0 could not load the saved folder: {rest}")
         if time.monotonic() > end:
-            raise DeadlineError(f"server 0 did not load {rest} within {wait_s:g} s")
+            raise DeadlineError(f"server 0 did not finish loading {rest} within {wait_s:g} s")
         time.sleep(_LOOK_S)
 
 

@@ -1,4 +1,4 @@
-"""A program's parameters, bound to the servers or to a store in this process."""
+"""A program's parameters, bound to the servers or to a local store."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ _CONNECT_S = 600.0  # Fluid's workers wait for servers indefinitely
 
 
 class ProgramPlacement(StorePlacement):
-    """Binds a program's model to servers. Checkpoints also include the values in a worker's scope.
+    """Stores a program's model on servers. Checkpoints also include the values in a worker's scope.
 
     Explicit initial rows are written to their tables, unless servers load a folder.
     """
@@ -196,7 +196,7 @@ class ProgramPlacement(StorePlacement):
 
     @cached_property
     def _served(self) -> frozenset[str]:
-        """Return the variables whose values are on the servers or in the module."""
+        """Return the names of the variables whose values are on the servers or in the module."""
         found = {*self._module.parameter_of, *self._module.shapes}
         for update in self._source.tables.updates:
             found |= {*update.state.values(), *update.powers}
@@ -250,7 +250,7 @@ class ProgramModel(DistributedModel):
         """The workload that the current pass runs."""
 
     def use_scope(self, scope: Scope, workload: ProgramWorkload) -> None:
-        """Prepare for a pass. Checkpoints include this worker's values in the scope."""
+        """Set the scope and workload of the next pass. Checkpoints include the scope's values."""
         assert isinstance(self.placement, ProgramPlacement)
         self.placement.scope = scope
         self.workload = workload
@@ -258,7 +258,9 @@ class ProgramModel(DistributedModel):
     # -- threads --------------------------------------------------------------------------------
 
     def begin_pass(self, threads: int) -> None:
-        """Prepare the mode for a pass with this many threads, unless a pass has already begun."""
+        """Prepare the training mode for a pass with this many threads, unless a pass has already
+        begun.
+        """
         if threads == self.threads == self._present:
             return
         self.mode.set_threads(threads)
@@ -275,13 +277,15 @@ class ProgramModel(DistributedModel):
             self._present = 0 if has_left else self.threads
 
     def leave(self) -> None:
-        """Notify the mode that the calling thread has no more data in this pass."""
+        """Notify the training mode that the calling thread has no more data in this pass."""
         with self._threads_lock:
             self._present -= 1
         super().leave()
 
     def rejoin(self) -> None:
-        """Notify the mode that all threads have finished, unless `begin_pass` has done so."""
+        """Let all threads take part again after they have all left, unless `begin_pass` has done
+        so.
+        """
         if not self._present:
             super().rejoin()
             self._present = self.threads
@@ -327,7 +331,7 @@ class ProgramModel(DistributedModel):
         return {} if own is None else load_arrays(own)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of all random number generators that the program uses."""
+        """Return the states of all random number generators that the program uses."""
         return program_random_state(self.workload)
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:

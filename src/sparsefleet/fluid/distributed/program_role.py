@@ -38,7 +38,9 @@ class ProgramRole(ABC):
 
     @contextmanager
     def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
-        """Mark a run in this thread, so that operators find this object and the step."""
+        """Register a run of this thread, so that its operators can look up this role and the
+        step.
+        """
         self.get_ready(scope)
         _active.runs.append(ActiveRun(self, step))
         try:
@@ -56,7 +58,10 @@ class ProgramRole(ABC):
         """Prepare a run by bringing the values it needs into the scope."""
 
     def begin_pass(self, program: Program, threads: int) -> bool:
-        """Announce the threads of a pass; return whether each must call `leave` when it is done."""
+        """Prepare for a pass with this many threads.
+
+        Return whether each must call `leave` at its end.
+        """
         del program, threads
         return False
 
@@ -73,7 +78,7 @@ class ProgramRole(ABC):
         """Report that the calling thread has no more data in this pass."""
 
     def end_data(self, scope: Scope) -> None:  # noqa: B027
-        """Report that a loader of the program has no more data for now."""
+        """Report that a loader of the program has reached the end of its data for this pass."""
 
     def fail(self, error: BaseException) -> None:  # noqa: B027
         """Report that a thread failed, so that other threads do not wait for it."""
@@ -86,7 +91,7 @@ class ProgramRole(ABC):
     def hand_over(
         self, step: Step | None, parameters: Sequence[str], gradients: Sequence[Any]
     ) -> None:
-        """Pass gradients to the step, which sends them when it ends."""
+        """Pass the parameters' gradients to the step, which sends them when it ends."""
         del step, parameters, gradients
         raise ConfigError(f"{self} has no gradients to send")
 
@@ -102,7 +107,10 @@ class ProgramRole(ABC):
 
     @property
     def writes_model(self) -> bool:
-        """Return whether this process writes model files; on servers, only worker 0 does."""
+        """Return whether this process writes model files.
+
+        In a job with servers, only worker 0 does.
+        """
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
@@ -111,7 +119,7 @@ class ProgramRole(ABC):
     def open_tables(
         self, folders: Mapping[str, os.PathLike[str]]
     ) -> Iterator[tuple[TableFolders, Mapping[str, NDArray[Any]]]]:
-        """Start saving the tables that are not in the scope, each in its own folder.
+        """Start saving the tables that are outside the scope, each into its own folder.
 
         Also returns the values, as of the same moment, of all other variables outside the scope.
         """

@@ -17,7 +17,7 @@ __all__ = ["ProgramServer"]
 
 
 class ProgramServer(ProgramRole):
-    """One server in a job. The workers define the server's tables and update rules."""
+    """A server in a job. Its tables and update rules are defined by the workers."""
 
     def __init__(self, role: RoleInfo, source: ModelSource) -> None:
         self.role = role
@@ -28,7 +28,7 @@ class ProgramServer(ProgramRole):
         return f"the program of server {self.role.index} ({self.role.current_endpoint})"
 
     def main_program(self) -> Program:
-        """Serve until the job ends."""
+        """Return the program that serves until the job ends."""
         made = Program()
         made.global_block().append_op("listen_and_serve")
         made._distributed = self
@@ -62,6 +62,6 @@ class ProgramServer(ProgramRole):
                 run_server(config)
 
     def load(self, folder: str | os.PathLike[str], filename: str | None) -> None:
-        """Load the folder on the first server, for all servers, while the server is running."""
+        """Make the first server load the folder for all servers once it is running."""
         if self.role.index == 0:
             self._folder = FolderLoad(self._source, self.role, os.path.abspath(folder), filename)

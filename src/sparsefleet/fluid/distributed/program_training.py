@@ -65,7 +65,10 @@ class ServedTensor(LoDTensor):
 
 
 class ServedRows(SparseParameter):
-    """A parameter with rows on servers. The mode reads the rows, and its steps update them."""
+    """A parameter with rows on servers.
+
+    The training mode reads the rows, and its steps update them.
+    """
 
     def __init__(
         self, name: str, shape: tuple[int, ...], optimizer: optim.Optimizer, model: DistributedModel
@@ -79,7 +82,9 @@ class ServedRows(SparseParameter):
 
     @property
     def source(self) -> Pull:
-        """Return the store that all tables share, so that one request fetches all rows."""
+        """Return the store that all tables share, so that one request fetches the rows of all
+        tables.
+        """
         return self._model.mode.pull
 
     def set(self, array: Any, place: Any = None, zero_copy: bool = False) -> None:
@@ -110,7 +115,9 @@ if TYPE_CHECKING:
 
 
 class ProgramTraining(ProgramRole):
-    """A program that trains on servers. Used by the program's runs, its Executor and `fleet`.
+    """A program that trains on servers.
+
+    Used by runs of the program, by its Executor and by `fleet`.
 
     Training starts with `fleet.init_worker` or the first run of one of the programs. Starting waits
     for servers, defines tables, and gives all workers the same values. If a process ends without
@@ -255,7 +262,7 @@ class ProgramTraining(ProgramRole):
         self.model.flush()
 
     def _link(self, scope: Scope) -> None:
-        """Make the scope use the parameters that servers and modes write to."""
+        """Make the scope share the parameters that the servers and the training mode write to."""
         assert self._model is not None
         model = self._model
         for name, parameter in model.module.parameter_of.items():
@@ -303,9 +310,9 @@ class ProgramTraining(ProgramRole):
 
 
 def _keep_apart(tables: Mapping[str, list[Floats]]) -> None:
-    """Copy gradients that share memory with other gradients, like those for the terms of a sum.
+    """Copy gradients that share memory with others, such as the gradients of the terms of a sum.
 
-    The mode may overwrite the gradients that it receives.
+    The training mode may overwrite the gradients that it receives.
     """
     seen: set[int] = set()
     for parts in tables.values():

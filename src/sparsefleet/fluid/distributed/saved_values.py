@@ -30,7 +30,9 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 def served_arrays(cuts: TableFolders, tables: ServedTables) -> Arrays:
-    """Return variable -> value for the dense parameters and optimizer state in the snapshots."""
+    """Return a dict from variable name to value for the snapshots' dense parameters and optimizer
+    state.
+    """
     found: Arrays = {}
     for table in tables.dense:
         values, arrays = cuts.dense_table(table.name)
@@ -83,7 +85,7 @@ def read_unserved(
     folder: str | os.PathLike[str],
     filename: str | None,
 ) -> dict[str, NDArray[Any]]:
-    """Return variable -> saved value for variables that only workers hold.
+    """Return a dict from variable name to saved value for variables that only workers hold.
 
     These are batch norm statistics, AUC counts and dense parameters that are not updated.
     """
@@ -93,7 +95,7 @@ def read_unserved(
 
 
 def _served(program: Program, tables: ServedTables) -> list[Variable]:
-    """Return the variables whose values are on servers, and the step counters."""
+    """Return the variables whose values are on servers, plus the step counters."""
     names = [parameter.name for parameter in program.all_parameters() if parameter.is_table]
     for update in tables.updates:
         names += [update.parameter.name, *update.state.values(), *update.powers]
@@ -102,7 +104,7 @@ def _served(program: Program, tables: ServedTables) -> list[Variable]:
 
 
 def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats, Floats]:
-    """Return values float32[N] and state float32[S, N] of a dense table."""
+    """Return a dense table's values, float32[N], and its optimizer state, float32[S, N]."""
     values = [_array(saved, update.parameter.name).reshape(-1) for update in table.updates]
     state = []
     for array in _arrays(table):
@@ -118,8 +120,8 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
 
 
 def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> int:
-    """Return the number of steps, computed from base ** (steps + 1) for the largest base, because
-    that power underflows last.
+    """Return the number of steps, derived from a saved power, base ** (steps + 1). Uses the
+    largest base, whose power underflows last.
     """
     name, base = max(powers.items(), key=lambda item: item[1])
     power = float(_array(saved, name).reshape(-1)[0])

@@ -14,7 +14,9 @@ __all__ = ["DenseTable", "ModelSource", "ServedTables"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseTable:
-    """Concatenated parameters with the same update rule; only one if the rule needs norms."""
+    """Concatenated parameters with the same update rule, or one parameter if the rule needs its
+    norm.
+    """
 
     name: str
     optimizer: optim.Optimizer
@@ -51,19 +53,19 @@ class ServedTables:
         ]
 
     def rate_of(self) -> dict[str, str]:
-        """Return table -> the variable that holds the table's learning rate."""
+        """Return a dict from table to the variable that holds its learning rate."""
         rates = {table.name: table.rate for table in self.dense}
         return rates | {name: update.rate for name, update in self.sparse.items()}
 
 
 def at_rate(optimizer: optim.Optimizer, rate: float) -> optim.Optimizer:
-    """Return the optimizer with this initial learning rate."""
+    """Return a copy of the optimizer with this initial learning rate."""
     return replace(optimizer, lr=rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSource:
-    """A program after `minimize`, before it is converted for its role."""
+    """A program after `minimize`, before it is converted for a process's role."""
 
     program: Program
     startup: Program

@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """The update of one parameter."""
+    """The operator that updates one parameter, and the equivalent optimizer on the servers."""
 
     parameter: Parameter
     gradient: str
@@ -41,7 +41,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The optimizer for an operator type, and how its slots map to the optimizer's state."""
+    """The servers' optimizer for an update operator, and how its slots map to optimizer state."""
 
     describe: Callable[[Fields], optim.Optimizer]
     """Builds the optimizer from attrs and `first`, the initial value of the first accumulator."""
@@ -198,7 +198,7 @@ def _parameter(program: Program, op: Operator) -> Parameter:
 
 
 def _first_value(startup: Program, names: Sequence[str]) -> float:
-    """Return the initial value that the start-up program gives to the first of these variables."""
+    """Return the constant that the start-up program sets the first of these variables to, or 0."""
     for op in startup.global_block().ops:
         if names and op.type == "fill_constant" and op.output_arg_names == list(names[:1]):
             return float(op.attrs["value"])
@@ -206,9 +206,9 @@ def _first_value(startup: Program, names: Sequence[str]) -> float:
 
 
 class RateProgram:
-    """Computes the rates at a given step with the program's own operators. Thread-safe.
+    """Computes learning rates at a given step with the program's own operators. Thread-safe.
 
-    names: the variables that hold rates.
+    names: the variables that hold learning rates.
     first_values: a scope in which the start-up program was run.
     """
 
@@ -229,11 +229,11 @@ class RateProgram:
 
     @property
     def is_constant(self) -> bool:
-        """Return whether the rates are constant."""
+        """Return whether the learning rates are constant."""
         return not self._counters
 
     def at(self, step: int) -> dict[str, float]:
-        """Return variable -> rate for the update after `step` steps."""
+        """Return a dict from variable to learning rate for the update that follows `step` steps."""
         with self._lock:
             for name, grows in self._counters.items():
                 first = self._first[name]
@@ -243,16 +243,14 @@ class RateProgram:
         return {n: float(v.reshape(-1)[0]) for n, v in zip(self._names, found, strict=True)}
 
     def counter_values(self, step: int) -> dict[str, np.ndarray]:
-        """Return the program's counters after `step` steps."""
+        """Return the values of the program's step counters after `step` steps."""
         return {
             name: (self._first[name] + grows * step).astype(self._first[name].dtype)
             for name, grows in self._counters.items()
         }
 
     def steps_at(self, counters: Mapping[str, float]) -> int:
-        """Return the number of steps for which `counter_values` gives these values, or 0 without
-        counters.
-        """
+        """Return the step at which `counter_values` gives these values, or 0 without counters."""
         steps = [
             round((counters[name] - float(self._first[name].reshape(-1)[0])) / grows)
             for name, grows in self._counters.items()
@@ -272,7 +270,7 @@ class TableRates:
         self._rate_of = dict(rate_of)
 
     def rates_at(self, step: int) -> dict[str, float]:
-        """Return table -> rate after `step` steps."""
+        """Return a dict from table to learning rate after `step` steps."""
         found = self._rates.at(step)
         return {table: found[name] for table, name in self._rate_of.items()}
 
@@ -296,12 +294,12 @@ def _makers(program: Program, names: Sequence[str]) -> list[Operator]:
 
 
 def counter_names(program: Program, rates: Sequence[str]) -> list[str]:
-    """Return the variables that count steps for these rates."""
+    """Return the variables that count steps for these learning rates."""
     return list(_counters(_makers(program, rates)))
 
 
 def _counters(ops: Sequence[Operator]) -> dict[str, float]:
-    """Return counter -> increment."""
+    """Return a dict from step counter to its increment per step."""
     return {
         op.input("X")[0]: float(op.attrs.get("step", 1.0))
         for op in ops

@@ -49,7 +49,7 @@ __all__ = [
 
 
 class _Eager(Variable):
-    """A variable with a value."""
+    """Base class for variables that hold a value (in imperative mode)."""
 
     tensor: torch.Tensor | None = None
     _attached: torch.Tensor | None = None  # the value before stop_gradient detached it
@@ -83,7 +83,7 @@ class _Eager(Variable):
         return self.tensor
 
     def hold(self, tensor: torch.Tensor) -> None:
-        """Set a new value."""
+        """Set the value to this tensor, without a copy."""
         self.tensor, self._attached = tensor, None
         super().__setattr__("shape", list(tensor.shape))  # a list in imperative mode, as in Fluid
         super().__setattr__("dtype", dtype_name(tensor.dtype))
@@ -172,7 +172,7 @@ class _EagerBlock(Block):
         self.vars: Any = WeakValueDictionary()
 
     def has_var(self, name: str) -> bool:
-        """Return False, since each guard restarts numbering, so earlier variables cannot clash."""
+        """Return False, because names from an earlier guard may be reused."""
         del name
         return False
 
@@ -308,7 +308,7 @@ def _put(variable: Any, value: Any) -> None:
 
 
 class _Mode:
-    """The state of imperative mode, including whether it is on."""
+    """The state of imperative mode in this process, including whether it is on."""
 
     def __init__(self) -> None:
         self.tracks = True
@@ -334,7 +334,7 @@ enabled = in_dygraph_mode
 
 @contextmanager
 def guard(place: Place | None = None) -> Iterator[None]:
-    """Make layers in the block compute immediately.
+    """Make layers in the `with` block compute immediately.
 
     >>> with guard():
     ...     print((to_variable(np.float32([1, 2])) * 2.0).numpy())
@@ -377,7 +377,7 @@ class BackwardStrategy:
 
 
 class _NoGrad:
-    """Turns off gradient tracking, as a decorator or a context manager (`with no_grad():`)."""
+    """Disables gradient tracking; used as a decorator or a context manager (`with no_grad():`)."""
 
     def __call__(self, function: Callable[..., Any] | None = None) -> Any:
         if function is None:
@@ -473,7 +473,7 @@ def hold_gradient(parameter: ParamBase) -> VarBase:
 
 
 def kept_variable(name: str, value: Any) -> VarBase:
-    """Return a persistent variable with this name and a copy of the values."""
+    """Return a persistent variable with this name that holds a copy of `value`."""
     array = value.numpy() if hasattr(value, "numpy") else np.asarray(value)
     made = _hold_new(torch.from_numpy(array.copy()), name, stop_gradient=True)
     made.persistable = True

@@ -201,7 +201,7 @@ class Layer:
     def state_dict(
         self, destination: dict[str, Any] | None = None, include_sublayers: bool = True
     ) -> dict[str, Any]:
-        """Return parameters and buffers by path."""
+        """Return a dict from path to parameter or buffer."""
         found = OrderedDict() if destination is None else destination
         for registers in ("_parameters", "_buffers"):
             for path, value in self._named(registers, "", include_sublayers):
@@ -215,7 +215,7 @@ class Layer:
         include_sublayers: bool = True,
         use_structured_name: bool = True,
     ) -> None:
-        """Load values by path or by parameter name."""
+        """Load values from a dict whose keys are paths or parameter names."""
         for path, value in self.state_dict(include_sublayers=include_sublayers).items():
             key = path if use_structured_name else value.name
             if key not in stat_dict:

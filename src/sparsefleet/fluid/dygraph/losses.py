@@ -26,21 +26,21 @@ class _Loss(Layer):
 
 
 class MSELoss(_Loss):
-    """The squared difference."""
+    """Computes the squared difference between input and label."""
 
     def forward(self, input: Any, label: Any) -> Any:
         return self._reduced(losses.square_error_cost(input, label))
 
 
 class L1Loss(_Loss):
-    """The absolute difference."""
+    """Computes the absolute difference between input and label."""
 
     def forward(self, input: Any, label: Any) -> Any:
         return self._reduced(activations.abs(elementwise.elementwise_sub(input, label)))
 
 
 class BCELoss(_Loss):
-    """The negative log of the label's probability."""
+    """Computes the binary cross-entropy, the negative log of the label's probability."""
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -55,7 +55,7 @@ class BCELoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """The negative log-probability of the label, weighted by class."""
+    """Computes the negative log-probability of the label, weighted by class."""
 
     def __init__(
         self, weight: Any = None, reduction: str = "mean", ignore_index: int = -100

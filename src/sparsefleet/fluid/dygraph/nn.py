@@ -1,4 +1,4 @@
-"""The layers in `fluid.layers` as objects that keep their parameters."""
+"""Layers from `fluid.layers`, as objects that hold their parameters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ __all__ = [
 
 
 def _named(parameter: Any) -> Any:
-    """Return the attr that makes a layer use this parameter, or False if the parameter is None."""
+    """Return the ParamAttr that makes a layer use this parameter, or False if the parameter is
+    None.
+    """
     return False if parameter is None else ExistingParamAttr(parameter)
 
 
@@ -190,7 +192,7 @@ class Conv2DTranspose(_Convolution):
 
 
 class Pool2D(Layer):
-    """Takes the maximum or mean of windows."""
+    """Pools images: takes the maximum or mean of each window."""
 
     def __init__(
         self,
@@ -536,7 +538,7 @@ class GRUUnit(Layer):
 
 
 class NCE(Layer):
-    """Computes the loss of true classes against sampled classes (noise-contrastive estimation)."""
+    """Computes the noise-contrastive loss of the true classes against sampled classes."""
 
     def __init__(
         self,

@@ -40,7 +40,10 @@ class ParallelStrategy:
 
 
 def prepare_context(strategy: ParallelStrategy | None = None) -> ParallelStrategy:
-    """Return the group of processes in this job. Raises an error if there is more than one."""
+    """Return the group of processes in this job.
+
+    Raises an error if there is more than one process.
+    """
     made = strategy or ParallelStrategy()
     if made.nranks > 1:
         raise ProgramError.at(

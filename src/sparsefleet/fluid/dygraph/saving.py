@@ -44,7 +44,10 @@ def save_dygraph(state_dict: Mapping[str, Any], model_path: str) -> None:
 def load_dygraph(
     model_path: str, keep_name_table: bool = False
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return (parameters, optimizer state) as written by `save_dygraph`; a missing part is None."""
+    """Return (parameters, optimizer state) as written by `save_dygraph`.
+
+    If a file is missing, its part is None.
+    """
     prefix = model_path
     for ending in (".pdparams", ".pdopt"):
         prefix = prefix.removesuffix(ending)
@@ -83,7 +86,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def declarative(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function unchanged, since imperative mode computes the same result."""
+    """Return the function unchanged, since running it imperatively gives the same result."""
     return function
 
 
@@ -117,7 +120,7 @@ class TracedLayer:
         return layer(*given), TracedLayer(layer, given)
 
     def set_strategy(self, build_strategy: Any = None, exec_strategy: Any = None) -> None:
-        """Accept a compiled program's strategies, which do not affect results."""
+        """Accept the strategies of a CompiledProgram; they do not affect results."""
         del build_strategy, exec_strategy
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:

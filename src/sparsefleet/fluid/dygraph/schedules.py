@@ -24,7 +24,10 @@ __all__ = [
 
 
 class LearningRateDecay:
-    """Base class. `step()` returns the rate at `step_num`; a call also advances the step."""
+    """Base class.
+
+    `step()` returns the rate at `step_num`; calling the object also advances `step_num`.
+    """
 
     def __init__(self, begin: float = 0, step: float = 1, dtype: Any = "float32") -> None:
         self.step_num, self.step_size, self.dtype = begin, step, dtype
@@ -50,7 +53,7 @@ class LearningRateDecay:
 
 
 class PiecewiseDecay(LearningRateDecay):
-    """Uses values[i] until step boundaries[i], and the last value after all boundaries.
+    """Uses values[i] before step boundaries[i], and the last value after the last boundary.
 
     >>> rate = PiecewiseDecay([2], [0.1, 0.01], begin=0)
     >>> [rate() for _ in range(3)]
@@ -116,7 +119,7 @@ class InverseTimeDecay(_StepsDecay):
 
 
 class PolynomialDecay(LearningRateDecay):
-    """Decays to end_learning_rate as a power of the fraction of steps remaining."""
+    """Decays the rate to end_learning_rate, as a power of the fraction of steps remaining."""
 
     def __init__(
         self,
@@ -165,7 +168,9 @@ class CosineDecay(LearningRateDecay):
 
 
 class NoamDecay(LearningRateDecay):
-    """Increases for warmup_steps, then decays with the inverse square root of the step."""
+    """Increases the rate for warmup_steps, then decays it with the inverse square root of the
+    step.
+    """
 
     def __init__(
         self,
@@ -186,9 +191,7 @@ class NoamDecay(LearningRateDecay):
 
 
 class LinearLrWarmup(LearningRateDecay):
-    """Increases from start_lr to end_lr over warmup_steps, then uses the given rate or
-    schedule.
-    """
+    """Increases the rate from start_lr to end_lr over warmup_steps, then uses `learning_rate`."""
 
     def __init__(
         self,
@@ -215,7 +218,7 @@ class LinearLrWarmup(LearningRateDecay):
 
 
 class _EpochDecay(LearningRateDecay):
-    """Rates that change when the user calls `epoch()`."""
+    """Base class for schedules that advance when the user calls `epoch()`."""
 
     def __init__(self, learning_rate: float) -> None:
         super().__init__()
@@ -262,7 +265,7 @@ class StepDecay(_EpochDecay):
 
 
 class MultiStepDecay(_EpochDecay):
-    """Multiplies the rate by decay_rate at each of these epochs."""
+    """Multiplies the rate by decay_rate at each epoch in `milestones`."""
 
     def __init__(
         self, learning_rate: float, milestones: Sequence[int], decay_rate: float = 0.1

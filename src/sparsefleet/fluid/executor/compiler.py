@@ -1,4 +1,4 @@
-"""Programs prepared to run on several places."""
+"""Programs compiled to run on several places (devices)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ class CompiledProgram:
         return self
 
     def _with_inference_optimize(self, config: AnalysisConfig) -> CompiledProgram:
-        """Let `Executor.run` feed a list of PaddleTensors to a predictor (private in Fluid)."""
+        """Make `Executor.run` pass its feed, a list of PaddleTensors, to a predictor (private in
+        Fluid).
+        """
         from sparsefleet.fluid.executor.predictor import create_paddle_predictor
 
         if self._is_data_parallel or self._is_inference:
@@ -122,7 +124,7 @@ class CompiledProgram:
         return made
 
     def _ask_for_fusion(self) -> None:
-        """Enable fusion for the program itself; results do not change."""
+        """Enable operator fusion for the program itself; results do not change."""
         build = self._build_strategy
         asked = {
             "batch_norm": build.fuse_bn_act_ops or build.enable_auto_fusion,

@@ -49,7 +49,7 @@ class Runner(Protocol):
 class DataParallel:
     """A program with `count` replicas.
 
-    locals: the replica scopes of another program, to be shared.
+    locals: another program's replica scopes, to be shared with it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class DataParallel:
             return self.replicas.run(program, feeds, fetches)
 
     def program_of_rank(self) -> Program:
-        """Return the program that an Executor runs on one of this process's places."""
+        """Return the program that an Executor runs on each of this process's places."""
         return self._program_for(1)
 
     def _feeds_or_end(self, runner: Runner, feed: Any) -> list[Fed]:
@@ -118,7 +118,10 @@ class DataParallel:
             raise
 
     def _run_apart(self, runner: Runner, feed: Any, fetches: Sequence[str]) -> list[RunResult]:
-        """Let each replica run the whole program. On servers, a replica is a thread of the mode."""
+        """Run the whole program in each replica.
+
+        With servers, each replica is a training thread.
+        """
         role = self._program._distributed
         rounds = self._iterations if self._program.loaders and not feed else 1
         for _ in range(rounds):
@@ -171,9 +174,9 @@ class DataParallel:
         return [feed_of(self._program, one) for one in feed]
 
     def _loaded(self, runner: Runner, feed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Return the batches that loaders add to the feed, one per replica.
+        """Yield each replica's feed, including the batches that loaders provide.
 
-        The last group at the end of the data may be short, unless loaders drop it.
+        At the end of the data, there may be fewer batches than replicas, unless loaders drop them.
         """
         for index in range(self.replicas.count):
             try:
@@ -310,7 +313,7 @@ def _part(tensor: torch.Tensor, lod: Lod, begin: int, end: int) -> tuple[torch.T
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system and to other GPU users. The next run allocates it again."""
+    """Return freed memory to the operating system and to other GPU users."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -325,7 +328,7 @@ def _trim() -> Any:
 
 
 def draw_program(program: Program, path: str) -> None:
-    """Write operators (boxes) and variables (ovals) to a .dot file."""
+    """Draw the program as a .dot file with operators as boxes and variables as ovals."""
     lines = ["digraph program {"]
     for number, op in enumerate(program.global_block().ops):
         lines.append(f"  op{number} [shape=box, label={json.dumps(op.type)}];")

@@ -1,4 +1,4 @@
-"""Run programs over the batches of a Dataset, with the engine."""
+"""Run programs over the batches of a Dataset, using the training engine."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ _SHOWN = TrainerConfig()  # the same progress interval and window as in a Traine
 
 
 class FetchHandler:
-    """Receives the values of variables periodically; override `handler`.
+    """Periodically receives the values of variables; subclasses override `handler`.
 
-    var_dict: key -> variable, or the name of one variable.
+    var_dict: a dict from key to variable, or the name of one variable.
     period_secs: seconds between two calls.
     """
 
@@ -80,7 +80,7 @@ class FetchHandler:
         )
 
     def handler(self, res_dict: dict[str, Any]) -> None:
-        """Handle the fetched arrays, by key; missing values are None. By default, print them."""
+        """Handle the fetched arrays, by key; a missing value is None. The default prints them."""
         for key, value in res_dict.items():
             if value is not None:
                 print(f"{key}: {value}", flush=True)
@@ -145,13 +145,15 @@ class Fetching:
 
 
 def _name_of(variable: Any) -> str:
-    """Return the name of a handler's variable, which may be given as a name or None."""
+    """Return the name of a variable in a handler's var_dict, which may be a name or None."""
     return variable if isinstance(variable, str) else getattr(variable, "name", "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Saving:
-    """Options that Fluid does not have: checkpoints during training, resuming, progress display."""
+    """Options that Fluid does not have: checkpointing during training, resuming and progress
+    display.
+    """
 
     checkpoints: CheckpointConfig | None = None
     resume: str | os.PathLike[str] | None = None
@@ -162,7 +164,7 @@ class Saving:
         check_resume(self.resume, self.checkpoints)
 
     def completed(self, number: int) -> Saving:
-        """Return the settings, taking those that the script omits from the environment.
+        """Return a copy in which environment variables supply the settings that the script omits.
 
         number: index of the program among those that this process trains, from 1.
         """
@@ -179,7 +181,7 @@ class Saving:
 
 
 class _Trained:
-    """A program's state that persists between calls to `train_from_dataset`."""
+    """The state of a program that is kept between calls to `train_from_dataset`."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -295,7 +297,10 @@ class DatasetRun:
             )
 
     def _prefetches(self, model: BoundModel) -> bool | None:
-        """Return True if the model only reads rows on servers, or None to let the engine decide."""
+        """Return True (prefetch) if the model only reads rows on servers.
+
+        None lets the engine decide.
+        """
         return True if isinstance(model, ScopeModel) and model.reads_servers else None
 
 
@@ -376,7 +381,7 @@ def _fit_and_show(training: Training[BoundModel], source: BatchSource) -> None:
 
 
 def _speed(view: PassView) -> str:
-    """Return the batches, the speed and the time spent reading so far."""
+    """Return, as text, the number of batches, the speed and the time spent reading so far."""
     so_far, took = view.total(), max(monotonic() - view.begun, 1e-9)
     return (
         f"{so_far.steps} batches, {so_far.examples / took:.1f} examples/s, mean read time "

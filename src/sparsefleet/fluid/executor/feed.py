@@ -26,7 +26,10 @@ def feed_of(
     feed: Mapping[str, Any] | list[Mapping[str, Any]] | None,
     num_places: int = 1,
 ) -> Fed:
-    """Check a feed of arrays, LoDTensors, tensors, numbers, or a Dataset's (values, offsets)."""
+    """Check a feed and convert it to tensors.
+
+    Its values may be arrays, LoDTensors, tensors, numbers, or a Dataset's (values, offsets).
+    """
     if isinstance(feed, (list, tuple)) and len(feed) == 1:
         feed = feed[0]
     if feed is None:

@@ -13,7 +13,7 @@ _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "i
 
 
 class FetchPrinter:
-    """Decides when the first thread prints, by counting that thread's batches across passes.
+    """Decides when the first thread prints fetched values, by counting its batches across passes.
 
     >>> printer = FetchPrinter()
     >>> [printer.is_due(2) for _ in range(5)]
@@ -30,7 +30,7 @@ class FetchPrinter:
 
 
 def print_as_fluid() -> None:
-    """From now on, print values on several lines, in the format of Fluid 1.8.5."""
+    """From now on, print fetched values on several lines, in the format of Fluid 1.8.5."""
     _form.text = _in_lines
 
 

@@ -92,4 +92,4 @@ class ParallelExecutor:
         return len(self._places)
 
     def drop_local_exe_scopes(self) -> None:
-        """Do nothing, since temporaries are freed at the end of each run."""
+        """Do nothing, since temporary variables are freed at the end of each run."""

@@ -43,7 +43,7 @@ class PaddleBuf:
         self._array = np.ravel(np.asarray(data))
 
     def reset(self, data: Any) -> None:
-        """Replace the elements."""
+        """Replace the elements with those of `data`."""
         self._array = np.ravel(np.asarray(data))
 
     def float_data(self) -> list[float]:
@@ -82,7 +82,7 @@ class PaddleTensor:
 
 
 def _take_setting(*args: Any, **kwargs: Any) -> None:
-    """Accept a setting for Fluid's devices or passes, which has no effect on results here."""
+    """Accept a setting for Fluid's devices or graph passes; it has no effect on results."""
     del args, kwargs
 
 
@@ -103,7 +103,7 @@ _ANSWERS = {
 class AnalysisConfig:
     """The model that a predictor runs, given as a folder or as program and parameter files.
 
-    Settings for devices and passes are accepted and do not affect results.
+    Settings for devices and graph passes are accepted but do not affect results.
     """
 
     def __init__(self, model_dir: str = "", params_file: str | None = None) -> None:
@@ -131,7 +131,7 @@ class AnalysisConfig:
         return os.path.join(self._folder, self._params) if self._params else ""
 
     def pass_builder(self) -> Any:
-        """Return this object; adding and deleting passes has no effect."""
+        """Return this object, on which adding and deleting graph passes has no effect."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -152,7 +152,7 @@ class NativeConfig(AnalysisConfig):
 
 
 class _Held:
-    """A named input or output that arrays are copied to or from."""
+    """A predictor's named input or output, which arrays are copied to or from."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -171,7 +171,7 @@ class _Held:
             self._announced = list(shape)
 
     def shape(self) -> list[int]:
-        """Return the shape of the array or, before an array is copied, the expected shape."""
+        """Return the shape of the copied array or, if there is none yet, the expected shape."""
         return self._announced if self.value is None else list(np.shape(self.value))
 
     def type(self) -> Any:

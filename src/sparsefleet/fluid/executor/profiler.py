@@ -1,4 +1,4 @@
-"""Profile runs with torch, as a table and as a trace for the browser."""
+"""Profile runs with torch; report a table and a trace to open in a browser."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 
 
 def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profile") -> None:
-    """Print the table and write a trace for chrome://tracing and Perfetto.
+    """Stop recording, print a table, and write a trace for chrome://tracing and Perfetto.
 
     sorted_key: 'calls', 'total', 'ave', 'max', 'min' or None; the largest values come first.
     profile_path: where to write the trace.
@@ -120,7 +120,7 @@ def profiler(
     profile_path: str = "/tmp/profile",
     tracer_option: str = "Default",
 ) -> Iterator[None]:
-    """Record the block: call `start_profiler` before it and `stop_profiler` after it."""
+    """Profile the `with` block: call `start_profiler` before it and `stop_profiler` after it."""
     start_profiler(state, tracer_option)
     try:
         yield
@@ -132,7 +132,7 @@ def profiler(
 def cuda_profiler(
     output_file: str, output_mode: str | None = None, config: list[str] | None = None
 ) -> Iterator[None]:
-    """Run NVIDIA's profiler over the block. Raises RuntimeError if there is no GPU."""
+    """Run NVIDIA's profiler during the `with` block. Raises RuntimeError if there is no GPU."""
     del (
         output_file,
         output_mode,

@@ -1,4 +1,4 @@
-"""A program with feeds and fetches as an engine workload."""
+"""Adapts a program, with its feeds and fetches, to the training engine's workload interface."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Lower = Callable[[Program, Mapping[str, Any], Mapping[str, Lod], Sequence[str]],
 
 
 class ProgramInputs:
-    """One feed, and the program lowered for it."""
+    """One feed, and the program lowered (compiled) for it."""
 
     __slots__ = ("_ids", "lods", "lowered", "values")
 
@@ -48,7 +48,7 @@ class ProgramInputs:
 
     @property
     def ids(self) -> Ids:
-        """Return the ids that the program computes from this feed alone; the result is cached."""
+        """Return the embedding ids that the program can compute from this feed alone. Cached."""
         if self._ids is None:
             self._ids = self.lowered.ids(self.values, self.lods)
         return self._ids
@@ -95,7 +95,7 @@ class ProgramWorkload:
         return [] if plan is None else plan.lookups(inputs.values, inputs.ids)
 
     def learn(self, rows: StepRows, inputs: ProgramInputs, *, planned: bool) -> None:
-        """Do nothing, since the program declares its lookups."""
+        """Do nothing: lookups need not be learned from a step, since the program declares them."""
 
     def runners(self, threads: int) -> list[ProgramRunner]:
         """Return one runner per thread. The first runner keeps the values it fetches."""
@@ -120,7 +120,7 @@ class ProgramWorkload:
     def run(self, inputs: ProgramInputs, rows: StepRows | None = None) -> RunResult:
         """Run the program once. New values of persistent variables are stored in the scope.
 
-        rows: where lookups get their rows; None means from the tables in the scope.
+        rows: the source of the rows to look up; None means the tables in the scope.
         """
         result = inputs.lowered.run(
             inputs.values,
@@ -134,14 +134,16 @@ class ProgramWorkload:
         return result
 
     def running(self, step: Step | None = None) -> AbstractContextManager[None]:
-        """Let operators in the block find the program's role in the job and the current step."""
+        """Let operators that run in the `with` block look up the program's role and the current
+        step.
+        """
         role = self.program._distributed
         return nullcontext() if role is None else role.running(self.scope, step)
 
     # -- for checkpoints ------------------------------------------------------------------------
 
     def random_state(self) -> list[str]:
-        """Return the generator state of operators with a seed, as text."""
+        """Return the random generator state of each operator that has a seed, as text."""
         if self._lowered is None:
             return list(self._drawn)
         return [_text(generator.get_state()) for generator in self._lowered.generators]
@@ -162,7 +164,7 @@ class ProgramRunner:
     """Runs the batches of one thread.
 
     has_loss: whether the last fetched value is the loss.
-    keeps: whether outcomes include fetched values.
+    keeps: whether outcomes include the fetched values.
     times: measures operator times.
     """
 

@@ -37,8 +37,8 @@ class Replicas:
 
     num_threads: total number of threads for all replicas, at least one each; 0 means the number of
         cores on this machine.
-    locals: child scopes created by another program's replicas, to be shared.
-    device: shared by all replicas, like their parameters; see `Lowered`.
+    locals: the child scopes of another program's replicas, to be shared with it.
+    device: the device that all replicas run on; see `Lowered`.
     """
 
     def __init__(
@@ -66,7 +66,10 @@ class Replicas:
     def run(
         self, program: Program, feeds: Sequence[Fed], fetches: Sequence[str]
     ) -> list[RunResult]:
-        """Run one step, which combines gradients; return the result of each replica."""
+        """Run one step, in which replicas combine their gradients.
+
+        Return the result of each replica.
+        """
         graphs = self._graphs(program, feeds, fetches)
         values = [
             self._begin(program, graphs[index], fed, index) for index, fed in enumerate(feeds)

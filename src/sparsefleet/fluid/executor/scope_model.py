@@ -47,7 +47,7 @@ __all__ = [
 class ScopeTensors(ModelTensors):
     """The tensors that checkpoints save, from a model and from a scope's persistent variables.
 
-    kept: returns the live tensors by name.
+    kept: returns the scope's live tensors by name.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class ScopeTensors(ModelTensors):
 
 
 class ScopeModel:
-    """A program that keeps and updates its own values, with the engine's model interface.
+    """Gives a program that updates its own values the interface of a model in the training engine.
 
-    A step ends without passing on gradients. Rows come from tables in the scope: local tables or,
+    Its steps do not send gradients. Rows come from tables in the scope: local tables or,
     for a program that only reads rows, tables on servers.
     """
 
@@ -106,7 +106,7 @@ class ScopeModel:
     def begin_pass(self, workload: ProgramWorkload, threads: int, *, leaves: bool) -> None:
         """Prepare for threads that are about to run the program.
 
-        leaves: whether the role must be notified when a thread has no more data.
+        leaves: whether to notify the program's role when a thread has no more data.
         """
         self.workload = workload
         self.threads = threads
@@ -117,7 +117,7 @@ class ScopeModel:
         """Do nothing, since the scope already contains the values."""
 
     def finish(self) -> None:
-        """Replace the mode with a new object after a failure."""
+        """After a failure, replace the training mode with a new object."""
         self.mode = make_mode("local", ModeSetting(store=self.store, tables={}))
 
     def close(self) -> None:
@@ -138,12 +138,12 @@ class ScopeModel:
         return any(not isinstance(table.store, LocalStore) for table in self._table_values())
 
     def leave(self) -> None:
-        """Notify the role that the calling thread has no more data in this pass."""
+        """Notify the program's role that the calling thread has no more data in this pass."""
         if self._leaves and self.program._distributed is not None:
             self.program._distributed.leave()
 
     def fail(self, error: BaseException) -> None:
-        """Notify the role that a thread failed."""
+        """Notify the program's role that a thread failed."""
         if self._leaves and self.program._distributed is not None:
             self.program._distributed.fail(error)
 
@@ -175,7 +175,7 @@ class ScopeModel:
         return pull_rows(lookups.lookups(batch), self._pull, train=False)
 
     def plan_ahead(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Return None, since steps do not return rows."""
+        """Return None, since this model's steps do not plan reads ahead."""
         del batch, lookups
         return None
 
@@ -183,7 +183,7 @@ class ScopeModel:
     def evaluating(
         self, replica: nn.Module | None = None, *, batch: Any = None, lookups: Any = None
     ) -> Iterator[nn.Module]:
-        """Run only the forward pass, which reads rows but creates none."""
+        """Run only the forward pass in the `with` block; it reads rows but creates none."""
         del replica
         pulled = pull_rows(lookups.lookups(batch), self._pull, train=False)
         with StepRows(self._pull, train=False, pulled=pulled):
@@ -268,7 +268,7 @@ class ScopeModel:
 
 
 class _UnsentStep(Step):
-    """A step that ends without passing on gradients."""
+    """A step that ends without sending gradients."""
 
     def __exit__(
         self,
@@ -308,7 +308,7 @@ def make_missing(
     directory: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
 ) -> None:
-    """Create the variables in a checkpoint that only get a value during a run.
+    """Create those variables in a checkpoint that only get a value when the main program runs.
 
     A process that has only run the start-up program does not have these variables.
     """
@@ -322,7 +322,10 @@ def make_missing(
 
 
 def _tracks(store: Store, track_dirty: bool) -> bool:
-    """Return whether a store's tables track changed rows if `track_dirty` requires it."""
+    """Return whether a store's tables track changed rows, if `track_dirty` is True.
+
+    Otherwise True.
+    """
     specs = [spec for spec in store.specs.values() if isinstance(spec, TableSpec)]
     return not track_dirty or all(spec.track_dirty for spec in specs)
 

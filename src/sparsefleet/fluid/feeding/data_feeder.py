@@ -47,7 +47,7 @@ class DataFeeder:
         (self.place,) = places_of(place)
 
     def feed(self, iterable: Iterable[Sequence[Any]]) -> Feed:
-        """Return name -> tensor for the samples of one batch."""
+        """Return a dict from variable name to tensor for the samples of one batch."""
         return self._feed_to(iterable, self.place)
 
     def feed_parallel(
@@ -106,7 +106,10 @@ class DataFeeder:
 
 
 def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
-    """Return the variables, given as objects or by name in `program`, or raise TypeError."""
+    """Return the variables in `feed_list`, which may be objects or names in `program`.
+
+    Raise TypeError for anything else.
+    """
     found = []
     for item in feed_list:
         if isinstance(item, str) and program is not None:

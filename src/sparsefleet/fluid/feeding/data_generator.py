@@ -1,6 +1,6 @@
-"""Convert raw lines to MultiSlot text, in the program that a pipe command runs.
+"""Convert raw lines to MultiSlot text, in the script that a Dataset runs as its pipe command.
 
-This module does not import torch, since each file gets its own child process.
+This module does not import torch, since every input file starts a new process that imports it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class DataGenerator:
         )
 
     def generate_batch(self, samples: list[Sample]) -> Callable[[], Iterable[Sample]]:
-        """Return a function that yields the samples to write for a group; may be overridden."""
+        """Return a function that yields the samples to write for a batch.
+
+        Subclasses may override this.
+        """
         return lambda: iter(samples)
 
     def run_from_stdin(self) -> None:
@@ -147,7 +150,7 @@ def _pairs_of(sample: Any) -> list[tuple[Any, Any]]:
 
 
 def _checked_values(name: Any, values: Any) -> tuple[str, list[str]]:
-    """Return the kind of slot, and its values as text."""
+    """Return the slot's type, and its values as strings."""
     if not isinstance(name, str):
         raise ValueError(f"a slot name must be a str, got {name!r:.100}")
     if not isinstance(values, list):

@@ -39,7 +39,8 @@ __all__ = [
 class FileDataset(Protocol):
     """The part of a Dataset's interface that its loader uses. Each iteration is one pass.
 
-    A feed maps a name to an array [B, *shape], or to (values [N, 1], offsets int64[B + 1]).
+    A feed maps each slot's name to an array [B, *shape] or, for sparse slots, to (values [N, 1],
+    offsets int64[B + 1]). B is the batch size, N the number of values.
     """
 
     @property
@@ -102,15 +103,17 @@ class DatasetLoader:
         return self._dataset.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last pass; see the dataset's method."""
+        """Return the position in the last pass; see `DatasetBase.state_dict`."""
         return self._dataset.state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
+        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
+        left.
+        """
         return self._dataset.finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume from the position where `state` was taken."""
+        """Make the next pass resume from the position at which `state` was taken."""
         self._dataset.load_state_dict(state)
 
     def _batches(self) -> Iterator[Mapping[str, Any]]:
@@ -141,11 +144,11 @@ class DataLoader(Loader):
     """Loads batches from a dataset with `__getitem__` and `__len__`; also creates other loaders.
 
     feed_list: the variables that a sample's fields fill; required unless return_list is True.
-    batch_sampler: yields lists of sample numbers; replaces batch_size, shuffle and drop_last.
+    batch_sampler: yields lists of sample indices; replaces batch_size, shuffle and drop_last.
     collate_fn: converts a list of samples to a list of arrays, one per variable.
     num_workers: processes that fetch samples, run by torch's loader.
     use_buffer_reader: keep one more batch ready, already on the GPU if there is one.
-    timeout: seconds that a worker process may take for a batch; 0 means ten minutes.
+    timeout: how many seconds a worker process may take for a batch; 0 means ten minutes.
 
     >>> from sparsefleet import fluid
     >>> squares = DataLoader([(n, n * n) for n in range(5)], return_list=True, batch_size=2)
@@ -296,7 +299,7 @@ class BatchSampling:
         return whole + (rest > 0 and not self._drop_last)
 
     def lists(self, seed: int | None, pass_number: int) -> Iterator[list[int]]:
-        """Yield the sample numbers of each batch."""
+        """Yield the sample indices of each batch."""
         if self._batch_sampler is not None:
             yield from map(list, self._batch_sampler)
             return
@@ -310,7 +313,7 @@ class BatchSampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSettings:
-    """A dataset from which the worker processes of torch's loader fetch samples."""
+    """Settings for the worker processes of torch's DataLoader."""
 
     num_workers: int = 0
     timeout: float = 0

@@ -47,13 +47,14 @@ class QueueDataset(DatasetBase):
         self._reader: Reader | None = None
 
     def source(self) -> Reader:
-        """Return the reader of the files, created on first use."""
+        """Return the reader of the files, which is created on first use."""
         if self._reader is None:
             self._reader = self._make_reader(max(1, self._desc.thread_num))
         return self._reader
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers in an earlier run, whose number may differ.
+        """Resume from the states of all workers in an earlier run, which may have had a different
+        number of workers.
 
         Only the positions in this worker's files matter; other files belong to other workers.
         """

@@ -68,7 +68,7 @@ def slot_of(variable: Any) -> Slot:
 
 @dataclass(kw_only=True, slots=True)
 class DataFeedDesc:
-    """The configuration of readers.
+    """The configuration of the readers, as Fluid's DataFeedDesc.
 
     >>> desc = DataFeedDesc(name="MultiSlotDataFeed")
     >>> print(desc.text([Slot("ads")]))
@@ -94,7 +94,7 @@ class DataFeedDesc:
     pv_batch_size: int | None = None
 
     def text(self, slots: Sequence[Slot]) -> str:
-        """Return the full text. `slots` must be in file order."""
+        """Return the configuration in protobuf's text format. `slots` must be in file order."""
         lines = [f"name: {_quoted(self.name)}", f"batch_size: {self.batch_size}"]
         if slots:
             lines += ["multi_slot_desc {", *(line for slot in slots for line in _slot(slot)), "}"]
@@ -242,7 +242,10 @@ class DatasetBase(ABC):
         self._desc.pv_batch_size = pv_batch_size
 
     def set_fea_eval(self, record_candidate_size: int, fea_eval: bool = True) -> None:
-        """Allow `slots_shuffle`. All records are candidates; `record_candidate_size` is ignored."""
+        """Allow `slots_shuffle`.
+
+        `record_candidate_size` is ignored, since all records take part.
+        """
         del record_candidate_size
         self._may_shuffle_slots = bool(fea_eval)
 
@@ -279,9 +282,12 @@ class DatasetBase(ABC):
         return iter(self.feeds())
 
     def feeds(self) -> DatasetBatches:
-        """Return passes over feeds, in the form that an Executor takes.
+        """Return an iterable over feeds, in the form that an Executor takes.
 
-        A feed maps a name to an array [B, *shape], or to (values [N, 1], offsets int64[B + 1]).
+        Each iteration is one pass.
+
+        A feed maps each slot's name to an array [B, *shape] or, for sparse slots, to (values [N,
+        1], offsets int64[B + 1]). B is the batch size, N the number of values.
         """
 
         def arrange() -> Arrangement:
@@ -320,15 +326,17 @@ class DatasetBase(ABC):
         return self.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass."""
+        """Return the current position in the last started pass."""
         return self.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
+        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
+        left.
+        """
         return self.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume from the position where `state` was taken."""
+        """Make the next pass resume from the position at which `state` was taken."""
         self.source().load_state_dict(state)
 
     # -- internals ----------------------------------------------------------------------------
@@ -337,7 +345,7 @@ class DatasetBase(ABC):
         return DatasetBatches(self, arrange)
 
     def _text_slots(self) -> list[Slot]:
-        """Return the text slots at the start of each line."""
+        """Return the slots for the strings, such as ids, at the start of each line."""
         return []
 
     def _all_slots(self) -> tuple[Slot, ...]:

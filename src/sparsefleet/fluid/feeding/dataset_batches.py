@@ -15,7 +15,9 @@ __all__ = ["DatasetBatches", "FeedArrangement", "StreamedBatches"]
 
 
 class FeedArrangement(Arrangement):
-    """Arranges feeds: dense slots [B, *shape], sparse (values [N, 1], offsets int64[B + 1])."""
+    """Arranges feeds: dense slots as [B, *shape], sparse slots as (values [N, 1], offsets int64[B
+    + 1]).
+    """
 
     def arrange(self, taken: list[TakenColumn], num_records: int) -> dict[str, Any]:
         columns: dict[str, Any] = super().arrange(taken, num_records)
@@ -65,15 +67,17 @@ class DatasetBatches:
         return self._dataset.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last pass; see `Reader.state_dict`."""
+        """Return the current position in the last started pass; see `Reader.state_dict`."""
         return self._dataset.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return `state_dict`, but a state from the end of a pass resumes without more batches."""
+        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
+        left.
+        """
         return self._dataset.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume from the position where `state` was taken."""
+        """Make the next pass resume from the position at which `state` was taken."""
         self._dataset.source().load_state_dict(state)
 
 
@@ -86,31 +90,34 @@ class StreamedBatches(DatasetBatches):
 
     @property
     def own_files(self) -> list[str] | None:
-        """Return `Reader.own_files`."""
+        """Return the reader's `own_files`; see `Reader.own_files`."""
         return self._files.source().own_files
 
     @property
     def keeps_order(self) -> bool:
-        """Return `Reader.keeps_order`."""
+        """Return the reader's `keeps_order`; see `Reader.keeps_order`."""
         return self._files.source().keeps_order
 
     @property
     def record_files(self) -> list[str] | None:
-        """Return `Reader.record_files`."""
+        """Return the reader's `record_files`; see `Reader.record_files`."""
         return self._files.source().record_files
 
     def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """Resume from the states of all workers in an earlier run; see the dataset's method."""
+        """Resume from the states of all workers in an earlier run.
+
+        See `QueueDataset.load_state_dicts`.
+        """
         self._files.load_state_dicts(states)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> StreamedBatches | None:
-        """Return the batches of another worker's files; see `Reader.of_worker`."""
+        """Return batches from a different worker's files; see `Reader.of_worker`."""
         reader = self._files.source().of_worker(rank, files)
         return None if reader is None else StreamedBatches(_OtherFiles(reader), self._arrange)
 
 
 class _OtherFiles:
-    """The files to read instead of the Dataset's own files."""
+    """Provides a reader of other files in place of the Dataset's own."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

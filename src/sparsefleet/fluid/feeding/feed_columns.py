@@ -19,9 +19,10 @@ __all__ = ["column_of_samples", "columns_of_batch"]
 def column_of_samples(variable: Variable, fields: Sequence[Any]) -> LoDTensor:
     """Return one variable's values from all samples in a batch.
 
-    With lod_level 0, the values are stacked, cast, and reshaped if the ranks differ. With lod_level
-    k, each value is a nested list of depth k whose lengths become the LoD. As in readers, ids up to
-    2^64 - 1 become int64 with the same bits; values that do not fit an integer type are rejected.
+    With lod_level 0, the values are stacked, cast, and reshaped if the number of axes differs.
+    With lod_level k, each value is a nested list of depth k whose lengths become the LoD. As when
+    reading files, ids up to 2^64 - 1 become int64 with the same bits; values that do not fit an
+    integer type are rejected.
 
     >>> ads = Variable("ads", [-1, 1], "int64", lod_level=1)
     >>> column = column_of_samples(ads, [[17, 18], [99]])
@@ -77,7 +78,7 @@ def _column_of_batch(variable: Variable, value: Any) -> LoDTensor:
 
 
 def _joined(parts: Sequence[Any] | NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
-    """Return the items of all parts."""
+    """Return the items of all parts, concatenated."""
     if len(parts) and all(isinstance(part, np.ndarray) for part in parts):
         joined: NDArray[Any] = np.concatenate(list(parts))
         return joined
@@ -101,7 +102,9 @@ def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[
 def _integers(
     variable: Variable, rows: Sequence[Any] | NDArray[Any], found: NDArray[Any]
 ) -> NDArray[Any]:
-    """Convert rows to integers. `found` is `rows` as NumPy reads it, floats if ints span 2^63."""
+    """Convert rows to integers. found: `rows` as converted by NumPy, which yields floats if the
+    ints span 2^63.
+    """
     if found.dtype == variable.dtype or found.dtype.kind in "SU":
         return found.astype(variable.dtype, copy=False)
     if _are_long_ids(variable, found):
@@ -144,7 +147,9 @@ def _uneven(error: BaseException) -> str:
 
 
 def _reshaped(variable: Variable, array: NDArray[Any]) -> NDArray[Any]:
-    """Reshape the array to the declared shape if the ranks differ and enough sizes are known."""
+    """Reshape the array to the declared shape if the number of axes differs and enough sizes are
+    known.
+    """
     if array.ndim == len(variable.shape) or variable.shape.count(-1) > 1:
         return array
     try:

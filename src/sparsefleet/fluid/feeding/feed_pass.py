@@ -148,14 +148,14 @@ def _close(stages: list[Background[Any]], counts: ReaderCounts, tally: ReaderTal
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A batch being copied."""
+    """A batch that is being copied to a place."""
 
     columns: list[LoDTensor]
     copied: Any = None
     """The GPU stream's event after the copy; None if the copy is already complete."""
 
     def finish(self) -> list[LoDTensor]:
-        """Return the batch for later GPU work in the calling thread. Does not wait."""
+        """Return the batch, for use by later GPU work of the calling thread. Does not block."""
         if self.copied is not None:
             stream = cuda.current_stream(self.columns[0].tensor.device)
             stream.wait_event(self.copied)
@@ -165,7 +165,10 @@ class Copying:
 
 
 class DeviceCopies:
-    """Copies batches to a place; to a GPU on a separate stream, in parallel with computation."""
+    """Copies batches to a place.
+
+    Copies to a GPU use a separate stream and overlap with computation.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -29,7 +29,7 @@ __all__ = ["GeneratorLoader", "PyReader"]
 class GeneratorLoader(Loader):
     """Loads batches from a generator in a background thread.
 
-    feed_list: the variables that a batch fills.
+    feed_list: the variables that a batch provides values for.
     capacity: the number of batches to buffer.
     use_double_buffer: keep one more batch ready, already on the GPU if there is one.
     iterable: yield batches in `for batch in loader`; otherwise use `start` and `reset`, and an
@@ -91,7 +91,7 @@ class GeneratorLoader(Loader):
 
     @property
     def feed_list(self) -> list[Variable]:
-        """Return the variables that a batch fills."""
+        """Return the variables that each batch provides values for."""
         return list(self._variables)
 
     @property
@@ -205,7 +205,7 @@ class GeneratorLoader(Loader):
 
 
 def _arrays(values: Iterable[Any]) -> list[LoDTensor]:
-    """Return each variable's batch, with the dtypes that NumPy infers."""
+    """Return each variable's values for the batch, with the dtypes that NumPy infers."""
     columns = []
     for value in values:
         columns.append(value if isinstance(value, LoDTensor) else LoDTensor())

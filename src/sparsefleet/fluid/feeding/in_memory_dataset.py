@@ -44,9 +44,7 @@ class InMemoryDataset(DatasetBase):
     def set_feed_type(self, data_feed_type: str) -> None:
         """Set the native reader class; only "MultiSlotInMemoryDataFeed" is available."""
         if data_feed_type != self.feed_name:
-            raise ConfigError(
-                f"records in memory are read by {self.feed_name}, got {data_feed_type!r}"
-            )
+            raise ConfigError(f"data_feed_type must be {self.feed_name!r}, got {data_feed_type!r}")
 
     def set_queue_num(self, queue_num: int) -> None:
         """Set the number of blocks that batches come from. Default and maximum: one per thread."""
@@ -57,7 +55,7 @@ class InMemoryDataset(DatasetBase):
         self._texts[_INS_ID] = bool(parse_ins_id)
 
     def set_parse_content(self, parse_content: bool) -> None:
-        """Expect `1 content`, another string, next in each line."""
+        """Expect `1 content`, where content is a string, next in each line."""
         self._texts["content"] = bool(parse_content)
 
     @property
@@ -74,13 +72,16 @@ class InMemoryDataset(DatasetBase):
         return self
 
     def merge_by_lineid(self) -> None:
-        """Merge records in memory that have equal ids, as set by `set_merge_by_lineid`."""
+        """Merge records in memory that have equal ids, as configured with `set_merge_by_lineid`."""
         if self._merge_size is None:
             raise ConfigError("merge_by_lineid is not configured; call set_merge_by_lineid first")
         self._loaded_data().merge_by_text(_INS_ID, self._merge_size)
 
     def set_generate_unique_feasigns(self, generate_uni_feasigns: bool, shard_num: int) -> None:
-        """Accept a setting for pslib's local tables; here, a batch pulls the rows it needs."""
+        """Accept a setting for pslib's local tables.
+
+        It has no effect: each batch pulls the rows it needs.
+        """
         del generate_uni_feasigns, shard_num
 
     def generate_local_tables_unlock(
@@ -91,11 +92,11 @@ class InMemoryDataset(DatasetBase):
         consume_thread_num: int,
         shard_num: int,
     ) -> None:
-        """Do nothing, since a batch pulls the rows it needs here and no local table is created."""
+        """Do nothing: no local table is needed, since each batch pulls the rows it needs."""
         del table_id, fea_dim, read_thread_num, consume_thread_num, shard_num
 
     def set_parse_logkey(self, parse_logkey: bool) -> None:
-        """Expect `1 logkey`, another string, next in each line."""
+        """Expect `1 logkey`, where logkey is a string, next in each line."""
         self._texts["logkey"] = bool(parse_logkey)
 
     def set_merge_by_lineid(self, merge_size: int = 2) -> None:
@@ -112,7 +113,7 @@ class InMemoryDataset(DatasetBase):
         self._send_batch_size = fleet_send_batch_size
 
     def set_fleet_send_sleep_seconds(self, fleet_send_sleep_seconds: float = 0) -> None:
-        """Set how many seconds `global_shuffle` pauses after each block it sends."""
+        """Set how many seconds `global_shuffle` pauses after each batch of records it sends."""
         self._send_sleep_s = fleet_send_sleep_seconds
 
     # -- loading and shuffling ----------------------------------------------------------------
@@ -245,7 +246,10 @@ class InMemoryDataset(DatasetBase):
         return self._all_slots() if self._data is None else self._data.columns
 
     def _changed(self) -> None:
-        """Keep the loaded records; changes to files and slots apply to the next load."""
+        """Handle changed settings: keep loaded records.
+
+        New files and slots apply to the next load.
+        """
 
 
 def _sum_over(fleet: Workers | None, mine: int) -> int:
@@ -256,7 +260,7 @@ def _sum_over(fleet: Workers | None, mine: int) -> int:
 
 
 class Preload:
-    """A load in a background thread."""
+    """Loads files into memory in a background thread."""
 
     def __init__(self, load: Callable[[], MemoryData]) -> None:
         self._load = load

@@ -18,8 +18,8 @@ __all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 
 
 class FeedOfPlace(UserDict[str, LoDTensor]):
-    """The feed of one place, by name or, as in the list that Fluid returns, by position. Both use
-    one dict.
+    """A feed that is both a dict by name and, like the list that Fluid returns, a sequence of one
+    dict per place.
 
     >>> feed = FeedOfPlace(ads=LoDTensor())
     >>> list(feed[0])
@@ -30,7 +30,7 @@ class FeedOfPlace(UserDict[str, LoDTensor]):
     """
 
     def __iter__(self) -> Any:
-        """Yield the feed of each place, like Fluid's list; keys() returns the names."""
+        """Yield the feed of each place, as Fluid's list does. Use keys() for the names."""
         return iter([self.data])
 
     def __len__(self) -> int:
@@ -72,8 +72,9 @@ class Loader:
     """Batches from a reader, each a dict of name -> LoDTensor or, with several places, a list of
     dicts.
 
-    names: names of the variables that a batch fills; None returns lists instead of dicts.
-    threads: threads or processes that run the reader.
+    names: names of the variables that a batch provides values for; None returns lists instead of
+        dicts.
+    threads: the number of threads or processes that run the reader.
     """
 
     def __init__(
@@ -101,12 +102,13 @@ class Loader:
     def stats(self) -> ReaderStats:
         """Return the samples, batches and bytes of all passes so far, and the waiting times.
 
-        Samples are counted as `records`; there are no lines here.
+        Samples are counted as `records`; lines are not counted.
         """
         return self._tally.total(self._threads)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass, counting returned, not prepared, batches.
+        """Return the position in the last started pass: the batches returned, not those prepared
+        ahead.
 
         At the end of a pass, this is the start of the next pass. The result holds only lists,
         dicts, strings and numbers.

@@ -1,4 +1,4 @@
-"""Datasets of numbered samples, and the samplers that form batches."""
+"""Datasets of indexed samples, and the samplers that form batches."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["CheckPoints", "TrainStatus"]
 
 
 class TrainStatus:
-    """The last finished epoch, or -1 before the first epoch finishes.
+    """The training status: the last finished epoch, or -1 before the first epoch finishes.
 
     >>> TrainStatus(3).next()
     4
@@ -24,7 +24,7 @@ class TrainStatus:
         self._epoch_no = epoch_no
 
     def next(self) -> int:
-        """Return the epoch to resume from."""
+        """Return the number of the epoch to resume with."""
         return self._epoch_no + 1
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +67,8 @@ class CheckPoints:
     def add(self, status: TrainStatus, save: Callable[[str], None], cache: str) -> int:
         """Add a checkpoint, which becomes visible once it is complete; return its number.
 
-        save: writes the parameters into a folder. cache: a local folder, for remote paths.
+        save: writes the parameters into a folder. cache: a local folder for temporary files, used
+            if `path` is remote.
         """
         fs, number = self._fs, self.last() + 1
         fs.mkdir(self._root)

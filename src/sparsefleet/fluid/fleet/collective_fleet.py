@@ -74,25 +74,25 @@ class Collective(Fleet):
     # -- calls that only servers and their workers need -----------------------------------------
 
     def init_worker(self) -> None:
-        """Warn and do nothing."""
+        """Log a warning and do nothing, since a collective job has no servers."""
         self._warn_of("init_worker")
 
     def run_worker(self, main_programs: Any = None, scopes: Any = None) -> None:
-        """Warn and do nothing."""
+        """Log a warning and do nothing, since a collective job has no servers."""
         del main_programs, scopes
         self._warn_of("run_worker")
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Warn and do nothing."""
+        """Log a warning and do nothing, since a collective job has no servers."""
         del model_dir
         self._warn_of("init_server")
 
     def run_server(self) -> None:
-        """Warn and do nothing."""
+        """Log a warning and do nothing, since a collective job has no servers."""
         self._warn_of("run_server")
 
     def stop_worker(self) -> None:
-        """Warn and do nothing."""
+        """Log a warning and do nothing, since a collective job has no servers."""
         self._warn_of("stop_worker")
 
     def _warn_of(self, call: str) -> None:
@@ -209,7 +209,7 @@ class Collective(Fleet):
     def clean_redundant_check_points(
         self, root_path: str | os.PathLike[str], fs: FS | None = None, checkpoint_num: int = 1
     ) -> None:
-        """Remove all checkpoints except the last few."""
+        """Remove all but the last `checkpoint_num` checkpoints."""
         CheckPoints(root_path, fs).keep(checkpoint_num)
 
     def _checked(self, call: str, executor: Any, given: Any, usual: Program | None) -> Program:

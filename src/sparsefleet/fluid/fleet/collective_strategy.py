@@ -1,4 +1,4 @@
-"""The strategy for a collective job, and the rules that its options must follow."""
+"""The strategy for a collective job, and checks of its options."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ _MANY_THREADS = 4
 
 
 def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
-    """Raise AssertionError for conflicting options; set the mode if local SGD is chosen."""
+    """Raise AssertionError for conflicting options.
+
+    If local SGD is chosen, set the mode accordingly.
+    """
     kinds = {type(one).__name__ for one in _chain(optimizer)}
     used = {
         "use_dgc": any("DGC" in kind for kind in kinds),
@@ -122,7 +125,7 @@ def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
 
 
 def wrapped_optimizer(strategy: DistributedStrategy, optimizer: Any) -> Any:
-    """Wrap the optimizer as the strategy requires: recompute inside mixed precision."""
+    """Wrap the optimizer for recomputation and, outside that, for mixed precision, if requested."""
     checkpoints = strategy.recompute_checkpoints
     if not isinstance(checkpoints, list):
         raise ValueError(

@@ -52,7 +52,7 @@ _numbers: Counter[tuple[str, int]] = Counter()
 
 
 class DistributedMode(IntEnum):
-    """How servers apply gradients, with Fluid's numeric values."""
+    """Fluid's numeric codes for how servers apply gradients."""
 
     SYNC = 0
     ASYNC = 1
@@ -180,7 +180,8 @@ class DistributeTranspiler:
         """Prepare the programs for ranks.
 
         In mode "nccl2", ranks connect in the start-up program, and a CompiledProgram whose strategy
-        has num_trainers trains with the other ranks. In mode "collective", the program itself does.
+        has num_trainers trains with the other ranks. In mode "collective", the program itself
+        trains with the other ranks.
         """
         program, config = self._transpiled(self._program), self.config
         if config.collective_mode == "single_process_multi_thread":
@@ -296,7 +297,10 @@ class LocalSGD(Collective):
 
 
 class SingleProcessMultiThread(GradAllReduce):
-    """Accepted for Fluid scripts; changes nothing, since one thread trains here."""
+    """Accepted for compatibility with Fluid scripts.
+
+    Has no effect, since a process trains in one thread.
+    """
 
     mode = "single_process_multi_thread"
 
@@ -308,7 +312,7 @@ class SingleProcessMultiThread(GradAllReduce):
 
 
 class GeoSgdTranspiler(DistributeTranspiler):
-    """Makes workers train alone and exchange changes every few steps (GEO-SGD)."""
+    """Makes workers train on local copies and exchange deltas every few steps (GEO-SGD)."""
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
         super().__init__(config)
@@ -335,7 +339,7 @@ class GeoSgdTranspiler(DistributeTranspiler):
 def slice_variable(
     var_list: Sequence[Variable], slice_count: int, min_block_size: int
 ) -> list[str]:
-    """Like Fluid, split variables into blocks of whole rows, named "x:number:elements".
+    """Split variables into blocks of whole rows, as Fluid does; return names "x:number:elements".
 
     slice_count: number of servers. min_block_size: elements in the smallest block.
 

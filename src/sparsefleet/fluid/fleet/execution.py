@@ -16,7 +16,7 @@ __all__ = ["BuildStrategy", "ExecutionStrategy"]
 
 @dataclass(kw_only=True, repr=False)
 class ExecutionStrategy(Settings):
-    """How operators are scheduled.
+    """Settings for how operators are scheduled.
 
     >>> ExecutionStrategy().num_iteration_per_drop_scope
     100
@@ -41,7 +41,7 @@ class ExecutionStrategy(Settings):
 
 @dataclass(kw_only=True, repr=False)
 class BuildStrategy(Settings):
-    """How a program is compiled.
+    """Settings for how a program is compiled.
 
     >>> strategy = BuildStrategy()
     >>> strategy.reduce_strategy = BuildStrategy.ReduceStrategy.Reduce

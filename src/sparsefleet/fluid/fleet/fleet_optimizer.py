@@ -110,7 +110,9 @@ class CollectiveOptimizer(FleetOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the training of the loss, then convert the program into `fleet.main_program`."""
+        """Add the backward pass and update for the loss, then convert the program into
+        `fleet.main_program`.
+        """
         check_conflicts(self._strategy, self._optimizer)
         self._optimizer = wrapped_optimizer(self._strategy, self._optimizer)
         if self._strategy.use_local_sgd and isinstance(loss, Variable):
@@ -118,7 +120,7 @@ class CollectiveOptimizer(FleetOptimizer):
         return self._minimize(loss, startup_program, parameter_list, no_grad_set)
 
     def _make_plain(self, loss: Variable, startup: Program) -> None:
-        """Convert tables into plain parameters, since ranks average whole parameters, not rows."""
+        """Convert tables into dense parameters, since ranks average whole parameters, not rows."""
         assert loss.block is not None
         for parameter in loss.block.program.all_parameters():
             make_plain(loss.block.program, startup, parameter.name)

@@ -63,7 +63,7 @@ def save_program(
 def save_var(
     np_array: Any, var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str
 ) -> None:
-    """Write an array to its own file, as the variable `var_name`."""
+    """Write an array to its own file, as the value of variable `var_name`."""
     folder, name = os.path.split(save_path)
     program = Program()
     variable = program.global_block().create_var(var_name, shape_list, dtype, persistable=True)
@@ -74,7 +74,7 @@ def save_var(
 
 
 def load_var(var_name: str, shape_list: Sequence[int], dtype: Any, save_path: str) -> list[Any]:
-    """Return a list with the array of a variable that was saved in its own file."""
+    """Return a list that holds the array of a variable saved in its own file."""
     del shape_list
     return [VariableFile(Path(save_path)).read(var_name).astype(dtype_name(dtype), copy=False)]
 
@@ -117,7 +117,7 @@ def graphviz(block: Any, output_dir: str = "", filename: str = "debug") -> None:
 
 
 def parse_program(program: Program, output_dir: str) -> None:
-    """List operators and variables in the files ops.log, vars_all.log and vars_persistable.log."""
+    """Write lists of operators and variables to ops.log, vars_all.log and vars_persistable.log."""
     everything = list(program.list_vars())
     kept = [one for one in everything if is_persistable(one)]
     lists: dict[str, tuple[str, list[Any]]] = {

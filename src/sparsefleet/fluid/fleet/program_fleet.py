@@ -73,7 +73,7 @@ class ProgramFleet(Fleet):
     ) -> ProgramOptimizer:
         """Return an optimizer whose `minimize` adds the program to this job.
 
-        If `strategy` is None, the mode is sync.
+        If `strategy` is None, training is synchronous.
         """
         if not hasattr(optimizer, "apply_gradients"):  # wrappers do not derive from Optimizer
             raise ConfigError(
@@ -187,7 +187,8 @@ class ProgramFleet(Fleet):
         *,
         table_layout: TableLayout | None = None,
     ) -> None:
-        """Save the servers' state, including everything that this worker has sent, in every mode.
+        """Save the servers' state, which includes everything that this worker has sent, in every
+        mode.
 
         Worker 0 writes a file for each variable, and the servers write a folder for each table;
         other workers may call this method but write nothing. With table_layout="file", worker 0
@@ -258,7 +259,9 @@ class ProgramOptimizer(FleetOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the training of the loss and convert the program for this process's role."""
+        """Add the backward pass and update for the loss, and convert the program for this
+        process's role.
+        """
         del scopes
         return self._minimize(loss, startup_program, parameter_list, no_grad_set)
 

@@ -1,4 +1,4 @@
-"""The fleet for Fluid's older parameter server (pslib): different calls, but the same engine."""
+"""The fleet API of Fluid's older parameter server (pslib), on the same engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PslibFleet(ProgramFleet):
     ) -> PslibOptimizer:
         """Return an optimizer whose `minimize` accepts several losses.
 
-        If `strategy` is a dict of pslib's settings, the mode is async.
+        If `strategy` is a dict of pslib's settings, training is asynchronous.
         """
         if strategy is None or isinstance(strategy, Mapping):
             strategy = AsyncStrategy()
@@ -59,7 +59,10 @@ class PslibFleet(ProgramFleet):
         table_layout: TableLayout | None = None,
         **settings: Any,
     ) -> None:
-        """Do the same as `ProgramFleet.save_persistables`; every pslib mode saves everything."""
+        """Do the same as `ProgramFleet.save_persistables`.
+
+        Everything is saved, whatever pslib's `mode` is.
+        """
         if settings.get("mode", 0) not in (0, 1, 2, 3):
             raise ConfigError(f"mode must be one of pslib's 0 to 3, got {settings['mode']!r}")
         super().save_persistables(executor, dirname, main_program, table_layout=table_layout)
@@ -76,7 +79,10 @@ class PslibFleet(ProgramFleet):
         self.barrier_worker()
 
     def shrink_sparse_table(self) -> None:
-        """Remove the rows that the tables' eviction rules select; programs declare no rules."""
+        """Remove the rows selected by the tables' eviction rules.
+
+        None by default in Fluid programs.
+        """
         model = self.model
         for table in model.tables:
             model.store.shrink(table)
@@ -109,7 +115,9 @@ class PslibOptimizer(ProgramOptimizer):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> list[Any]:
-        """Add the training of each loss to its program; return all operators and pairs.
+        """Add a backward pass and update for each loss.
+
+        Return all operators and (parameter, gradient) pairs.
 
         scopes: one per loss. Only their number is checked, since a run uses the scope it is given.
         """

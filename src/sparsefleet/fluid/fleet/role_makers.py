@@ -41,7 +41,7 @@ class RoleMakerBase(ABC):
 
     @property
     def info(self) -> RoleInfo:
-        """Return the role as a plain value."""
+        """Return the role as a RoleInfo."""
         if self._info is None:
             self._info = self._find()
         return self._info
@@ -102,7 +102,7 @@ class PaddleCloudRoleMaker(RoleMakerBase):
 
 
 class UserDefinedRoleMaker(RoleMakerBase):
-    """A role given by the script.
+    """A role that the script specifies.
 
     >>> role = UserDefinedRoleMaker(0, Role.SERVER, 2, ["127.0.0.1:9100"])
     >>> role.is_server(), role.get_pserver_endpoints()
@@ -140,7 +140,7 @@ class UserDefinedRoleMaker(RoleMakerBase):
 
 
 class UserDefinedCollectiveRoleMaker(RoleMakerBase):
-    """A worker in a collective job, given by the script."""
+    """A worker in a collective job, with the rank and endpoints that the script specifies."""
 
     def __init__(self, current_id: int = 0, worker_endpoints: list[str] | None = None) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class UserDefinedCollectiveRoleMaker(RoleMakerBase):
 
 
 class GeneralRoleMaker(RoleMakerBase):
-    """Reads the role from Paddle's variables, including the workers' endpoints.
+    """Reads the role from Paddle's environment variables, including the workers' endpoints.
 
     Fluid's own rendezvous (HTTP or HDFS) is not needed, since workers connect through the servers.
     Its options are accepted and ignored; unknown options are rejected.

@@ -1,4 +1,6 @@
-"""Fluid's run-time settings for workers and servers, each of which a FLAGS_ variable overrides."""
+"""Fluid's run-time settings for workers and servers, with defaults from FLAGS_ environment
+variables.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,12 @@ def cpu_num() -> int:
 
 
 class TrainerRuntimeConfig:
-    """How a worker merges, sends and fetches; settings are strings in `runtime_configs`.
+    """How a worker merges and sends gradients and fetches parameters.
 
-    Initialized from CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the mode uses.
+    The settings are strings in `runtime_configs`.
+
+    Initialized from CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the training
+    mode uses.
 
     >>> TrainerRuntimeConfig().runtime_configs["communicator_thread_pool_size"]
     '5'
@@ -92,10 +97,10 @@ class TrainerRuntimeConfig:
         self.runtime_configs.update({key: _as_text(value) for key, value in knobs.items()})
 
     def get_communicator_flags(self) -> dict[str, str]:
-        """Check and return the settings that the mode uses.
+        """Check and return the settings that the training mode uses.
 
         In sync and half_async, the gradients of all of a worker's threads are merged into one send;
-        any other number of merges is corrected with a warning.
+        a setting for any other number is corrected with a warning.
         """
         keys = _DEFAULTS if self.mode is None else _KEYS_OF_MODE[self.mode]
         for key in self.runtime_configs:

@@ -1,4 +1,4 @@
-"""Fluid's strategies, each of which is a mode with five configs."""
+"""Fluid's strategies, each of which is a training mode with five configs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DEBUG_DEFAULTS: dict[str, object] = {
 
 
 class DistributedStrategy:
-    """A mode and its configs.
+    """A training mode and its configs.
 
     `get_X()` returns the live config, to be changed in place. `set_X()` takes a whole config or a
     dict of fields. Neither can change the values that define the mode, which are always restored.
@@ -197,7 +197,7 @@ class GeoStrategy(DistributedStrategy):
 
 
 class StrategyFactory:
-    """Creates strategies; also called DistributedStrategyFactory.
+    """Creates strategies; also available as DistributedStrategyFactory.
 
     >>> StrategyFactory.create_geo_strategy(update_frequency=400).mode_name
     'geo'
@@ -280,7 +280,7 @@ _NAP_S = 0.01  # how long Fluid's sender sleeps per unit of send_wait_times
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
     """Return the mode with the settings of the strategy's trainer runtime config.
 
-    Whether async adds or averages merged gradients depends on the optimizer, unless
+    In async mode, whether merged gradients are added or averaged depends on the optimizer, unless
     communicator_is_sgd_optimizer is "0".
     """
     flags = strategy.get_trainer_runtime_config().get_communicator_flags()

@@ -35,7 +35,7 @@ def distributed_optimizer(
 ) -> DistributedOptimizer:
     """Bind a torch model, like `Fleet.distribute`, but with one of Fluid's strategies.
 
-    If the strategy is None, the mode is sync.
+    If the strategy is None, training is synchronous.
     """
     if not fleet.is_initialized:
         raise ConfigError("fleet is not initialized; call fleet.init() first")

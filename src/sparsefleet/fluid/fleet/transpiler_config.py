@@ -63,7 +63,7 @@ _MIN_BLOCK_SIZE = 8192  # Fluid asserts this
 
 @dataclass(init=False, repr=False, eq=False)
 class _PlainFields(Settings):
-    """The fields that accept any value of their type."""
+    """The config fields that accept any value of their type."""
 
     slice_var_up: bool = True
     """Whether to split large parameters over the servers."""
@@ -125,7 +125,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def split_method(self) -> type[PSDispatcher] | None:
-        """Return how pieces are distributed; None means RoundRobin."""
+        """Return the class that distributes pieces over servers; None means RoundRobin."""
         return self._split_method
 
     @split_method.setter
@@ -150,7 +150,7 @@ class DistributeTranspilerConfig(_PlainFields):
 
     @property
     def runtime_split_send_recv(self) -> bool:
-        """Whether to split gradients while training rather than in the program."""
+        """Whether to split gradients at run time rather than with operators in the program."""
         return self._runtime_split_send_recv
 
     @runtime_split_send_recv.setter

@@ -69,9 +69,7 @@ class Block:
         return [found for found in self.vars.values() if isinstance(found, Parameter)]
 
     def learned_parameters(self) -> list[Parameter]:
-        """Return the parameters, excluding those that the forward pass sets, such as running
-        means.
-        """
+        """Return the parameters, except those that the forward pass sets, such as running means."""
         kept = {name for op in self.ops if op.role == "forward" for name in op.output_arg_names}
         return [p for p in self.all_parameters() if p.trainable or p.name not in kept]
 

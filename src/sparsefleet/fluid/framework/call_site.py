@@ -53,7 +53,9 @@ class ProgramError(EnforceNotMet, ValueError):
 
     @classmethod
     def no_value(cls, name: str, site: CallSite | None) -> ProgramError:
-        """Return the error for a persistent variable that `site` needs but the scope lacks."""
+        """Return the error for a persistent variable that the operator at `site` needs but the
+        scope lacks.
+        """
         return cls(
             f"{site_prefix(site)}variable '{name}' has no value in the scope; run the start-up "
             "program (exe.run(fluid.default_startup_program())) or load it first"
@@ -61,13 +63,15 @@ class ProgramError(EnforceNotMet, ValueError):
 
 
 def site_prefix(site: CallSite | None = None) -> str:
-    """Return the message prefix: the given line, or the innermost line outside this package."""
+    """Return a message prefix that names the given line or, by default, the innermost call outside
+    this package.
+    """
     found = site or call_site()
     return f"{found}: " if found else ""
 
 
 def call_site() -> CallSite | None:
-    """Return the innermost line outside this package, or None if there is none."""
+    """Return the line of the innermost call outside this package, or None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

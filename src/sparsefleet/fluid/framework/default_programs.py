@@ -1,4 +1,4 @@
-"""The programs that layers add to."""
+"""The default programs, which layers add operators to."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def switch_startup_program(program: Program) -> Program:
 
 @contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Make layers in the block add to these programs. None keeps the current start-up program.
+    """Make layers in the `with` block add to these programs.
+
+    None keeps the current start-up program.
 
     >>> main = Program()
     >>> with program_guard(main):
@@ -83,7 +85,9 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def device_guard(device: str | None = None) -> Iterator[None]:
-    """Mark the operators in the block for "cpu" or "gpu". They still run on the Executor's place.
+    """Mark the operators in the `with` block for "cpu" or "gpu".
+
+    They still run on the Executor's place.
 
     >>> with device_guard("cpu"):
     ...     pass
@@ -113,6 +117,6 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
 
 @contextmanager
 def _dygraph_place_guard(place: object) -> Iterator[None]:
-    """Run imperative layers in the block on a place. All places mean the CPU here."""
+    """Run imperative layers in the `with` block on a place. All places refer to the CPU here."""
     del place
     yield

@@ -76,7 +76,7 @@ def given_flag(name: str) -> float | None:
 
 
 def get_flags(flags: str | Sequence[str]) -> dict[str, Any]:
-    """Return flags as set here or in the environment, or their defaults.
+    """Return flags as set with `set_flags` or in the environment, or their defaults.
 
     Raises ValueError for a flag that was not set and has no default.
     """
@@ -102,7 +102,7 @@ def checks_nan_inf() -> bool:
 
 
 class Flags(MutableMapping[str, Any]):
-    """All flags as a mapping.
+    """A mapping from name to value for all flags.
 
     >>> Flags()["FLAGS_paddle_num_threads"] = 2
     >>> get_flags("FLAGS_paddle_num_threads")

@@ -41,7 +41,7 @@ __all__ = [
 
 @contextmanager
 def init_on_cpu() -> Iterator[None]:
-    """A context manager without effect, since parameters are always initialized on the CPU."""
+    """Do nothing, since parameters are always initialized on the CPU."""
     yield
 
 

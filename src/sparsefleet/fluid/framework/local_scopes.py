@@ -36,7 +36,7 @@ def enter_local_scope() -> None:
 
 
 def leave_local_scope() -> None:
-    """Drop the innermost scope. The first scope is never dropped."""
+    """Leave and drop the innermost scope, unless it is the thread's first scope."""
     if len(_stack.scopes) > 1:
         _stack.scopes.pop()
     get_cur_scope().drop_kids()

@@ -118,7 +118,7 @@ class LoDTensor:
         return self._lod
 
     def lod(self) -> list[list[int]]:
-        """Return the offsets, outermost level first."""
+        """Return the LoD as offsets, outermost level first."""
         return as_lists(self._lod)
 
     def set_lod(self, lod: Iterable[ArrayLike]) -> None:
@@ -126,7 +126,7 @@ class LoDTensor:
         self._lod = offsets_of_lod(lod)
 
     def recursive_sequence_lengths(self) -> list[list[int]]:
-        """Return the LoD as lengths."""
+        """Return the LoD as sequence lengths, outermost level first."""
         return as_lists(np.diff(level) for level in self._lod)
 
     def set_recursive_sequence_lengths(self, lengths: Iterable[ArrayLike]) -> None:
@@ -161,7 +161,7 @@ class LoDTensor:
         return self.shape()[0]
 
     def __getitem__(self, index: Any) -> LoDTensor:
-        """Return a slice of the values, without LoD."""
+        """Return a slice of the values as a LoDTensor without LoD."""
         return LoDTensor(self.tensor[index])
 
     def __repr__(self) -> str:
@@ -288,7 +288,7 @@ Level = NDArray[np.int64]
 
 
 def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels, given as offsets. Raises ValueError if the offsets are invalid."""
+    """Return the levels of a LoD given as offsets. Raises ValueError if the offsets are invalid."""
     levels = tuple(np.asarray(level, dtype=np.int64) for level in lod)
     for number, level in enumerate(levels):
         if level.ndim != 1 or not len(level) or level[0] != 0 or (np.diff(level) < 0).any():
@@ -300,7 +300,7 @@ def offsets_of_lod(lod: Iterable[ArrayLike]) -> tuple[Level, ...]:
 
 
 def offsets_of_lengths(lengths: Iterable[ArrayLike]) -> tuple[Level, ...]:
-    """Return the levels, given as lengths.
+    """Return the levels of a LoD, as offsets, for sequence lengths.
 
     >>> as_lists(offsets_of_lengths([[2, 1], [2, 2, 3]]))
     [[0, 2, 3], [0, 2, 4, 7]]

@@ -71,7 +71,7 @@ def deprecated(since: str, instead: str, extra_message: str = "") -> Callable[[F
 
 
 def autodoc(comment: str = "") -> Callable[[Function], Function]:
-    """Set the documentation of a layer."""
+    """Set a layer's docstring to `comment` or, if that is empty, to a default."""
 
     def decorate(function: Function) -> Function:
         function.__doc__ = comment or f"The layer {function.__name__}."

@@ -1,4 +1,4 @@
-"""Fluid's places, where tensors live. Without a GPU, GPU places mean the CPU's memory."""
+"""Fluid's places, where tensors live. Without a GPU, GPU places refer to CPU memory."""
 
 from __future__ import annotations
 
@@ -99,8 +99,9 @@ def is_compiled_with_cuda() -> bool:
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Return one CPU place per replica. By default, there are CPU_NUM replicas, or 1 if it is not
-    set.
+    """Return one CPU place per replica.
+
+    By default, there are CPU_NUM replicas, or 1 if CPU_NUM is not set.
 
     >>> len(cpu_places(2))
     2
@@ -116,7 +117,7 @@ def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
     """Return places for the given GPUs. The default is FLAGS_selected_gpus or, if unset, all GPUs.
 
-    Without GPUs, returns one place.
+    Without GPUs, the default is a single place.
     """
     if device_ids is None:
         import torch

@@ -70,11 +70,13 @@ class Program:
         Program._seed_of_new = seed
 
     def changed(self) -> None:
-        """Record a change; must be called after each change."""
+        """Record that the program has changed. Must be called after each change."""
         self.version += 1
 
     def add_loader(self, loader: Any) -> None:
-        """Let a non-iterable loader feed all later runs, as long as it is referenced."""
+        """Make a non-iterable loader feed all later runs, for as long as the loader is referenced
+        elsewhere.
+        """
         self._loaders.append(weakref.ref(loader))
 
     def remove_loaders(self) -> None:
@@ -132,7 +134,9 @@ class Program:
 
     @contextmanager
     def role_guard(self, role: Role) -> Iterator[None]:
-        """Mark operators added in the block as part of a backward pass, update or schedule."""
+        """Mark operators added in the `with` block as part of the backward pass, update or
+        schedule.
+        """
         old, self.role = self.role, role
         try:
             yield

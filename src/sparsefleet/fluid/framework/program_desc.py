@@ -28,7 +28,7 @@ _DTYPE_ATTRS = ("dtype", "in_dtype", "out_dtype", "index_dtype")
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A program as a document, with the names of fed and fetched variables."""
+    """A program as a JSON document, with the names of fed and fetched variables."""
 
     document: Json
     feeds: list[str]
@@ -43,7 +43,7 @@ def program_of_desc(data: bytes, location: str = "the program") -> SavedProgram:
     try:
         blocks = [_message(_BLOCK, block) for number, block in _fields(data) if number == 1]
         if not blocks:
-            raise ValueError("it has no blocks")
+            raise ValueError("the program has no blocks")
         feeds, fetches = _ends(blocks[0]["ops"])
         document: Json = {
             "format": "sparsefleet.program",
@@ -79,7 +79,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"unknown wire type {kind} at byte {place}")
         if place + size > len(data):
-            raise ValueError(f"a field of {size} bytes at byte {place} of {len(data)}")
+            raise ValueError(
+                f"the field at byte {place} ends after the message, which has {len(data)} bytes"
+            )
         yield tag >> 3, data[place : place + size]
         place += size
 
@@ -93,7 +95,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
         shift += 7
-    raise ValueError(f"a number of more than 10 bytes at byte {place}")
+    raise ValueError(f"the number at byte {place} has more than 10 bytes")
 
 
 def _signed(value: Any) -> int:
@@ -213,7 +215,7 @@ def _slots(items: Sequence[Json]) -> dict[str, list[str]]:
 
 
 def _ends(ops: Sequence[Json]) -> tuple[list[str], list[str]]:
-    """Return the names of fed and fetched variables, in order of their columns."""
+    """Return the names of fed and fetched variables, in the order of their `col` attributes."""
     found: dict[str, dict[int, str]] = {"feed": {}, "fetch": {}}
     for op in ops:
         if op["type"] in found:
@@ -280,7 +282,7 @@ def _operator(op: Json) -> Json:
 
 
 def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
-    """Return a function that converts an operator with a body, given Paddle's slot names."""
+    """Return a function that converts an operator with a sub-block, given Paddle's slot names."""
 
     def change(op: Json) -> None:
         results = op["outputs"].get("Out", [])
@@ -296,7 +298,10 @@ def _with_body(inputs: str, condition: str) -> Callable[[Json], None]:
 
 
 def _window(op: Json) -> None:
-    """Convert paddings to two numbers per axis; Paddle also allows one number or a rule name."""
+    """Convert paddings to two numbers per axis.
+
+    Paddle also allows one number or a padding algorithm.
+    """
     attrs = op["attrs"]
     if attrs.get("padding_algorithm", "EXPLICIT") != "EXPLICIT":
         attrs["paddings"] = attrs["padding_algorithm"]
@@ -323,7 +328,7 @@ def _interpolation(method: str) -> Callable[[Json], None]:
 
 
 def _values(op: Json) -> None:
-    """Join lists of values by type into one list."""
+    """Set `values` from whichever of Paddle's lists, one per element type, is not empty."""
     names = ("fp32_values", "int32_values", "int64_values", "bool_values")
     op["attrs"]["values"] = next((v for name in names if (v := op["attrs"].get(name))), [])
 

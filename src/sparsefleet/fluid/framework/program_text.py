@@ -88,7 +88,9 @@ def pprint_block_codes(block_desc: Block, show_backward: bool = False) -> str:
 def draw_block_graphviz(
     block: Block, highlights: Collection[str] | None = None, path: str = "./temp.dot"
 ) -> None:
-    """Write operators (boxes) and variables (ovals, colored if highlighted) to a .dot file."""
+    """Draw a block as a .dot file: operators as boxes, variables as ovals (colored if
+    highlighted).
+    """
     lines = ["digraph block {"]
     for name in highlights or ():
         lines.append(f"  {json.dumps(name)} [style=filled, fillcolor=yellow];")

@@ -35,11 +35,11 @@ class ScopeVariable:
         self._number: int | None = None
 
     def get_tensor(self) -> Any:
-        """Return the variable's tensor, to `set` or to read with `np.array`."""
+        """Return the variable's tensor, which can be `set`, or read with `np.array`."""
         return self._value
 
     def get_lod_tensor_array(self) -> LoDTensorArray:
-        """Return the variable's array of tensors, to fill or read, creating it if needed."""
+        """Return the variable's array of tensors, creating it if needed."""
         if not isinstance(self._value, LoDTensorArray):
             self._value = LoDTensorArray()
         return self._value
@@ -88,7 +88,7 @@ class ScopeVariable:
         self._value = value
 
     def value(self) -> torch.Tensor | SparseParameter | list[Any] | None:
-        """Return the value that a run uses, or None if unset. For an array, tensors have LoDs."""
+        """Return the value that a run uses, or None if unset. The items of an array have LoDs."""
         held = self._value
         if isinstance(held, SparseParameter):
             return held

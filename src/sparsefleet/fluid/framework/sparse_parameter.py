@@ -65,12 +65,15 @@ class SparseParameter(ABC):
     @property
     @abstractmethod
     def source(self) -> Pull:
-        """Return the source of rows; tables with the same source share one call."""
+        """Return the source of rows.
+
+        Rows of all tables with the same source are pulled in one call.
+        """
 
     @property
     @abstractmethod
     def takes_rows(self) -> bool:
-        """Return whether loading changes the rows; with several workers, only on the first."""
+        """Return whether this process loads the rows; with several workers, only the first does."""
 
     @property
     def is_open(self) -> bool:
@@ -114,7 +117,10 @@ class SparseParameter(ABC):
         import_chunks(self.store, self.name, [whole_rows(values)])
 
     def numpy(self) -> NDArray[np.float32]:
-        """Return a copy of all rows with ids below the height. Missing rows have initial values."""
+        """Return a copy of all rows, one per id below `height`.
+
+        Missing rows have initial values.
+        """
         num_bytes = self.height * self.dim * 4
         if num_bytes > _MAX_WHOLE_BYTES:
             raise MemoryError(
@@ -238,14 +244,14 @@ def pull_from(tables: Iterable[SparseParameter]) -> Pull:
 
 
 def whole_rows(values: Floats) -> Rows:
-    """Return the rows of ids 0, 1, ... without state: float32[N, D]."""
+    """Return `values`, float32[N, D], as the rows of ids 0 to N - 1, without optimizer state."""
     keys = np.arange(len(values), dtype=np.uint64)
     width = (len(values), 0)
     return Rows(keys, values, np.empty(width, np.float32), np.empty(width, np.uint32))
 
 
 def initializer_of(type: str, attrs: Mapping[str, Any]) -> Initializer | None:
-    """Return the row initializer for an operator that fills a parameter, or None if none fits."""
+    """Return the row initializer equivalent to an operator that fills a parameter, or None."""
     if type == "fill_constant":
         return Constant(attrs["value"])
     if type == "uniform_random":

@@ -30,7 +30,7 @@ _names = UniqueNameGenerator()
 
 
 def generate(key: str) -> str:
-    """Return a name based on `key` that is unused under the current guard.
+    """Return a name based on `key` that has not been generated under the current guard.
 
     >>> with guard():
     ...     generate("fc"), generate("fc"), generate("fc_0.w")
@@ -43,7 +43,9 @@ def switch(
     new_generator: UniqueNameGenerator | tuple[UniqueNameGenerator, None] | None = None,
     new_para_name_checker: Any = None,
 ) -> tuple[UniqueNameGenerator, None]:
-    """Restart the counts, or continue counts from an earlier call; return the previous counts.
+    """Restart the counters, or continue with those of an earlier call.
+
+    Return the previous counters.
 
     The second item in each pair is for Fluid's name check in imperative mode, which is not
     performed here.
@@ -58,7 +60,7 @@ def switch(
 
 @contextmanager
 def guard(new_generator: str | bytes | None = None) -> Iterator[None]:
-    """Restart the counts within the block, with `new_generator` as a prefix of each name."""
+    """Restart the counters within the `with` block; `new_generator` is a prefix of each name."""
     prefix = new_generator.decode() if isinstance(new_generator, bytes) else new_generator
     old, _ = switch(UniqueNameGenerator(prefix or ""))
     try:

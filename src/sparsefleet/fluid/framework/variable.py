@@ -166,14 +166,15 @@ def data(
 
 
 def declare_input(variable: Variable) -> Variable:
-    """Add an input to the program that layers are added to."""
+    """Add an input variable to the program that layers currently add to."""
     from sparsefleet.fluid.framework.default_programs import default_main_program
 
     return default_main_program().global_block().add_var(variable)
 
 
 def check_feed(variable: Variable, shape: Sequence[int], dtype: Any, num_places: int = 1) -> None:
-    """If `need_check_feed`, raise ValueError unless rank, known sizes and type match.
+    """If `need_check_feed` is set, raise ValueError unless the number of axes, the known sizes and
+    the type match.
 
     num_places: the number of places that share the rows.
     """

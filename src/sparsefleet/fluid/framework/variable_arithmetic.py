@@ -128,7 +128,9 @@ class VariableArithmetic:
         return NotImplemented
 
     def _binary(self, type: str, other: Any) -> Variable:
-        """Add a binary operator, casting y to x's type and aligning axes as in 1.8.5."""
+        """Add a binary operator, casting `other` to this variable's type and aligning axes as in
+        Fluid 1.8.5.
+        """
         other = other if isinstance(other, VariableArithmetic) else self._filled(other)
         if other.dtype != self.dtype:  # type: ignore[attr-defined]
             other = other.astype(self.dtype)  # type: ignore[attr-defined]

@@ -108,7 +108,7 @@ class HadoopClient:
         return self._run(words, tries)[0] == 0
 
     def _run(self, words: Sequence[str], tries: int) -> tuple[int, str]:
-        """Return the exit code and the output."""
+        """Run a hadoop command; return its exit code and output."""
         code, printed = 0, ""
         for number in range(max(tries, 1)):
             try:
@@ -144,7 +144,10 @@ class HadoopClient:
 
 
 def in_parallel(work: Callable[[Item], bool], items: Sequence[Item], at_a_time: int) -> bool:
-    """Return whether all calls succeeded. Runs them in threads, since each waits for a command."""
+    """Call `work` for all items; return whether all calls succeeded.
+
+    Runs them in threads, since each waits for a command.
+    """
     with ThreadPoolExecutor(max(at_a_time, 1)) as pool:
         return all(list(pool.map(work, items)))
 
@@ -166,7 +169,10 @@ class HDFSClient(HadoopClient):
         return self._get(hdfs_path, local_path, overwrite, 5)
 
     def lsr(self, hdfs_path: str, only_file: bool = True, sort: bool = True) -> list[str]:
-        """Return everything under a folder; with `sort`, ordered from oldest to newest."""
+        """Return the paths of all entries under a folder.
+
+        With `sort`, ordered from oldest to newest.
+        """
         found = [one for one in self._found_below(hdfs_path) if not (only_file and one[2])]
         if sort:
             found.sort(key=lambda one: one[1])

@@ -41,8 +41,9 @@ def save_inference_model(
 ) -> list[str]:
     """Save the part of the program from the fed variables to the targets; return names to fetch.
 
-    Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. On servers, worker 0
-    writes; other workers may call this but write nothing. For `table_layout`, see `save_vars`.
+    Each target is fetched as `save_infer_model/scale_<i>.tmp_0`, as in Fluid. When training with
+    servers, only worker 0 writes files; on other workers, this function only logs a warning. For
+    `table_layout`, see `save_vars`.
 
     With export_for_deployment=False, save the whole program, with everything it needs to train, in
     a file `__model__.main_program` for `Program.parse_from_string`; targets are then optional.

@@ -90,7 +90,7 @@ class PendingSave:
         self.abort()
 
     def abort(self) -> None:
-        """Remove everything that was not committed. May be called repeatedly."""
+        """Remove everything that was not committed. Can be called repeatedly."""
         for tables in self._tables:
             tables.abort()
         self._tables = []

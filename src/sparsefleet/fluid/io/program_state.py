@@ -51,8 +51,8 @@ def save(program: Program, model_path: str) -> None:
 
     The files hold the parameters, the other persistent variables, and the program itself.
 
-    On servers, tables are in the folder <model_path>.pdparams.tables; worker 0 writes, and other
-    workers may call this function but write nothing.
+    When training with servers, tables are saved in the folder <model_path>.pdparams.tables, and
+    only worker 0 writes files; on other workers, this function only logs a warning.
     """
     program = plain_program(program)
     folder, name = _split(model_path)
@@ -143,7 +143,7 @@ def get_program_persistable_vars(program: Program) -> list[Variable]:
 def load_program_state(
     model_path: str, var_list: Sequence[Variable] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return name -> array for everything that `save` or `save_vars` saved.
+    """Return a dict from name to array with everything that `save` or `save_vars` saved.
 
     A table's rows are stored as the arrays `<name>//keys`, `//values`, `//state`, `//counters` and
     `//optimizer`, which is the kind of optimizer that the state belongs to.

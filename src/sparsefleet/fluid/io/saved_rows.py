@@ -41,7 +41,7 @@ class SavedRows(ABC):
         """Yield the rows, about 4 MiB at a time; rows without state have a state of width 0."""
 
     def dense(self, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
-        """Return the rows as one array of `shape`; missing rows are zeros."""
+        """Return the rows as one array of this shape, with zeros for missing rows."""
         made = np.zeros(shape, np.float32)
         for rows in self.chunks(with_state=False):
             beyond = rows.keys >= len(made)

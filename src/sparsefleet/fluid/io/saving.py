@@ -85,7 +85,10 @@ class SavePart(NamedTuple):
 
 
 class SavedVariable:
-    """A saved variable, either an array or a table's rows. Nothing has been read yet."""
+    """A saved variable, either an array or a table's rows.
+
+    Its data is read only when `rows` or `array` is called.
+    """
 
     def __init__(self, variable: Variable, saved: ArraySource | SavedRows) -> None:
         self.variable = variable
@@ -110,7 +113,7 @@ class SavedVariable:
         return ArrayRows(self._saved, self.variable.name)
 
     def array(self) -> NDArray[Any]:
-        """Return the array; missing rows are zeros."""
+        """Return the array, with zeros for missing rows."""
         if isinstance(self._saved, SavedRows):
             return self._saved.dense(self.variable.name, self.variable.shape)
         return self._saved.read(self.variable.name)
@@ -143,8 +146,8 @@ def save_vars(
 
     filename: save all variables in one file with this name. If neither a folder nor a filename is
         given, return the file's contents as bytes. table_layout: "file", the default in one
-        process, writes a table like any other variable; "folder", the default on servers, lets
-        servers write their rows into a folder named after the variable
+        process, writes a table like any other variable; "folder", the default when training with
+        servers, makes the servers write their rows into a folder named after the variable
         (`<filename>.tables/<variable>` with a filename). See docs/fluid_on_servers.md.
 
     If anything fails, the previous save in the folder is unchanged.
@@ -169,7 +172,8 @@ def save_params(
 ) -> bytes | None:
     """Save only the parameters, which are not enough to resume training with most optimizers.
 
-    On servers, worker 0 writes; other workers may call this function but write nothing.
+    When training with servers, only worker 0 writes files; on other workers, this function only
+    logs a warning.
     """
     del executor
     return _save_by_one(dirname, main_program, is_parameter, filename, table_layout)
@@ -185,7 +189,8 @@ def save_persistables(
 ) -> bytes | None:
     """Save all persistent variables.
 
-    On servers, worker 0 writes; other workers may call this function but write nothing.
+    When training with servers, only worker 0 writes files; on other workers, this function only
+    logs a warning.
     """
     del executor
     return _save_by_one(dirname, main_program, is_persistable, filename, table_layout)
@@ -198,14 +203,20 @@ def _save_by_one(
     filename: str | None,
     table_layout: TableLayout | None,
 ) -> bytes | None:
-    """Save, if this worker writes files. Any worker can request the contents as bytes."""
+    """Save the variables if this worker writes files.
+
+    Any worker can request the contents as bytes.
+    """
     if (dirname, filename) != (None, None) and not writes_model(program, dirname):
         return None
     return save_vars(None, dirname, program, None, predicate, filename, table_layout=table_layout)
 
 
 def writes_model(program: Program | None, where: object) -> bool:
-    """Return whether this process writes a program's files; on servers, only worker 0 does."""
+    """Return whether this process writes a program's files.
+
+    In a job with servers, only worker 0 does.
+    """
     role = (plain_program(program) or default_main_program())._distributed
     if role is None or role.writes_model:
         return True
