@@ -50,16 +50,16 @@ class MetricBase(ABC):
                 setattr(self, name, np.zeros_like(value))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the name and the state."""
+        """Return a dict with the metric's name and state."""
         return {"name": self._name, "states": self._states()}
 
     @abstractmethod
     def update(self, *values: Any) -> None:
-        """Add a batch."""
+        """Add the values of a batch to the metric."""
 
     @abstractmethod
     def eval(self) -> Any:
-        """Return the value so far."""
+        """Return the metric's value over all batches so far."""
 
     def _array(self, what: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
@@ -108,7 +108,7 @@ class CompositeMetric(MetricBase):
 
 
 class _Binary(MetricBase):
-    """Counts rounded predictions against labels of 0 and 1."""
+    """Base class that compares rounded predictions with labels of 0 and 1."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
@@ -302,7 +302,7 @@ class WeightedAverage:
         self.denominator: float = 0.0
 
     def add(self, value: Any, weight: float) -> None:
-        """Add a value."""
+        """Add a value with this weight."""
         for what, given in (("value", value), ("weight", weight)):
             if not isinstance(given, (int, float, np.number, np.ndarray)):
                 raise ValueError(f"WeightedAverage: '{what}' must be a number, got {given!r}")
@@ -311,7 +311,7 @@ class WeightedAverage:
         self.denominator += float(np.asarray(weight).reshape(()))
 
     def eval(self) -> Any:
-        """Return the mean. Raises ValueError if there are no values."""
+        """Return the weighted mean. Raises ValueError if no values were added."""
         if self.numerator is None or self.denominator == 0:
             raise ValueError("WeightedAverage: no values to average; add values first")
         return self.numerator / self.denominator

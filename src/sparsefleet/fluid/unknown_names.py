@@ -72,7 +72,10 @@ _MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_n
 
 
 def unknown_names(module: str) -> Callable[[str], Any]:
-    """Return a module's `__getattr__`, which raises an error that suggests where to look."""
+    """Return a `__getattr__` for a module.
+
+    It raises an error that says what to use instead of an unsupported name.
+    """
 
     def refuse(name: str) -> Any:
         from sparsefleet.fluid.paths import paths
@@ -93,6 +96,8 @@ def unknown_names(module: str) -> Callable[[str], Any]:
 
 
 def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` that loads known names, with the same errors for other names."""
+    """Return a `__getattr__` that loads known names, and raises the errors of `unknown_names` for
+    others.
+    """
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)

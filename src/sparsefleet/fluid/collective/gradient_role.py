@@ -120,7 +120,7 @@ class GradientRole(CollectiveRole):
     ) -> list[RowGradient | None]:
         """Return each table's mean gradient over `count` participating ranks.
 
-        None if no rank used it.
+        The mean is None for a table that no rank used.
         """
         found = []
         for name, mine in zip(tables, own, strict=True):

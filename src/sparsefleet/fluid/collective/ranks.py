@@ -167,7 +167,7 @@ def present_ranks() -> Ranks:
 def set_ranks(ranks: Ranks) -> Ranks:
     """Set and return the ranks of this process's job.
 
-    If already set to the same job, keep those.
+    If they are already set to the same job, the existing object is kept.
     """
     global _present
     if _present.role == ranks.role and ranks._world in (None, _present._world):

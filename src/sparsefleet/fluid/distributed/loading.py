@@ -77,7 +77,7 @@ class FolderLoad:
     def _wait_for_tables(self, store: Store) -> bool:
         """Wait until workers have defined all tables.
 
-        Return False if the server is stopped first.
+        Returns False if the server is stopped first.
         """
         tables = self._source.tables
         for name in (*(table.name for table in tables.dense), *tables.sparse):
@@ -90,7 +90,7 @@ class FolderLoad:
 def wait_until_loaded(store: Store, name: str, wait_s: float) -> dict[str, float] | None:
     """Wait until a server has loaded its folder.
 
-    Return the step counters, or None without a folder.
+    Returns the step counters, or None if no folder is being loaded.
     """
     end = time.monotonic() + wait_s
     while True:

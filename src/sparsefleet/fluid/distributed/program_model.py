@@ -283,9 +283,7 @@ class ProgramModel(DistributedModel):
         super().leave()
 
     def rejoin(self) -> None:
-        """Let all threads take part again after they have all left, unless `begin_pass` has done
-        so.
-        """
+        """Let all threads take part again once they have all left, unless `begin_pass` did so."""
         if not self._present:
             super().rejoin()
             self._present = self.threads

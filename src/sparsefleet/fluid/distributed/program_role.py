@@ -38,9 +38,7 @@ class ProgramRole(ABC):
 
     @contextmanager
     def running(self, scope: Scope, step: Step | None = None) -> Iterator[None]:
-        """Register a run of this thread, so that its operators can look up this role and the
-        step.
-        """
+        """Register a run in this thread, so that its operators can find this role and the step."""
         self.get_ready(scope)
         _active.runs.append(ActiveRun(self, step))
         try:
@@ -60,7 +58,7 @@ class ProgramRole(ABC):
     def begin_pass(self, program: Program, threads: int) -> bool:
         """Prepare for a pass with this many threads.
 
-        Return whether each must call `leave` at its end.
+        Returns whether each thread must call `leave` when it has no more data.
         """
         del program, threads
         return False

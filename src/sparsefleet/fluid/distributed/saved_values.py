@@ -120,8 +120,9 @@ def _flat(table: DenseTable, saved: Mapping[str, SavedVariable]) -> tuple[Floats
 
 
 def _steps(powers: Mapping[str, float], saved: Mapping[str, SavedVariable]) -> int:
-    """Return the number of steps, derived from a saved power, base ** (steps + 1). Uses the
-    largest base, whose power underflows last.
+    """Return the number of steps, derived from a saved power, base ** (steps + 1).
+
+    The largest base is used, because its power underflows last.
     """
     name, base = max(powers.items(), key=lambda item: item[1])
     power = float(_array(saved, name).reshape(-1)[0])

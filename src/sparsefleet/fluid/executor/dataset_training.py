@@ -299,7 +299,7 @@ class DatasetRun:
     def _prefetches(self, model: BoundModel) -> bool | None:
         """Return True (prefetch) if the model only reads rows on servers.
 
-        None lets the engine decide.
+        None lets the engine decide whether to prefetch.
         """
         return True if isinstance(model, ScopeModel) and model.reads_servers else None
 

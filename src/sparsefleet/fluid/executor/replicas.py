@@ -68,7 +68,7 @@ class Replicas:
     ) -> list[RunResult]:
         """Run one step, in which replicas combine their gradients.
 
-        Return the result of each replica.
+        Returns the result of each replica.
         """
         graphs = self._graphs(program, feeds, fetches)
         values = [

@@ -324,7 +324,7 @@ def make_missing(
 def _tracks(store: Store, track_dirty: bool) -> bool:
     """Return whether a store's tables track changed rows, if `track_dirty` is True.
 
-    Otherwise True.
+    Always True if `track_dirty` is False.
     """
     specs = [spec for spec in store.specs.values() if isinstance(spec, TableSpec)]
     return not track_dirty or all(spec.track_dirty for spec in specs)

@@ -108,7 +108,7 @@ class DataFeeder:
 def feed_variables(feed_list: Sequence[Variable | str], program: Any = None) -> list[Variable]:
     """Return the variables in `feed_list`, which may be objects or names in `program`.
 
-    Raise TypeError for anything else.
+    Raises TypeError for anything else.
     """
     found = []
     for item in feed_list:

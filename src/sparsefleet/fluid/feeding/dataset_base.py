@@ -284,10 +284,9 @@ class DatasetBase(ABC):
     def feeds(self) -> DatasetBatches:
         """Return an iterable over feeds, in the form that an Executor takes.
 
-        Each iteration is one pass.
-
-        A feed maps each slot's name to an array [B, *shape] or, for sparse slots, to (values [N,
-        1], offsets int64[B + 1]). B is the batch size, N the number of values.
+        Each iteration is one pass. A feed maps each slot's name to an array [B, *shape] or, for
+        sparse slots, to (values [N, 1], offsets int64[B + 1]). B is the batch size, N the number
+        of values.
         """
 
         def arrange() -> Arrangement:

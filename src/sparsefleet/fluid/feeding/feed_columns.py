@@ -102,8 +102,9 @@ def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[
 def _integers(
     variable: Variable, rows: Sequence[Any] | NDArray[Any], found: NDArray[Any]
 ) -> NDArray[Any]:
-    """Convert rows to integers. found: `rows` as converted by NumPy, which yields floats if the
-    ints span 2^63.
+    """Convert rows to integers.
+
+    found: `rows` as converted by NumPy, which yields floats if the ints span 2^63.
     """
     if found.dtype == variable.dtype or found.dtype.kind in "SU":
         return found.astype(variable.dtype, copy=False)

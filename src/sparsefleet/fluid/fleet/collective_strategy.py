@@ -90,7 +90,7 @@ _MANY_THREADS = 4
 def check_conflicts(strategy: DistributedStrategy, optimizer: Any) -> None:
     """Raise AssertionError for conflicting options.
 
-    If local SGD is chosen, set the mode accordingly.
+    If local SGD is chosen, also sets the mode accordingly.
     """
     kinds = {type(one).__name__ for one in _chain(optimizer)}
     used = {

@@ -81,7 +81,7 @@ class PslibFleet(ProgramFleet):
     def shrink_sparse_table(self) -> None:
         """Remove the rows selected by the tables' eviction rules.
 
-        None by default in Fluid programs.
+        Fluid programs do not declare such rules.
         """
         model = self.model
         for table in model.tables:
@@ -117,7 +117,7 @@ class PslibOptimizer(ProgramOptimizer):
     ) -> list[Any]:
         """Add a backward pass and update for each loss.
 
-        Return all operators and (parameter, gradient) pairs.
+        Returns all operators and (parameter, gradient) pairs.
 
         scopes: one per loss. Only their number is checked, since a run uses the scope it is given.
         """

@@ -68,10 +68,8 @@ def cpu_num() -> int:
 class TrainerRuntimeConfig:
     """How a worker merges and sends gradients and fetches parameters.
 
-    The settings are strings in `runtime_configs`.
-
-    Initialized from CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the training
-    mode uses.
+    The settings are strings in `runtime_configs`, initialized from the environment variables
+    CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the training mode uses.
 
     >>> TrainerRuntimeConfig().runtime_configs["communicator_thread_pool_size"]
     '5'

@@ -45,7 +45,7 @@ def switch(
 ) -> tuple[UniqueNameGenerator, None]:
     """Restart the counters, or continue with those of an earlier call.
 
-    Return the previous counters.
+    Returns the previous counters.
 
     The second item in each pair is for Fluid's name check in imperative mode, which is not
     performed here.

@@ -171,7 +171,7 @@ class HDFSClient(HadoopClient):
     def lsr(self, hdfs_path: str, only_file: bool = True, sort: bool = True) -> list[str]:
         """Return the paths of all entries under a folder.
 
-        With `sort`, ordered from oldest to newest.
+        With `sort`, they are ordered from oldest to newest.
         """
         found = [one for one in self._found_below(hdfs_path) if not (only_file and one[2])]
         if sort:

@@ -263,7 +263,7 @@ def save_model(
 
 
 def table_folder(name: str, filename: str | None) -> str:
-    """Return a table's folder, relative to the folder of the save.
+    """Return the path of a table's folder, relative to the folder that is saved into.
 
     >>> table_folder("ads", None), table_folder("ads", "model.pdparams")
     ('ads', 'model.pdparams.tables/ads')
@@ -315,7 +315,7 @@ def _layout(asked: TableLayout | None, tables: Iterable[SparseParameter]) -> Tab
 def _open_tables(
     program: Program, tables: Mapping[str, SparseParameter], folders: Mapping[str, Path]
 ) -> Iterator[tuple[TableFolders, Arrays]]:
-    """Open snapshots of tables; return them with the servers' arrays as of the same moment."""
+    """Open snapshots of tables; yield them with the servers' other arrays from the same moment."""
     role = program._distributed
     if role is not None and role.holds_values:
         yield from role.open_tables(folders)
@@ -420,7 +420,9 @@ def read_saved(
 def _paddle_arrays(
     folder: Path, variables: Sequence[Variable], filename: str | None
 ) -> MemoryArrays | None:
-    """Return the variables if Paddle wrote them (files start with version 0), otherwise None."""
+    """Return the variables if PaddlePaddle wrote the files (which start with version 0), else
+    None.
+    """
     names = sorted(variable.name for variable in variables)
     first = path_in(folder, filename or names[0]) if names else folder
     if not first.is_file():
@@ -439,7 +441,7 @@ def is_saved(dirname: str | os.PathLike[str], name: str) -> bool:
 
 
 def put_arrays(variable: Variable, arrays: Arrays, notes: Mapping[str, str]) -> None:
-    """Set a variable in the global scope to these arrays, which must match the variable."""
+    """Set a variable in the global scope from these arrays, which must match its shape and type."""
     source = MemoryArrays(arrays, notes)
     _put([SavedVariable(variable, _in_source(source, variable.name))])
 
@@ -480,7 +482,7 @@ def _open_file(path: Path) -> VariableFile:
 
 
 def _put(found: Sequence[SavedVariable]) -> None:
-    """Set variables in the global scope after reading all arrays; set tables store by store."""
+    """Read all arrays, then set the variables in the global scope; load tables store by store."""
     arrays: list[tuple[Any, NDArray[Any]]] = []
     tables: dict[Store, dict[str, tuple[SavedRows, str]]] = {}
     for saved in found:

@@ -46,7 +46,7 @@ _MOST = 10**19  # more digits than any size or position has
 
 
 class RowWidths(NamedTuple):
-    """The widths D, S and C of a table."""
+    """The widths of a table's row: D values, S floats of optimizer state, and C counters."""
 
     dim: int
     state: int
@@ -55,7 +55,7 @@ class RowWidths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayToWrite:
-    """An array to write."""
+    """An array to be written to a file."""
 
     name: str
     array: NDArray[Any]
@@ -63,7 +63,7 @@ class ArrayToWrite:
 
 @dataclass(frozen=True, slots=True)
 class RowsToWrite:
-    """A table to write."""
+    """A table to be written to a file."""
 
     name: str
     widths: RowWidths
@@ -98,7 +98,9 @@ def write_variables(file: IO[bytes], variables: Sequence[ArrayToWrite | RowsToWr
 
 
 def _largest_places(variables: Sequence[ArrayToWrite | RowsToWrite]) -> dict[str, TensorPlace]:
-    """Return placeholder positions with the largest possible number of digits."""
+    """Return placeholder positions with the most digits possible, to reserve space for the
+    header.
+    """
     found = {}
     for variable in variables:
         if isinstance(variable, RowsToWrite):
@@ -120,7 +122,7 @@ def _shapes(widths: RowWidths, count: int) -> dict[str, tuple[int, ...]]:
 
 
 def _write_rows(file: IO[bytes], table: RowsToWrite, at: int) -> dict[str, TensorPlace]:
-    """Write the columns one after another, starting at position `at` in the data."""
+    """Write a table's columns one after another, starting at position `at` in the data section."""
     widest = "state" if table.widths.state > table.widths.dim else "values"
     order = [widest, *(part for part in PARTS if part != widest)]
     count = 0
@@ -145,7 +147,9 @@ def _write_rows(file: IO[bytes], table: RowsToWrite, at: int) -> dict[str, Tenso
 
 
 def _temporary_file(beside: IO[bytes]) -> IO[bytes]:
-    """Open a temporary file on the disk of the target, or in the temporary folder for bytes."""
+    """Open a temporary file on the target's disk or, if the target is in memory, in the default
+    temporary folder.
+    """
     path = getattr(beside, "name", None)
     folder = os.path.dirname(path) if isinstance(path, str) else None
     return tempfile.TemporaryFile(dir=folder, buffering=_COPY_BYTES // 4)
@@ -174,7 +178,7 @@ class ArraySource(Protocol):
     def read(self, name: str) -> NDArray[Any]: ...
 
     def slices(self, names: Sequence[str], size: int) -> Iterator[list[NDArray[Any]]]:
-        """Yield the arrays in parallel, `size` entries of their first dimension at a time."""
+        """Yield the next `size` rows of each array, until all rows have been read."""
 
 
 class VariableFile:
@@ -208,7 +212,7 @@ class VariableFile:
 
     @property
     def names(self) -> list[str]:
-        """Yield the tensors in header order."""
+        """Return the names of the tensors, in the order of the file's header."""
         return list(self._places)
 
     def __contains__(self, name: object) -> bool:

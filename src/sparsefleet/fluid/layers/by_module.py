@@ -43,7 +43,7 @@ class _LayerModule(ModuleType):
         self.__spec__ = ModuleSpec(name, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with the same name, because `import fluid.layers.rnn` hides `rnn`."""
+        """Call the layer of the same name, which `import fluid.layers.rnn` would otherwise hide."""
         if not callable(self._same_name):
             raise TypeError(f"module {self.__name__!r} is not callable")
         return self._same_name(*args, **kwargs)

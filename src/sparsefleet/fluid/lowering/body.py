@@ -44,14 +44,17 @@ _NOTHING: Held = (None, ())
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A compiled block. Its arguments are the run's rows, then values, then their LoD."""
+    """A compiled block.
+
+    Its arguments are the run's table rows, the values of its inputs, and their LoDs.
+    """
 
     module: fx.GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     def __call__(self, rows: Any, frame: Mapping[str, Held]) -> Frame:
-        """Return the outputs for these variables. Variables not in `frame` have no value."""
+        """Run the block; return its outputs. Inputs that are not in `frame` have no value."""
         held = [frame.get(name, _NOTHING) for name in self.inputs]
         values, lods = self.module.forward(rows, *[x[0] for x in held], *[x[1] for x in held])
         return dict(zip(self.outputs, zip(values, lods, strict=True), strict=True))
@@ -60,7 +63,10 @@ class Body:
 def run_with_body(
     function: Callable[..., list[Held]], body: Body, names: Sequence[str]
 ) -> Callable[..., list[Held]]:
-    """Run an operator that has a body, as a graph node; takes rows and the values of `names`."""
+    """Return a graph node's function for an operator that has a body.
+
+    It takes the run's rows and the values of the variables in `names`.
+    """
 
     def call(rows: Any, held: Sequence[Held], **settings: Any) -> list[Held]:
         def run_body(frame: Mapping[str, Held]) -> Frame:
@@ -72,7 +78,10 @@ def run_with_body(
 
 
 def read_first(ops: Sequence[Operator], results: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables from enclosing blocks, which are read before any operator sets them."""
+    """Return the variables that are read before any of these operators sets them.
+
+    Their values come from enclosing blocks.
+    """
     found: dict[str, None] = {}
     made: set[str] = set()
     for op in ops:
@@ -125,7 +134,7 @@ def lod_of_output(lod: Lod | list[Lod], place: int) -> Lod:
 def check_finite(op: Operator, result: Any) -> None:
     """Raise EnforceNotMet if an operator's result is not finite; for FLAGS_check_nan_inf.
 
-    Raises EnforceNotMet, not a subclass, because programs compare types.
+    Raises EnforceNotMet, not a subclass, because Fluid programs compare exception types.
     """
     for value in result if isinstance(result, (list, tuple)) else [result]:
         if isinstance(value, (list, tuple)):

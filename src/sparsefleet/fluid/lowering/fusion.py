@@ -37,7 +37,7 @@ def fused_operators(
 
 
 class _Pairs:
-    """Tracks the producer and the users of each variable."""
+    """Finds pairs of operators to fuse; tracks the operators that write and read each variable."""
 
     def __init__(self, program: Program, ops: Sequence[Operator], fetches: Collection[str]) -> None:
         self._vars = program.global_block().vars
@@ -52,7 +52,10 @@ class _Pairs:
         self._activated = program.fused_with_activation if is_alone else frozenset()
 
     def first_of(self, op: Operator) -> Operator | None:
-        """Return the operator to fuse with `op`: the only user of the result of `op`."""
+        """Return the operator to fuse with `op`: the one whose result only `op` uses.
+
+        Returns None if there is no such operator.
+        """
         between = next(iter(op.input("X")), "")
         first = self._maker.get(between)
         if first is None or not self._fits(first, op) or not self._is_hidden(between):

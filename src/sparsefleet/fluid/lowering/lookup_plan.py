@@ -26,7 +26,7 @@ _PURE = (operator.getitem, detached, first_lod, torch.Tensor.cpu)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedLookup:
-    """A lookup whose ids depend on the feeds alone."""
+    """An embedding lookup whose ids depend only on the feeds."""
 
     table: str
     dim: int
@@ -80,7 +80,7 @@ class LookupPlan:
 
 
 def lookup_of(table: str, dim: int, ids: torch.Tensor, padding: int | None, flat: bool) -> Lookup:
-    """Return the lookup for ids of shape [...], or, with `flat`, of shape [..., 1]."""
+    """Return the lookup of these ids, whose shape is [...] or, with `flat`, [..., 1]."""
     ids = ids if ids.dtype is torch.int64 else ids.long()
     if flat:
         ids = ids.reshape(-1)  # most ids have one column, so their rows need no reshaping

@@ -46,8 +46,9 @@ def lower(
     with_lod: Collection[str] = (),
     device: torch.device | None = None,
 ) -> Lowered:
-    """Lower a program for these feeds (some `with_lod`) and fetches; for `device`, see
-    `Lowered`.
+    """Lower a program for these feeds and fetches.
+
+    with_lod: the feeds that have a LoD. device: see `Lowered`.
     """
     lowering = _Lowering(program, program.global_block(), fetches, device=device)
     return lowering.whole(feeds, with_lod)
@@ -133,7 +134,7 @@ class _Lowering:
         return Body(self._module((made, lods)), inputs, tuple(self._fetches))
 
     def value(self, name: str, op: Operator | None) -> fx.Node:
-        """Return the current value of a variable; raise ProgramError if it has none."""
+        """Return the node for a variable's current value; raise ProgramError if it has none."""
         node = self.values.get(name)
         if node is not None:
             return node
@@ -187,7 +188,9 @@ class _Lowering:
                 self.trained.add(name)
 
     def _made_before_read(self) -> set[str]:
-        """Return the variables that are computed before they are read, ignoring stored values."""
+        """Return the variables that are computed before they are read, so stored values are not
+        needed.
+        """
         used: set[str] = set()
         made: set[str] = set()
         for op in self.ops:
@@ -277,7 +280,9 @@ class _Lowering:
             self._take_outputs(op, definition, node, lod)
 
     def _sent(self, name: str, op: Operator) -> fx.Node:
-        """Return a gradient to pass to the step, copied if it is also used elsewhere."""
+        """Return the node for a gradient to pass to the step, copied if it is also used
+        elsewhere.
+        """
         node = self.value(name, op)
         is_seen = name in self._fetches or self.vars[name].persistable
         return self.call("copied", copied, node) if is_seen else node
@@ -440,7 +445,7 @@ def _located(
 
 
 def _lod_of_rows(lod: Lod, made: torch.Tensor) -> Lod:
-    """Return the LoD if it matches the result's rows."""
+    """Return the LoD if it matches the number of rows in the result, otherwise an empty LoD."""
     return lod if lod and made.dim() and len(made) == int(lod[-1][-1]) else ()
 
 

@@ -22,7 +22,7 @@ Lod = tuple[torch.Tensor, ...]
 
 @dataclass(slots=True)
 class RunResult:
-    """The result of a run."""
+    """The result of running a program."""
 
     fetched: Sequence[Any]
     lods: Sequence[Lod]
@@ -34,8 +34,8 @@ class RunResult:
 class Lowered:
     """An fx.GraphModule and its arguments.
 
-    The arguments are the feeds, their LoDs and the persistent variables; then, for a program with a
-    plan, the run's rows and the computed ids.
+    The arguments are the feeds, their LoDs and the persistent variables; then, for a program with
+    a lookup plan, the run's table rows and the computed ids.
     """
 
     module: fx.GraphModule
@@ -69,7 +69,7 @@ class Lowered:
     ) -> RunResult:
         """Run once. `state_of(name)` returns tensors or tables from the scope.
 
-        rows: where lookups get their rows. If None, rows are pulled from the scope's tables.
+        rows: the source of the rows to look up. If None, rows are pulled from the scope's tables.
         ids: the result of `ids` for this feed, if it was called.
         """
         arguments = self.arguments(feeds, lods, state_of, rows, ids)
@@ -78,7 +78,7 @@ class Lowered:
         return RunResult(fetched, found_lods, dict(zip(self.writes, written, strict=True)))
 
     def ids(self, feeds: Mapping[str, Any], lods: Mapping[str, Lod]) -> Ids:
-        """Return the computed ids of planned lookups."""
+        """Return the ids that the lookup plan computes from these feeds."""
         if self.plan is None:
             return ()
         used_lods = [lods.get(name, ()) for name in self.lods]

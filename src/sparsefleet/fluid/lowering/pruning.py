@@ -12,7 +12,7 @@ __all__ = ["needed_operators", "pruned_for_run", "split_fetches"]
 
 
 def split_fetches(fetch_list: Any) -> tuple[list[Any], list[Operator]]:
-    """Split a fetch_list into variables and names, and update operators.
+    """Split a fetch_list into values to fetch (variables or names) and update operators.
 
     Updates are given as a result of `minimize`, a list of operators, or an operator. Raises
     TypeError for anything else.

@@ -75,7 +75,9 @@ def recompute(graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
 def _same_draws(
     generators: Sequence[torch.Generator],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return contexts for both runs that make dropout drop the same elements."""
+    """Return contexts for the first run and the recomputation, so that dropout drops the same
+    elements in both.
+    """
     states = [generator.get_state() for generator in generators]
     return nullcontext(), _drawing_from(generators, states)
 

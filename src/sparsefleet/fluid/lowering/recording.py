@@ -13,7 +13,7 @@ __all__ = ["OpTimes", "recorded"]
 
 
 class OpTimes:
-    """Measures operator times in the thread that entered it.
+    """Measures operator times in the thread that enters this context manager.
 
     >>> with OpTimes() as times:
     ...     recorded("relu", lambda x: max(x, 0))(-1)
@@ -54,7 +54,7 @@ _active = _Active()
 
 
 def recorded(type: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function to be timed within OpTimes and named `fluid.<type>` in profiles."""
+    """Wrap a function so that OpTimes measures it and profiles show it as `fluid.<type>`."""
     label = f"fluid.{type}"
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -79,7 +79,10 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot for inputs or outputs. It holds one variable, at most one (`?`), or several (`*`)."""
+    """An operator's input or output slot.
+
+    It holds one variable, at most one (`?`), or several (`*`).
+    """
 
     name: str
     many: bool = False
@@ -94,8 +97,8 @@ class Slot:
 class ShapeRule:
     """A rule that computes output shapes from input shapes; -1 is an unknown size.
 
-    The alternative is to run the operator on empty tensors. The first such run loads large parts of
-    torch, which costs over a second and 70 MiB; a program with only common operators avoids it.
+    Operators without a rule are run on empty tensors instead. The first such run loads large parts
+    of torch, which costs over a second and 70 MiB; a program with only common operators avoids it.
     """
 
     function: ShapeFunction
@@ -142,7 +145,7 @@ class OpDef:
     """The attrs that the function takes; other attrs only annotate the layer."""
 
     def lod_rule(self, attrs: Mapping[str, Any]) -> LodRule:
-        """Return the rule for an operator with these attrs."""
+        """Return the LoD rule for an operator with these attrs."""
         return self.lod(attrs) if callable(self.lod) else self.lod
 
 

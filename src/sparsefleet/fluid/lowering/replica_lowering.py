@@ -66,7 +66,7 @@ def lower_replica(
 
 
 class _ReplicaLowering(_Lowering):
-    """Records which replicas must run each node."""
+    """Lowers a program for one replica; records whether each node runs once or in every replica."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class _ReplicaLowering(_Lowering):
                 self._kinds.setdefault(node, kind)
 
     def _combine(self, op: Operator) -> None:
-        """Combine the gradients of all replicas from here on."""
+        """From this backward operator on, use the combined gradients of all replicas."""
         pairs = zip(op.attrs["sources"], op.output("Gradients"), strict=True)
         names = [
             gradient

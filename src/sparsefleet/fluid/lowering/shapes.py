@@ -71,7 +71,7 @@ def infer_outputs(block: Block, op: Operator) -> None:
 def _by_rule(
     block: Block, definition: OpDef, op: Operator, inputs: list[Variable], outputs: list[Variable]
 ) -> bool:
-    """Set the shapes of the outputs with a rule; return whether there was a rule."""
+    """Set the output shapes with the operator's rule; return whether there was one that applies."""
     rule = definition.shape
     found: Sequence[Shape] | None = None
     if rule is not None and not rule.only_floats:
@@ -167,7 +167,9 @@ _MOST_PROBED = 10_000
 
 
 def _probe_key(op: Operator, inputs: Sequence[Variable]) -> Any:
-    """Return everything that a probe's result depends on, or None if it cannot be compared."""
+    """Return a cache key of everything that a probe's result depends on, or None if that cannot be
+    hashed.
+    """
     if not all("block" not in name and _is_plain(value) for name, value in op.attrs.items()):
         return None
     numbers: dict[str, int] = {}  # which inputs are the same variable

@@ -132,7 +132,7 @@ class TableLowering:
         return plan, {node for nodes in ahead.values() for node in nodes}
 
     def _inner_lookups(self, ops: Sequence[Operator]) -> list[Operator]:
-        """Return the lookups in bodies of operators. Their ids are known only when a body runs."""
+        """Return the lookups in operators' bodies, whose ids are only known when a body runs."""
         found = []
         for op in ops:
             if op.has_sub_block:
@@ -150,7 +150,7 @@ class TableLowering:
         return self._ids_on_cpu[ids]
 
     def add(self, op: Operator) -> bool:
-        """Add the operator if it reads or creates a table."""
+        """Add the operator if it reads or creates a table; return whether it was added."""
         lowering = self._lowering
         if op in self._lookups:
             table = lowering.value(op.input("W")[0], op)
@@ -219,7 +219,7 @@ def look_up(
 
 
 def table_gradients(step: StepRows, after: Any) -> dict[str, Gradient]:
-    """Return table -> distinct keys and their gradients."""
+    """Return a dict from table to its distinct keys and their gradients."""
     del after
     return step.gradients()
 
@@ -252,9 +252,10 @@ def _pooling(op: Operator) -> Callable[[torch.Tensor, Lod], tuple[torch.Tensor, 
 
 
 def table_seed(startup: Program, op: Operator, seed: int) -> int:
-    """Return the initializer's seed for a table or, if there is none, a seed based on its position.
+    """Return the seed of a table's initializer or, if it has none, one based on the operator's
+    position.
 
-    If a program is built again, names differ, but operators stay in the same positions.
+    When a program is built again, names may differ, but operators keep their positions.
     """
     own = int(op.attrs.get("seed") or 0)
     return own or (seed + startup.global_block().ops.index(op)) % 2**63

@@ -417,7 +417,7 @@ def maxout_op(x: Tensor, *, groups: int, axis: int = 1) -> Tensor:
 
 
 def _add(type: str, x: Variable, name: str | None = None, **settings: float | None) -> Variable:
-    """Add the operator with the given attrs."""
+    """Add an operator with the given attrs; omit attrs that are None."""
     helper = LayerHelper(type, name)
     attrs = {key: value for key, value in settings.items() if value is not None}
     return helper.add(type, {"X": helper.check_input(x, "x")}, attrs)
@@ -425,19 +425,19 @@ def _add(type: str, x: Variable, name: str | None = None, **settings: float | No
 
 @layer
 def hard_shrink(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x where |x| > threshold (0.5), and 0 elsewhere."""
+    """Return x where |x| > threshold (0.5 by default), and 0 elsewhere."""
     return _add("hard_shrink", x, threshold=threshold)
 
 
 @layer
 def softshrink(x: Variable, alpha: float | None = None) -> Variable:
-    """Shrink x towards 0 by alpha (0.5)."""
+    """Shrink x towards 0 by alpha (0.5 by default)."""
     return _add("softshrink", x, alpha=alpha)
 
 
 @layer
 def thresholded_relu(x: Variable, threshold: float | None = None) -> Variable:
-    """Return x where x > threshold (1), and 0 elsewhere."""
+    """Return x where x > threshold (1 by default), and 0 elsewhere."""
     return _add("thresholded_relu", x, threshold=threshold)
 
 

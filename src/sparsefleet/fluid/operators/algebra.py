@@ -53,7 +53,9 @@ def bilinear_tensor_product_op(x: Tensor, y: Tensor, weight: Tensor, bias: Tenso
 
 @op("fsp", "X Y", lod="none")
 def fsp(x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean product of each channel of x and each channel of y: [N, C1, C2]."""
+    """Return the mean product, over pixels, of each channel of x and each channel of y: [N, C1,
+    C2].
+    """
     left, right = x.flatten(2), y.flatten(2)
     return left @ right.mT / left.shape[2]
 
@@ -234,7 +236,9 @@ def bilinear_tensor_product(
 
 @layer
 def fsp_matrix(x: Variable, y: Variable) -> Variable:
-    """Return the mean product of each channel of x and each channel of y: [N, C1, C2]."""
+    """Return the mean product, over pixels, of each channel of x and each channel of y: [N, C1,
+    C2].
+    """
     return _pair(LayerHelper("fsp_matrix"), "fsp", x, y)
 
 
@@ -396,7 +400,7 @@ def has_nan(x: Variable) -> Variable:
 
 @layer
 def rank(input: Variable) -> Variable:
-    """Return the number of axes: int32."""
+    """Return the number of axes, as an int32 variable."""
     helper = LayerHelper("rank")
     return assign(np.array(len(helper.check_input(input).shape), dtype=np.int32))
 
@@ -416,7 +420,7 @@ def logsumexp(
     out: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Return log(sum(exp(x))) over axes."""
+    """Return log(sum(exp(x))) over the given axes, or over all axes if `dim` is None."""
     helper = LayerHelper("logsumexp", name)
     axes = [dim] if isinstance(dim, int) else None if dim is None else list(dim)
     attrs = {"dim": axes, "keepdim": keepdim}

@@ -175,14 +175,16 @@ def _joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 @op("shrink_rnn_memory", "X RankTable I", lod="function", infer=_open)
 def shrink_memory_op(x: Tensor, table: Tensor, index: Tensor, *, lods: list[Any]) -> Held:
-    """Return the leading rows (or sequences) that belong to sequences that have step I."""
+    """Return the leading rows (or sequences) of x that belong to sequences with more than `index`
+    steps.
+    """
     count = int((table[:, 1] > _number(index)).sum())
     return _items(x, torch.arange(count), lods[0]) if lods[0] else (x[:count], ())
 
 
 @op("reorder_lod_tensor_by_rank", "X RankTable", lod="function", infer=_open)
 def reorder_by_rank(x: Tensor, table: Tensor, *, lods: list[Any]) -> Held:
-    """Reorder rows or sequences by the table."""
+    """Reorder rows or sequences by a rank table."""
     return _items(x, table[:, 0], lods[0])
 
 
@@ -333,7 +335,7 @@ def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
 
 @layer
 def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
-    """Restore the sequences that `lod_tensor_to_array` split."""
+    """Join the sequences that `lod_tensor_to_array` split, in their original order."""
     helper = LayerHelper("array_to_lod_tensor")
     out = helper.add("array_to_lod_tensor", {"X": _check_array(helper, x), "RankTable": table})
     out.dtype, out.lod_level = x.dtype, x.lod_level + 1

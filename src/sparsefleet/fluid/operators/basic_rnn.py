@@ -1,4 +1,8 @@
-"""Recurrent layers over padded sequences. In shapes: T steps, B batch, L layers, D width."""
+"""Recurrent layers over padded sequences.
+
+In shapes, T is the number of steps, B the batch size, I the input width, L the number of layers, D
+the hidden size.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,10 @@ States = list[list[Variable]]
 
 
 class _Stack(RNNCell):
-    """A stack of layers. After the end of a sequence, states and outputs keep their last values."""
+    """A stack of recurrent layers.
+
+    After the end of a sequence, states and outputs keep their last values.
+    """
 
     def __init__(
         self, units: Sequence[Any], num_states: int, drop: Callable[[Variable], Variable]
@@ -105,7 +112,7 @@ def _units(
     attrs: tuple[Any, Any],
     settings: dict[str, Any],
 ) -> list[list[Any]]:
-    """Return the units for each direction."""
+    """Return the recurrent units of all layers, for each direction."""
     ways = [("", "fw")] + ([("_reverse", "bw")] if bidirectional else [])
     made = []
     for title, short in ways:
@@ -138,9 +145,11 @@ def basic_gru(
     dtype: Any = "float32",
     name: str = "basic_gru",
 ) -> tuple[Variable, Variable]:
-    """Run stacked GRU layers over input [B, T, I]; return outputs [B, T, ways * D] and last states.
+    """Run stacked GRU layers over input [B, T, I].
 
-    init_hidden and the last states: [L * ways, B, D]. sequence_length: int[B].
+    Returns outputs [B, T, directions * D] and last states.
+
+    init_hidden and the last states: [L * directions, B, D]. sequence_length: int[B].
     """
     settings = {
         "hidden_size": hidden_size,
@@ -180,10 +189,11 @@ def basic_lstm(
     dtype: Any = "float32",
     name: str = "basic_lstm",
 ) -> tuple[Variable, Variable, Variable]:
-    """Run stacked LSTM layers over input [B, T, I]; return outputs [B, T, ways * D], last states
-    and cells.
+    """Run stacked LSTM layers over input [B, T, I]; return outputs [B, T, directions * D], last
+    states and cells.
 
-    init_hidden, init_cell, last states and last cells: [L * ways, B, D]. sequence_length: int[B].
+    init_hidden, init_cell, last states and last cells: [L * directions, B, D]. sequence_length:
+    int[B].
     """
     settings = {
         "hidden_size": hidden_size,

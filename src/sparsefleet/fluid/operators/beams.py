@@ -110,7 +110,7 @@ def _chosen(
 def beam_search_decode_op(
     ids: list[Held], scores: list[Held], *, lods: list[Any], beam_size: int, end_id: int
 ) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Assemble whole sentences from the arrays of all steps; each source's best sentence is first.
+    """Assemble whole sentences from the words and scores of all steps, best first for each source.
 
     The LoD of both outputs is source -> sentences, sentence -> words.
     """

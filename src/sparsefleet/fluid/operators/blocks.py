@@ -28,7 +28,7 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def pack_like(structure: Any, leaves: Sequence[Any]) -> Any:
-    """Pack the leaves into the same structure as `structure`.
+    """Return a copy of `structure` in which its leaves are replaced by `leaves`.
 
     >>> pack_like({"b": [1, 2], "a": 3}, "xyz")
     {'b': ['y', 'z'], 'a': 'x'}
@@ -102,8 +102,9 @@ def recurrent(
 ) -> list[Held]:
     """Run the body for each element of the sequences along their first axis.
 
-    steps: names of the elements in the body. initial, before, after: a memory's initial value and
-    its names in the body before and after the step. Returns the stacked step outputs.
+    steps: names by which the body refers to the elements. initial, before, after: a memory's
+    initial value and its names in the body before and after the step. Returns the stacked step
+    outputs.
     """
     lengths = {len(frame[name][0]) for name in sequences}
     if len(lengths) != 1:
@@ -126,7 +127,7 @@ def recurrent(
 
 @op("select_input", "X* Mask", lod="function", infer=lambda shapes, _: shapes[:1])
 def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
-    """Return the value at the index given by mask."""
+    """Return the value whose index is `mask`."""
     place = int(mask)
     return values[place], lods[0][place]
 
@@ -139,7 +140,7 @@ def select_input(values: list[Any], mask: Tensor, *, lods: list[Any]) -> Held:
     infer=lambda x, _, *, count, **__: [x] * count,
 )
 def select_output(x: Any, mask: Tensor, *, lods: list[Any], count: int) -> tuple[Any, Any]:
-    """Return a list with the value at the index given by mask, and None at other indices."""
+    """Return a list of `count` items: the value at index `mask`, and None elsewhere."""
     place = int(mask)
     if not 0 <= place < count:
         raise ValueError(f"mask must be in 0..{count - 1}, got {place}")

@@ -40,7 +40,7 @@ def parts_of(lod: Any, rows: int) -> list[tuple[int, int]]:
 def overlaps(x: Tensor, y: Tensor, extra: float = 0.0) -> Tensor:
     """Return the intersection over union of all pairs of x [N, 4] and y [M, 4].
 
-    extra: 1 if boxes are in pixels, otherwise 0.
+    extra: added to widths and heights; 1 if boxes are in pixels, otherwise 0.
     """
     low = torch.maximum(x[:, None, :2], y[None, :, :2])
     high = torch.minimum(x[:, None, 2:4], y[None, :, 2:4])
@@ -116,7 +116,9 @@ def box_coder_op(
 
 @op("polygon_box_transform", "Input", "Output", lod="none")
 def polygon_box_transform_op(x: Tensor) -> Tensor:
-    """Convert corner offsets [N, 2 n, H, W] to positions: 4 times the pixel minus the offset."""
+    """Convert corner offsets [N, 2 n, H, W] to positions: 4 times the pixel's coordinate minus the
+    offset.
+    """
     rows = torch.arange(x.shape[2], device=x.device)[:, None] * 4
     columns = torch.arange(x.shape[3], device=x.device)[None] * 4
     made = -x
@@ -151,7 +153,7 @@ def clip_to_image(boxes: Tensor, info: Tensor) -> Tensor:
 def bipartite_match_op(
     distances: Tensor, *, lods: Lods, match_type: str = "bipartite", dist_threshold: float = 0.5
 ) -> tuple[list[Tensor], Any]:
-    """Match each column to a row; return the rows (-1 for no match) and their distances."""
+    """Match each column to a row; return the row indices (-1 if unmatched) and their distances."""
     found_rows, found_distances = [], []
     for begin, end in parts_of(lods[0], len(distances)):
         near = distances[begin:end].detach()
@@ -223,7 +225,7 @@ def box_decoder_and_assign_op(
     *,
     box_clip: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the boxes of all classes [N, 4 C], and of the best class except the first: [N, 4]."""
+    """Return boxes of all C classes, [N, 4 C], and of the best class except the first, [N, 4]."""
     deltas = target.reshape(len(target), -1, 4)
     scaled = deltas if variances is None else deltas * variances.reshape(1, 1, 4)
     scaled = torch.cat([scaled[..., :2], scaled[..., 2:].clamp(max=box_clip)], -1)
@@ -312,7 +314,10 @@ def bipartite_match(
     dist_threshold: float | None = None,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Match each column with the nearest row, using each row once; return rows and distances."""
+    """Match each column with the nearest row, using each row once.
+
+    Returns row indices and distances.
+    """
     helper = LayerHelper("bipartite_match", name)
     attrs = {
         "match_type": match_type or "bipartite",
@@ -332,7 +337,7 @@ def target_assign(
     mismatch_value: int | None = None,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the input's rows for matched positions, and the weight of each."""
+    """Return the input row matched to each position, and its weight: 1, or 0 if unmatched."""
     helper = LayerHelper("target_assign", name)
     inputs = {"X": input, "MatchIndices": matched_indices, "NegIndices": negative_indices}
     attrs = {"mismatch_value": mismatch_value or 0}
@@ -350,7 +355,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the boxes of all classes, and the boxes of the most likely class."""
+    """Return the decoded boxes of all classes, and those of each box's most likely class."""
     helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,

@@ -32,7 +32,7 @@ Function = Callable[[], Any]
 
 @contextmanager
 def _run_if(helper: LayerHelper, condition: Variable) -> Iterator[None]:
-    """Run the layers in the block if the condition holds."""
+    """Run the layers in the `with` block if the condition holds."""
     with helper.main_program.new_block() as body:
         yield
     inputs = {"Condition": [condition]}
@@ -77,7 +77,7 @@ class Switch:
 
     @contextmanager
     def case(self, condition: Variable) -> Iterator[None]:
-        """Run the layers in the block if the condition holds and no earlier case ran."""
+        """Run the layers in the `with` block if the condition holds and no earlier case ran."""
         helper = self._checked("case")
         check_condition(helper, condition, "the condition of a case")
         before = self._none_before
@@ -88,7 +88,7 @@ class Switch:
 
     @contextmanager
     def default(self) -> Iterator[None]:
-        """Run the layers in the block if no case ran."""
+        """Run the layers in the `with` block if no case ran."""
         helper = self._checked("default")
         if self._none_before is None:
             raise ValueError("layers.Switch: default() must follow a case()")
@@ -151,7 +151,7 @@ def cond(
 def _branch(
     helper: LayerHelper, condition: Variable, function: Function | None
 ) -> tuple[Any, list[Variable]]:
-    """Return the function's results, and the outer variables that receive the results."""
+    """Return the function's results, and the variables outside the branch that receive them."""
     if function is None:
         return None, []
     around = helper.main_program.current_block()
@@ -218,10 +218,10 @@ def switch_case(
     default: Function | None = None,
     name: str | None = None,
 ) -> Any:
-    """Run the function numbered `branch_index`, or the default if there is none.
+    """Run the function whose index is `branch_index`, or the default if there is none.
 
-    branch_fns: number -> function, (number, function) pairs, or a list of functions.
-    default: if None, the function with the largest number is the default.
+    branch_fns: a dict from index to function, (index, function) pairs, or a list of functions.
+    default: if None, the function with the largest index is the default.
     """
     check_variable_and_dtype(
         branch_index, "branch_index", ("uint8", "int32", "int64"), "layers.switch_case"
@@ -278,7 +278,7 @@ def merge_lod_tensor(
 def select_output(
     input: Variable, outputs: Sequence[Variable], mask: Variable
 ) -> Sequence[Variable]:
-    """Assign the input to the output numbered by mask int32[1]; other outputs get no value."""
+    """Assign the input to the output whose index is mask, int32[1]; other outputs get no value."""
     helper = LayerHelper("select_output")
     if not isinstance(outputs, (list, tuple)):
         raise TypeError(f"layers.select_output: outputs must be a list, got {outputs!r}")
@@ -294,7 +294,7 @@ def select_output(
 
 
 def select_input(inputs: Sequence[Variable], mask: Variable) -> Variable:
-    """Return the input numbered by mask int32[1]; only that input needs a value."""
+    """Return the input whose index is mask, int32[1]; only that input needs a value."""
     helper = LayerHelper("select_input")
     if not isinstance(inputs, (list, tuple)):
         raise TypeError(f"layers.select_input: inputs must be a list, got {inputs!r}")
@@ -332,7 +332,7 @@ class ConditionalBlock:
         self._condition = condition
 
     def block(self) -> AbstractContextManager[None]:
-        """Define the body with the layers in the block."""
+        """Use the layers in the `with` block as the body."""
         return _run_if(self._helper, self._condition)
 
 
@@ -362,11 +362,11 @@ class IfElse:
         self._outputs: tuple[list[Variable], list[Variable]] = ([], [])
 
     def true_block(self) -> AbstractContextManager[None]:
-        """Apply the layers in the block to rows where the condition holds."""
+        """Apply the layers in the `with` block to rows where the condition holds."""
         return self._block(0)
 
     def false_block(self) -> AbstractContextManager[None]:
-        """Apply the layers in the block to the other rows."""
+        """Apply the layers in the `with` block to the other rows."""
         return self._block(1)
 
     @contextmanager
@@ -382,7 +382,7 @@ class IfElse:
             raise ValueError("layers.IfElse: a block must call output(...)")
 
     def input(self, x: Variable) -> Variable:
-        """Return the rows of x for this block."""
+        """Return the rows of x that the current block applies to."""
         branch = self._present("input")
         if x.name not in self._parts:
             self._parts[x.name] = split_lod_tensor(x, self.cond)

@@ -34,7 +34,10 @@ class _Weights:
         self._made: list[Parameter] = []
 
     def __call__(self, shapes: Sequence[tuple[str, Sequence[int]]]) -> list[Parameter]:
-        """Create parameters with these shapes. Each appends a suffix to the name, if given."""
+        """Create parameters, given (suffix, shape) pairs.
+
+        Each suffix is appended to the name, if any.
+        """
         if not self._made:
             for suffix, shape in shapes:
                 is_bias = len(shape) == 1
@@ -92,7 +95,7 @@ class BasicGRUUnit:
 class BasicLSTMUnit:
     """A long short-term memory unit, which computes the next state and cell [B, D].
 
-    forget_bias: added to the forget gate, so that an untrained network remembers.
+    forget_bias: added to the forget gate, so that an untrained network keeps its cell state.
     """
 
     def __init__(
@@ -214,7 +217,7 @@ class GRUCell(RNNCell):
 class LSTMCell(RNNCell):
     """Long short-term memory; its states are [hidden, cell].
 
-    forget_bias: added to the forget gate, so that an untrained network remembers.
+    forget_bias: added to the forget gate, so that an untrained network keeps its cell state.
 
     >>> LSTMCell(4).state_shape
     [[4], [4]]

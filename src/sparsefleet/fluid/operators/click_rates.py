@@ -18,7 +18,9 @@ Tensor = torch.Tensor
 
 
 class _ValueModel(torch.autograd.Function):
-    """Passes shows and clicks on as gradients, so that the table can count them."""
+    """In the backward pass, returns shows and clicks as gradients, so that the table can count
+    them.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: Tensor, use_cvm: bool) -> Tensor:
@@ -90,7 +92,8 @@ def tdm_sampler(
     dtype: str = "int32",
     generator: torch.Generator | None = None,
 ) -> list[Tensor]:
-    """Return, for each tree layer, the node on the path to a leaf and negatives from that layer.
+    """Return, for each tree layer, the node on the path to a leaf, and sampled negatives of that
+    layer.
 
     In layers below the end of a path, the node is 0 and the mask is 0.
     """
@@ -112,7 +115,9 @@ def tdm_sampler(
 def _others(
     members: Tensor, right: Tensor, count: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Draw `count` distinct members for each row, never the positive member: int64[N, count]."""
+    """Sample `count` distinct members for each row, excluding the positive member: int64[N,
+    count].
+    """
     order = torch.rand(len(right), len(members), generator=generator)
     order = order.masked_fill(members == right, 2.0)
     return members[order.argsort(1)[:, :count]]

@@ -116,7 +116,7 @@ def partial_sum(
 
 @layer
 def shuffle_batch(x: Variable, seed: int | Variable | None = None) -> Variable:
-    """Shuffle the rows, differently in each run, as a cheap way to get negatives."""
+    """Shuffle the rows, differently in each run, as a cheap way to get negative examples."""
     helper = LayerHelper("shuffle_batch")
     if isinstance(seed, Variable):
         raise helper.refuse(f"seed must be a number, got {seed}")

@@ -103,7 +103,9 @@ def _transposed(type: str, rank: int) -> None:
         output_size: Numbers = (),
         data_format: str = "NCHW",
     ) -> Tensor:
-        """Compute the full result and crop its borders, at the end to output_size."""
+        """Compute the full result, then crop its borders: by the padding and, at the end, to
+        output_size.
+        """
         x = channels_first(x, data_format)
         spans = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilations, strict=True)]
         sides = window_sides(x, paddings, spans, strides)
@@ -118,8 +120,8 @@ def _transposed(type: str, rank: int) -> None:
             not 0 <= w - s < stride for w, s, stride in zip(wanted, sizes, strides, strict=True)
         ):
             raise ValueError(
-                f"output_size must be {sizes}, or larger by less than the stride {list(strides)}, "
-                f"got {wanted}"
+                f"output_size must be at least {sizes} and exceed it by less than the stride "
+                f"{list(strides)}, got {wanted}"
             )
         extra = [w - s for w, s in zip(wanted, sizes, strict=True)]
         settings: dict[str, Any] = {"groups": groups, "dilation": tuple(dilations)}
@@ -295,7 +297,9 @@ def _filter_of(
     sizes = input.shape[1:-1] if attrs["data_format"].endswith("C") else input.shape[2:]
     paddings = attrs["paddings"]
     if isinstance(paddings, str) or -1 in sizes:
-        raise helper.refuse(f"filter_size must be given for {input} and padding {paddings!r}")
+        raise helper.refuse(
+            f"filter_size is required: it cannot be inferred from {input} with padding {paddings!r}"
+        )
     borders = [paddings[i] + paddings[i + 1] for i in range(0, len(paddings), 2)]
     return [
         (out - (size - 1) * stride + both - 1) // dilation + 1

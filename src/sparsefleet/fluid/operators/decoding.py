@@ -64,7 +64,7 @@ def _without(shape: Shape, *others: Any, axis: int) -> list[Shape]:
 
 @op("step_of", "X I", lod="none", infer=_without)
 def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
-    """Return element I along an axis, or zeros after the last element."""
+    """Return the element at `index` along an axis, or zeros if `index` is past the end."""
     place = int(index)
     if place < x.shape[axis]:
         return x.select(axis, place)
@@ -73,7 +73,7 @@ def step_of(x: Tensor, index: Tensor, *, axis: int) -> Tensor:
 
 @op("expand_to_beams", "X", lod="none", infer=lambda x, *, beam_size: [(x[0], beam_size, *x[1:])])
 def expand_to_beams(x: Tensor, *, beam_size: int) -> Tensor:
-    """Repeat x for all beams: [B, K, ...]."""
+    """Repeat x [B, ...] for each of K beams: [B, K, ...]."""
     return x.unsqueeze(1).expand(len(x), beam_size, *x.shape[1:])
 
 
@@ -104,7 +104,7 @@ def _begin_shapes(x: Shape, *, beam_size: int, **settings: Any) -> list[Shape]:
 def begin_beams(x: Tensor, *, beam_size: int, start_token: int) -> tuple[Tensor, ...]:
     """Return the initial beams for the examples in x: [B, K] each.
 
-    Only the first beam can be chosen, because all beams are the same at the start.
+    Only the first beam can be continued in the first step, because all beams are the same.
     """
     shape = (len(x), beam_size)
     chances = torch.full(shape, _NEVER)
@@ -343,7 +343,7 @@ def dynamic_decode(
 
 
 def _written(value: Variable, time: Variable) -> Variable:
-    """Return an array outside the loop that receives the value in each iteration."""
+    """Return an array, created outside the loop, that collects the value of each iteration."""
     program = LayerHelper("dynamic_decode").main_program
     around = program.current_block().parent
     assert around is not None
@@ -353,7 +353,7 @@ def _written(value: Variable, time: Variable) -> Variable:
 
 
 def _own(x: Variable, stop_gradient: bool = False) -> Variable:
-    """Return a copy for the loop to write to."""
+    """Return a copy of x that the loop can write to."""
     made = assign(x)
     made.stop_gradient = stop_gradient
     return made
@@ -379,7 +379,7 @@ class DecodeHelper:
         raise NotImplementedError(f"{type(self).__name__} has no initialize()")
 
     def sample(self, time: Variable, outputs: Any, states: Any) -> Variable:
-        """Return the words for these outputs: int64[B]."""
+        """Return the ids of the words chosen from these outputs: int64[B]."""
         raise NotImplementedError(f"{type(self).__name__} has no sample")
 
     def next_inputs(
@@ -480,7 +480,7 @@ class _DecodedStep(NamedTuple):
 
 
 class BasicDecoder(Decoder):
-    """A cell with a helper that chooses its inputs."""
+    """A decoder that combines a cell with a helper that chooses the cell's inputs."""
 
     OutputWrapper = _DecodedStep
 

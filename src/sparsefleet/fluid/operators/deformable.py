@@ -203,7 +203,7 @@ def deformable_psroi_pooling_op(
     sample_per_part: int,
     trans_std: float,
 ) -> tuple[list[Tensor], Any]:
-    """Average the values at points in each part of a box; `trans` moves parts within the box."""
+    """Average the values at sample points in each part of a box; `trans` shifts the parts."""
     classes = 1 if no_trans else trans.shape[1] // 2
     each = max(output_dim // classes, 1)
     height, width = x.shape[2:]
@@ -320,7 +320,9 @@ def _perspective(corners: Tensor, height: int, width: int) -> Tensor:
 
 
 def _in_quadrangle(xs: Tensor, ys: Tensor, corners: Tensor) -> Tensor:
-    """Return which positions are inside or on the border, determined by counting side crossings."""
+    """Return which positions are inside or on the border of a quadrangle, by counting side
+    crossings.
+    """
     near = 1e-4
     on_border = torch.zeros_like(xs, dtype=torch.bool)
     crossed = torch.zeros_like(xs, dtype=torch.int64)

@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 
 
 def _shared(x: Tensor, y: Tensor) -> Tensor:
-    """Return the intersection over union of boxes given as center and size [..., 4]."""
+    """Return the intersection over union of boxes, each given as center and size: [..., 4]."""
     low = torch.maximum(x[..., :2] - x[..., 2:] / 2, y[..., :2] - y[..., 2:] / 2)
     high = torch.minimum(x[..., :2] + x[..., 2:] / 2, y[..., :2] + y[..., 2:] / 2)
     both = (high - low).clamp(min=0).prod(-1)
@@ -375,7 +375,7 @@ def _listed(value: Any) -> list[Any]:
 def _sizes_between(
     count: int, base_size: int, min_ratio: int | None, max_ratio: int | None
 ) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest box sizes for each feature map, from ratios in percent."""
+    """Return the smallest and largest box sizes for each feature map, given ratios in percent."""
     if count <= 2 or min_ratio is None or max_ratio is None:
         raise ValueError(
             "min_sizes and max_sizes are missing; pass them, or min_ratio and max_ratio for more "

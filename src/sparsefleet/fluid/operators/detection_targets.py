@@ -189,7 +189,7 @@ def retinanet_target_assign_op(
     positive_overlap: float = 0.5,
     negative_overlap: float = 0.4,
 ) -> tuple[list[Tensor], Any]:
-    """Label all anchors that are clearly objects, with their class, or clearly background."""
+    """Label all anchors that are clearly objects (with their class) or clearly background."""
     settings = {
         "margin": -1.0,
         "positive": positive_overlap,
@@ -288,7 +288,10 @@ def _assigned(
     predictions: tuple[Variable, Variable],
     width: int,
 ) -> tuple[Variable, ...]:
-    """Add a target operator; return the predictions that it selects, then the targets."""
+    """Add an operator that assigns targets.
+
+    Returns the predictions that it selects, then the targets.
+    """
     slots, dtype = _ANCHOR_SLOTS, inputs["Anchor"].dtype
     kinds = ["int32", "int32", "int32", dtype, dtype]
     if type == "retinanet_target_assign":

@@ -44,7 +44,9 @@ def _are_floats(*values: Any) -> bool:
 
 
 def _pair(first: Any, second: Any) -> tuple[Variable, Variable, bool]:
-    """Return both as variables of the same shape, and whether the batch size comes from feeds."""
+    """Return both parameters as variables of the same shape, and whether they were given as
+    Variables.
+    """
     for value in (first, second):
         if not isinstance(value, (float, list, np.ndarray, Variable)):
             raise TypeError(
@@ -69,7 +71,7 @@ class Uniform(Distribution):
         self._is_number = _are_floats(low, high)
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
-        """Draw samples; `shape` precedes the shape of the parameters."""
+        """Draw samples. Their shape is `shape` followed by the shape of the parameters."""
         _check_draw(shape, seed)
         sizes = list(shape) + list((self.low + self.high).shape)
         if self._is_fed:
@@ -84,7 +86,7 @@ class Uniform(Distribution):
         return reshape(scaled, list(shape)) if self._is_number else scaled
 
     def log_prob(self, value: Variable) -> Variable:
-        """Return the log density."""
+        """Return the logarithm of the density at `value`."""
         above = cast(less_than(self.low, value), value.dtype)
         below = cast(less_than(value, self.high), value.dtype)
         return elementwise_sub(log(above * below), log(self.high - self.low))
@@ -101,7 +103,7 @@ class Normal(Distribution):
         self._is_number = _are_floats(loc, scale)
 
     def sample(self, shape: Sequence[int], seed: int = 0) -> Variable:
-        """Draw samples; `shape` precedes the shape of the parameters."""
+        """Draw samples. Their shape is `shape` followed by the shape of the parameters."""
         _check_draw(shape, seed)
         sizes = list(shape) + list((self.loc + self.scale).shape)
         if self._is_fed:
@@ -120,7 +122,7 @@ class Normal(Distribution):
         return log(self.scale) + constant
 
     def log_prob(self, value: Variable) -> Variable:
-        """Return the log density."""
+        """Return the logarithm of the density at `value`."""
         variance = self.scale * self.scale
         distance = value - self.loc
         parts = log(self.scale) + math.log(math.sqrt(2.0 * math.pi))

@@ -34,7 +34,7 @@ def _rows_of_column(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | 
 
 @op("lookup_table", "W Ids", shape=float_rule(_rows_of_column, takes_indices=True))
 def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
-    """Look up rows: ids int64[..., 1] -> [..., D]."""
+    """Look up rows of width D: ids int64[..., 1] -> [..., D]."""
     if ids.shape[-1] != 1:
         raise ValueError(f"the last axis of ids must have size 1, got {tuple(ids.shape)}")
     return _rows(weight, ids.squeeze(-1), padding_idx)
@@ -47,7 +47,7 @@ def _rows_of_ids(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | Non
 
 @op("lookup_table_v2", "W Ids", shape=float_rule(_rows_of_ids, takes_indices=True))
 def lookup_table_v2(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
-    """Look up rows: ids int64[...] -> [..., D]."""
+    """Look up rows of width D: ids int64[...] -> [..., D]."""
     return _rows(weight, ids, padding_idx)
 
 
@@ -77,9 +77,9 @@ def embedding(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Implement `fluid.layers.embedding`: ids int64[..., 1] -> [..., D].
+    """Implement `fluid.layers.embedding`: ids int64[..., 1] -> rows [..., D].
 
-    size: [ids, D].
+    size: [number of ids, row width D].
     is_sparse: keep the rows in a table and update only the rows of ids in the batch.
     padding_idx: the id whose row is zeros and is not trained; -1 means the last id.
 
@@ -112,7 +112,10 @@ def embedding_of_ids(
     param_attr: Any = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Implement `fluid.embedding`: ids int64[...] -> [..., D]; see `fluid.layers.embedding`."""
+    """Implement `fluid.embedding`: ids int64[...] -> rows [..., D].
+
+    See `fluid.layers.embedding`.
+    """
     del is_distributed
     return add_lookup(
         LayerHelper("embedding"),
@@ -136,7 +139,9 @@ def add_lookup(
     param_attr: Any,
     dtype: Any,
 ) -> Variable:
-    """Look up rows with `lookup_table` or `lookup_table_v2`, and a parameter from `helper`."""
+    """Add a `lookup_table` or `lookup_table_v2` operator, and its parameter, created with
+    `helper`.
+    """
     if helper.check_input(ids).dtype not in ("int64", "int32"):
         raise helper.refuse(f"ids must be int64, got {ids}")
     attr = to_param_attr(param_attr)

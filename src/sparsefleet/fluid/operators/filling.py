@@ -88,7 +88,10 @@ def sizes_like(
     input_dim_idx: int,
     output_dim_idx: int,
 ) -> list[int]:
-    """Return the shape with one size taken from `like`; for sequences, the number of sequences."""
+    """Return the shape, with one size taken from `like`.
+
+    If `like` has sequences, that size is the number of sequences.
+    """
     sizes = list(shape)
     by_sequence = input_dim_idx == 0 and lods and lods[0]
     sizes[output_dim_idx] = len(lods[0][-1]) - 1 if by_sequence else like.shape[input_dim_idx]  # type: ignore[index]
@@ -194,7 +197,7 @@ def fill_constant(
     force_cpu: bool = False,
     out: Variable | None = None,
 ) -> Variable:
-    """Fill a shape with one number."""
+    """Return a variable of this shape, filled with one number."""
     del force_cpu
     helper = LayerHelper("fill_constant")
     made = helper.new_variable(dtype, stop_gradient=True) if out is None else out
@@ -219,7 +222,7 @@ def fill_constant_batch_size_like(
     output_dim_idx: int = 0,
     force_cpu: bool = False,
 ) -> Variable:
-    """Fill a shape with one number; one size is taken from `input`."""
+    """Return a variable filled with one number; one size of its shape is taken from `input`."""
     del force_cpu
     helper = LayerHelper("fill_constant_batch_size_like")
     attrs = {
@@ -241,7 +244,7 @@ def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
 
 
 def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
-    """Fill a shape with 0."""
+    """Return a variable of this shape, filled with 0."""
     return fill_constant(shape, dtype, 0.0, force_cpu)
 
 
@@ -277,7 +280,7 @@ def _random(type: str, shape: Sizes, dtype: Any, settings: dict[str, Any]) -> Va
 def uniform_random(
     shape: Sizes, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
 ) -> Variable:
-    """Draw from a uniform distribution in each run."""
+    """Draw new values from a uniform distribution in each run."""
     return _random("uniform_random", shape, dtype, {"min": min, "max": max, "seed": seed})
 
 
@@ -289,7 +292,7 @@ def gaussian_random(
     seed: int = 0,
     dtype: Any = "float32",
 ) -> Variable:
-    """Draw from a normal distribution in each run."""
+    """Draw new values from a normal distribution in each run."""
     return _random("gaussian_random", shape, dtype, {"mean": mean, "std": std, "seed": seed})
 
 

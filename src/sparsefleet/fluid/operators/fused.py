@@ -62,7 +62,7 @@ FUSED_ACTIVATIONS = {
 def fused_elemwise_activation(
     x: Tensor, y: Tensor, *, axis: int = -1, act: str, number: float = 0.0
 ) -> Tensor:
-    """Apply an activation to the sum; `number` is the activation's setting."""
+    """Apply an activation to x + y; `number` is the activation's parameter, such as a slope."""
     made: Tensor = _AddAct.apply(x, fit_second(x, y, axis), act, number)  # type: ignore[no-untyped-call]
     return made
 
@@ -108,7 +108,9 @@ def fused_batch_norm_act(
     act: str,
     number: float = 0.0,
 ) -> list[Tensor]:
-    """Apply `batch_norm`, then an activation; `number` is the activation's setting."""
+    """Apply `batch_norm`, then an activation; `number` is the activation's parameter, such as a
+    slope.
+    """
     channels = 1 if data_layout == "NCHW" else x.dim() - 1
     is_given = is_test or use_global_stats
     how = (channels, epsilon, is_given, act, number)

@@ -39,7 +39,7 @@ def backward(
 
     again: whether another backward pass follows. into_rows: whether table rows also get gradients.
     has_gradients: whether the result is part of another loss.
-    scale: the initial gradient of the loss, unless a gradient is given.
+    scale: the initial gradient of the loss, unless `target_gradient` is given.
     """
     first = torch.full_like(loss, scale) if target_gradient is None else target_gradient
     if not loss.requires_grad:
@@ -74,7 +74,7 @@ def scale_gradient(gradient: Any, factor: Tensor | None, *, scale: float = 1.0) 
 
 @op("clip_gradient", "X", lod="none", infer=_no_shapes)
 def clip_gradient(gradient: Any, *, min: float, max: float) -> Any:
-    """Clip each element to the range."""
+    """Clip each element of a gradient to min..max."""
     if gradient is None:
         return None
     if isinstance(gradient, tuple):
@@ -84,7 +84,7 @@ def clip_gradient(gradient: Any, *, min: float, max: float) -> Any:
 
 @op("clip_by_norm", "X", lod="none", infer=_no_shapes)
 def clip_by_norm(gradient: Any, *, max_norm: float) -> Any:
-    """Scale a gradient down to max_norm."""
+    """Scale a gradient down if its norm exceeds max_norm."""
     if gradient is None:
         return None
     values = torch.from_numpy(gradient[1]) if isinstance(gradient, tuple) else gradient
@@ -103,7 +103,7 @@ def clip_factor(squares: list[Tensor], *, max_norm: float) -> Tensor:
 def decay_gradient(
     param: Tensor, gradient: Tensor | None, *, l1: float = 0.0, l2: float = 0.0
 ) -> Tensor | None:
-    """Add the gradient of l1 * |w| + l2 / 2 * w * w."""
+    """Add weight decay to a gradient: the gradient of l1 * |w| + l2 / 2 * w * w."""
     if gradient is None:
         return None
     with torch.no_grad():
@@ -156,7 +156,7 @@ def _is_finite(gradient: Any) -> bool:
 
 @op("keep_if", "X Condition", lod="none", infer=_no_shapes)
 def keep_if(gradient: Any, condition: Tensor) -> Any:
-    """Return the gradient, or None to skip the update."""
+    """Return the gradient if the condition holds; otherwise None, which skips the update."""
     return gradient if bool(condition) else None
 
 
@@ -178,7 +178,10 @@ def update_loss_scaling(
     incr_ratio: float,
     decr_ratio: float,
 ) -> list[Tensor]:
-    """Return the scale and counters after a step; see `LossScaler`."""
+    """Return the loss scale and the counters of good and bad steps after a step.
+
+    See `LossScaler`.
+    """
     if finite.is_meta:
         return [scale, good, bad]
     scaler = LossScaler(

@@ -56,7 +56,7 @@ def top_k(x: Tensor, k_tensor: Tensor | None, *, k: int = 0) -> list[Tensor]:
 
 
 class _LastGradient(torch.autograd.Function):
-    """Selects rows; only the last gradient counts if a row is selected several times."""
+    """Selects rows. If a row is selected several times, it gets only the last gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class _LastGradient(torch.autograd.Function):
 
 @op("gather", "X Index", lod="none")
 def gather_op(x: Tensor, index: Tensor, *, overwrite: bool = True) -> Tensor:
-    """Select rows. overwrite: do not sum the gradients of a row selected several times."""
+    """Select rows. overwrite: if a row is selected several times, use only its last gradient."""
     rows = index.reshape(-1).long()
     if not overwrite or x.is_meta or not (x.requires_grad and torch.is_grad_enabled()):
         return x.index_select(0, rows)
@@ -89,7 +89,9 @@ def _gathered(x: Shape, index: Shape, **attrs: Any) -> list[Shape] | None:
     if not index or index[-1] < 0:
         return None
     if index[-1] > len(x):
-        raise ValueError(f"index has {index[-1]} numbers per position, but x has {len(x)} axes")
+        raise ValueError(
+            f"index has {index[-1]} coordinates per position, but x has only {len(x)} axes"
+        )
     return [(*index[:-1], *x[index[-1] :]) or (1,)]
 
 
@@ -206,7 +208,9 @@ def scatter(
     name: str | None = None,
     overwrite: bool = True,
 ) -> Variable:
-    """Replace rows by index, or add to them."""
+    """Replace the rows at `index` with `updates` or, without `overwrite`, add the updates to
+    them.
+    """
     helper = LayerHelper("scatter", name)
     inputs = {"X": helper.check_input(input), "Ids": index, "Updates": updates}
     return helper.add("scatter", inputs, {"overwrite": overwrite})
@@ -292,7 +296,10 @@ def _sliced_op(
 
 
 def _end_of_index(axis: int, start: int, end: int, dropped: Numbers) -> int:
-    """Return the end of a slice; an index of -1 that is only known at run time ends at 0."""
+    """Return the end of a slice, or no end if an index, known only at run time, is -1.
+
+    Such an index has the end 0, which would make the slice empty.
+    """
     return _END if axis in dropped and start == -1 and end == 0 else end
 
 
@@ -412,7 +419,7 @@ _END = 10_000_000  # Fluid's constant for the end of an axis
 
 @layer
 def slice(input: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Variable:
-    """Slice from starts to ends along some axes."""
+    """Slice from `starts` to `ends` along the given axes."""
     helper = LayerHelper("slice")
     return _sliced(helper, "slice", input, axes, Starts=starts, Ends=ends)
 
@@ -421,7 +428,10 @@ def slice(input: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> V
 def strided_slice(
     input: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, strides: Sizes
 ) -> Variable:
-    """Slice from starts to ends with strides along some axes; negative strides go backwards."""
+    """Slice from `starts` to `ends` with strides along the given axes.
+
+    Negative strides go backwards.
+    """
     helper = LayerHelper("strided_slice")
     return _sliced(helper, "strided_slice", input, axes, Starts=starts, Ends=ends, Strides=strides)
 

@@ -97,7 +97,7 @@ _numbers = itertools.count()
 
 
 def register_function(function: Callable[..., Any]) -> int:
-    """Register a function; return a number that an operator can use to refer to it."""
+    """Register a function; return the number by which operators refer to it."""
     number = next(_numbers)
     _functions[number] = function
     return number
@@ -231,8 +231,9 @@ def Print(  # noqa: N802  Fluid's name
 ) -> Variable:
     """Return the variable and print it whenever it is computed.
 
-    first_n: number of times to print; -1 for always. summarize: number of values; -1 for all.
-    print_phase: forward, backward (its gradient) or both.
+    first_n: number of times to print; -1 for always.
+    summarize: number of values to print; -1 for all.
+    print_phase: 'forward', 'backward' (prints the gradient) or 'both'.
     """
     helper = LayerHelper(f"print_{input.name}" if isinstance(input, Variable) else "print")
     if print_phase.lower() not in ("forward", "backward", "both"):

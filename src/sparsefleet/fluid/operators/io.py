@@ -123,9 +123,9 @@ def double_buffer(
 
 
 class ParallelDo:
-    """A network that runs on the whole batch in one place.
+    """A network that, unlike in Fluid, runs on the whole batch in one place.
 
-    Batches are divided among places by `CompiledProgram.with_data_parallel`.
+    To divide batches among places, use `CompiledProgram.with_data_parallel`.
     """
 
     def __init__(self, places: Any, use_nccl: bool = False, name: str | None = None) -> None:
@@ -134,11 +134,11 @@ class ParallelDo:
 
     @contextmanager
     def do(self) -> Iterator[None]:
-        """Define the network with the layers in the block."""
+        """Use the layers in the `with` block as the network."""
         yield
 
     def read_input(self, var: Variable) -> Variable:
-        """Return the part of a variable for one place, which here is the whole variable."""
+        """Return the variable itself, since there is only one place."""
         return var
 
     def write_output(self, var: Variable) -> None:

@@ -43,7 +43,7 @@ class Rows:
             self._places = (which, torch.arange(len(which)) - offsets[:-1][which])
 
     def padded(self, x: Tensor) -> Tensor:
-        """[B, T, ...]"""
+        """Return the values as padded sequences: [B, T, ...]."""
         if self._places is None:
             return x
         count, longest = len(self.lengths), int(self.lengths.max()) if len(self.lengths) else 0
@@ -144,7 +144,9 @@ def crf_decoding_op(
 
 @dataclass(frozen=True)
 class _Scheme:
-    """The tags that mark positions in a chunk. Tags that the scheme does not use are None."""
+    """A chunk scheme: the tags for positions in a chunk, each None if the scheme does not use
+    it.
+    """
 
     num_tags: int
     begin: int | None = None
@@ -203,7 +205,7 @@ def chunk_eval_op(
     num_chunk_types: int,
     excluded_chunk_types: list[int],
 ) -> tuple[tuple[Tensor, ...], Lod]:
-    """Count the inferred, labeled and correct chunks; a label is type * tags + tag."""
+    """Count the inferred, labeled and correct chunks. A label is type * (number of tags) + tag."""
     scheme, counts = SCHEMES[chunk_scheme], [0, 0, 0]
     pairs = zip(
         _sequences(inference, lods[0] or lods[1], length),
@@ -294,10 +296,11 @@ def chunk_eval(
     excluded_chunk_types: Sequence[int] | None = None,
     seq_length: Variable | None = None,
 ) -> tuple[Variable, ...]:
-    """Return precision, recall, F1, and counts of inferred, labeled and correct chunks: [1] each.
+    """Return precision, recall, F1, and the numbers of inferred, labeled and correct chunks: [1]
+    each.
 
-    chunk_scheme: IOB, IOE, IOBES or plain. A label is type * tags of the scheme + tag; the next
-        number after the last label means outside all chunks.
+    chunk_scheme: IOB, IOE, IOBES or plain. A label is type * (number of tags in the scheme) + tag;
+        the next number after the last label means outside all chunks.
     """
     helper = LayerHelper("chunk_eval")
     if chunk_scheme not in SCHEMES:

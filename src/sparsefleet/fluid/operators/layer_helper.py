@@ -118,7 +118,7 @@ class LayerHelper:
         return [given] if isinstance(given, Variable) else list(given)
 
     def input(self, input_param_name: str = "input") -> Variable:
-        """Return the only input."""
+        """Return the layer's only input; raise an error if there are several."""
         inputs = self.multiple_input(input_param_name)
         if len(inputs) != 1:
             raise ValueError(f"expected one input '{input_param_name}', got {len(inputs)}")
@@ -134,7 +134,9 @@ class LayerHelper:
     def iter_inputs_and_params(
         self, input_param_name: str = "input"
     ) -> Iterator[tuple[Variable, ParamAttr | None]]:
-        """Iterate over the inputs with their attrs, given as one attr for all inputs or a list."""
+        """Iterate over the inputs with their parameter attrs, given as one attr for all inputs or
+        as a list.
+        """
         inputs = self.multiple_input(input_param_name)
         return iter(zip(inputs, self.multiple_param_attr(len(inputs)), strict=True))
 
@@ -179,7 +181,9 @@ class LayerHelper:
         return self.main_program.current_block().create_var(*args, **settings)
 
     def skip_names(self, count: int) -> None:
-        """Skip names of variables that Fluid creates here but this package does not need."""
+        """Skip the names of variables that Fluid creates at this point but this package does not
+        need.
+        """
         for _ in range(count):
             unique_name.generate(f"{self.name}.tmp")
 
@@ -193,7 +197,9 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """Return the parameter with this name, or a new parameter initialized at start-up."""
+        """Return the existing parameter that `attr` names, or a new one, initialized at
+        start-up.
+        """
         attr = attr or ParamAttr()
         if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
             return attr.parameter  # type: ignore[no-any-return]
@@ -263,7 +269,10 @@ class LayerHelper:
         outputs: Mapping[str, Any] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        """Add an operator. A table parameter that it reads becomes a plain parameter."""
+        """Add an operator.
+
+        A parameter stored as table rows becomes a single tensor if the operator reads it.
+        """
         made = self.main_program.current_block().append_op(type, inputs, outputs, attrs)
         if type not in LOOKUPS and made.role == "forward":
             for name in made.input_arg_names:
@@ -283,7 +292,7 @@ class LayerHelper:
     ) -> Variable:
         """Add an operator with one output; return the output: a new variable, or `out`.
 
-        dtype: needed for an operator that cannot run without data or does not declare a dtype.
+        dtype: the output's type, for operators whose type cannot be inferred.
         """
         out = self.new_variable(dtype, stop_gradient=stop_gradient) if out is None else out
         self.append_op(type, inputs, {slot: out}, attrs)

@@ -53,7 +53,9 @@ def _unique_shapes(x: Shape, **settings: Any) -> list[Shape]:
 
 @op("unique", "X", "Out Index Count?", lod="none", infer=_unique_shapes)
 def unique_op(x: Tensor, *, index_dtype: str = "int32") -> list[Tensor]:
-    """Return distinct values in order of appearance, each element's index, and counts."""
+    """Return the distinct values in order of appearance, each element's index among them, and the
+    counts.
+    """
     values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
     firsts = torch.full((len(values),), len(x)).scatter_reduce(
         0, inverse, torch.arange(len(x)), "amin"
@@ -78,7 +80,7 @@ def index_select_op(x: Tensor, index: Tensor, *, dim: int = 0) -> Tensor:
 
 @op("index_sample", "X Index", lod="none")
 def index_sample_op(x: Tensor, index: Tensor) -> Tensor:
-    """Return x[i, index[i, j]]."""
+    """Return the matrix whose element [i, j] is x[i, index[i, j]]."""
     return x.gather(1, index.long())
 
 
@@ -129,7 +131,7 @@ def gather_tree_op(ids: Tensor, parents: Tensor) -> Tensor:
 
 @op("mean_iou", "Predictions Labels", "OutMeanIou OutWrong OutCorrect", lod="none")
 def mean_iou_op(predictions: Tensor, labels: Tensor, *, num_classes: int) -> list[Tensor]:
-    """Return the mean over classes of correct / (correct + wrong), and both counts."""
+    """Return the mean over classes of correct / (correct + wrong), and each class's two counts."""
     if predictions.is_meta:
         counts = torch.empty(num_classes, dtype=torch.int32, device="meta")
         return [torch.empty(1, device="meta"), counts, counts]
@@ -197,13 +199,15 @@ def _unique(type: str, x: Variable, dtype: str, with_counts: bool) -> tuple[Vari
 
 @layer
 def unique(x: Variable, dtype: str = "int32") -> tuple[Variable, ...]:
-    """Return the distinct values of x [N] in order of appearance, and the index of each element."""
+    """Return the distinct values of x [N] in order of appearance, and each element's index among
+    them.
+    """
     return _unique("unique", x, dtype, False)
 
 
 @layer
 def unique_with_counts(x: Variable, dtype: str = "int32") -> tuple[Variable, ...]:
-    """Return `unique` and the count of each value."""
+    """Return the results of `unique`, and the count of each distinct value."""
     return _unique("unique_with_counts", x, dtype, True)
 
 

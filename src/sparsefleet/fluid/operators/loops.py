@@ -51,7 +51,7 @@ class While:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Define the body with the layers in the block."""
+        """Use the layers in the `with` block as the loop's body."""
         with self._helper.main_program.new_block() as body:
             yield
         condition = self.cond_var.name

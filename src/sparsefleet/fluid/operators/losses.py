@@ -35,7 +35,10 @@ _DEPTH = 64.0
 
 
 class _Raised(torch.autograd.Function):
-    """Takes the larger of two values. The logits get the whole gradient, even where smaller."""
+    """Takes the larger of the logits and a bound.
+
+    The logits get the whole gradient, even where the bound is larger.
+    """
 
     @staticmethod
     def forward(context: Any, logits: Tensor, floor: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ class _Raised(torch.autograd.Function):
 
 
 def cut_logits(logits: Tensor, axis: int) -> Tensor:
-    """Raise logits far below the largest along the axis; gradients are unaffected."""
+    """Raise logits that are far below the largest along the axis; gradients are unaffected."""
     if logits.is_meta or not logits.numel():
         return logits
     lowest, highest = torch.aminmax(logits.detach())  # a quick check for the common case
@@ -63,7 +66,7 @@ def cut_logits(logits: Tensor, axis: int) -> Tensor:
 def check_same_shape(x: Tensor, *others: Tensor) -> None:
     """Raise ValueError unless all shapes are equal, since broadcasting would hide a short batch.
 
-    While a program is built, numbers used in place of unknown sizes are not compared.
+    While a program is being built, placeholders for unknown sizes are not compared.
     """
     for other in others:
         if x.shape != other.shape and not x.is_meta:
@@ -191,8 +194,8 @@ def huber_loss_op(x: Tensor, y: Tensor, *, delta: float) -> Tensor:
 
 @op("bpr_loss", "X Label", "Y")
 def bpr_loss_op(x: Tensor, label: Tensor) -> Tensor:
-    """Return the mean over the other classes of -log sigmoid(x+ - x) (Bayesian personalised
-    ranking).
+    """Return the mean over the other classes of -log sigmoid(x_label - x_other), the Bayesian
+    personalized ranking loss.
     """
     index = _column(x, label, -1)
     others = functional.logsigmoid(x.gather(1, index) - x)
@@ -250,7 +253,9 @@ def sigmoid_cross_entropy_with_logits(
     name: str | None = None,
     normalize: bool = False,
 ) -> Variable:
-    """Return each element's loss; `normalize` divides by the number of non-ignored elements."""
+    """Return each element's sigmoid cross entropy; `normalize` divides by the number of elements
+    that are not ignored.
+    """
     helper = LayerHelper("sigmoid_cross_entropy_with_logits", name)
     attrs = {"ignore_index": ignore_index, "normalize": normalize}
     inputs = {"X": helper.check_input(x, "x"), "Label": helper.check_input(label, "label")}
@@ -269,7 +274,7 @@ def log_loss(
 
 @layer
 def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """Return the squared difference."""
+    """Return the squared difference of each element."""
     helper = LayerHelper("square_error_cost")
     inputs = {"X": helper.check_input(input), "Y": helper.check_input(label, "label")}
     difference = helper.add("elementwise_sub", inputs)
@@ -285,7 +290,7 @@ def mse_loss(input: Variable, label: Variable) -> Variable:
 
 @layer
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
-    """Return half the squared difference up to delta, and a linear loss above delta."""
+    """Return the Huber loss: half the squared difference up to delta, and linear above delta."""
     helper = LayerHelper("huber_loss")
     helper.skip_names(1)  # the differences
     return helper.add("huber_loss", {"X": input, "Y": label}, {"delta": delta})

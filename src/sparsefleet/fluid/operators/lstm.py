@@ -109,8 +109,9 @@ def lstmp(
     cell_clip: float = 0.0,
     proj_clip: float = 0.0,
 ) -> tuple[tuple[Tensor, Tensor], Lod]:
-    """Run `lstm` with its state projected before the next step. weight: [P, 4 D], projection: [D,
-    P].
+    """Run an LSTM whose state is projected to width P before the next step.
+
+    weight: [P, 4 D]; projection: [D, P].
     """
     activations = (gate_activation, cell_activation, candidate_activation)
     step = _Step(weight, bias, use_peepholes, activations)
@@ -154,7 +155,10 @@ def layered_lstm(
     dropout_prob: float = 0.0,
     is_test: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Run layers over equally long sequences x [T, B, I]; weight is a vector packed as in cuDNN."""
+    """Run layers over sequences of equal length, x [T, B, I].
+
+    weight: a vector, packed as in cuDNN.
+    """
     matrices = layer_shapes(x.shape[2], hidden_size, num_layers, is_bidirec)
     parts = [
         part.reshape(shape)
@@ -351,7 +355,9 @@ def lstm(
     default_initializer: Initializer | None = None,
     seed: int = -1,
 ) -> tuple[Variable, Variable, Variable]:
-    """Run layers over sequences of equal length; return outputs [T, B, W], last states and cells.
+    """Run LSTM layers over sequences of equal length.
+
+    Returns outputs [T, B, directions * D], last states and last cells.
 
     input: [T, B, I]; init_h, init_c: [layers, B, D], with a layer's two directions adjacent. The
     weights are one vector, packed as in cuDNN.

@@ -38,7 +38,9 @@ def _sizes(lod: Any, what: str) -> list[tuple[int, int]]:
 
 
 def _matrices(lods: Lods) -> list[tuple[int, int, int]]:
-    """Return each matrix's start, rows and columns, from the LoDs of X, ROW and COLUMN."""
+    """Return each matrix's first row, number of rows and number of columns, from the LoDs of X,
+    ROW and COLUMN.
+    """
     parts = (_sizes(lod, what) for lod, what in zip(lods, ("X", "ROW", "COLUMN"), strict=False))
     return [(x[0], row[1] - row[0], col[1] - col[0]) for x, row, col in zip(*parts, strict=True)]
 
@@ -194,7 +196,10 @@ def rank_attention_op(x: Tensor, offsets: Tensor, param: Tensor, *, MaxRank: int
 
 
 class _HashedRows(torch.autograd.Function):
-    """Reads parts of a flat weight; the backward pass updates it with plain SGD, as in Fluid."""
+    """Reads parts of a flat weight.
+
+    As in Fluid, the backward pass itself updates the weight by SGD.
+    """
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, weight: Tensor, places: Tensor, lr: float) -> Tensor:
@@ -284,7 +289,7 @@ def match_matrix_tensor(
     dtype: str = "float32",
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """Return the similarities of all pairs of rows, in `channel_num` channels, and x W."""
+    """Return x W y for all pairs of rows, in `channel_num` channels; also return x W."""
     helper = LayerHelper("match_matrix_tensor", name)
     if len(x.shape) != 2 or len(y.shape) != 2 or x.shape[1] != y.shape[1]:
         raise AssertionError(

@@ -45,7 +45,10 @@ def _mul_shape(x: Shape, y: Shape, **attrs: Any) -> list[Shape]:
 
 @op("mul", "X Y", shape=ShapeRule(_mul_shape))
 def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int = 1) -> Tensor:
-    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
+    """Multiply two tensors, flattened to matrices.
+
+    The given number of leading axes of each become its rows.
+    """
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     left = x.reshape(math.prod(rows), math.prod(x.shape[x_num_col_dims:]))
     right = y.reshape(math.prod(y.shape[:y_num_col_dims]), math.prod(columns))
@@ -90,7 +93,9 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
 
 
 def _batch_shape(x: Shape, y: Shape) -> Shape:
-    """Return a batched product's leading sizes: x's, if y has the same number of matrices."""
+    """Return a batched product's leading sizes, which are those of x if y has the same number of
+    matrices.
+    """
     counts = product_of(x), product_of(y)
     if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
         return x
@@ -125,7 +130,7 @@ def matmul_op(
 
 @op("cos_sim", "X Y")
 def cos_sim_op(x: Tensor, y: Tensor) -> Tensor:
-    """Return the cosine similarity of corresponding rows; y may have a single row: [N, 1]."""
+    """Return the cosine similarity of corresponding rows, [N, 1]; y may have a single row."""
     return functional.cosine_similarity(x, y.expand_as(x), dim=-1, eps=1e-12).unsqueeze(-1)
 
 
@@ -207,7 +212,10 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply two tensors flattened to matrices; the given numbers of leading axes become rows."""
+    """Multiply two tensors, flattened to matrices.
+
+    The given number of leading axes of each become its rows.
+    """
     helper = LayerHelper("mul", name)
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
@@ -216,7 +224,7 @@ def mul(
 
 @layer
 def cos_sim(X: Variable, Y: Variable) -> Variable:  # noqa: N803  Fluid's names
-    """Return the cosine similarity of corresponding rows; Y may have a single row: [N, 1]."""
+    """Return the cosine similarity of corresponding rows, [N, 1]; Y may have a single row."""
     helper = LayerHelper("cos_sim")
     return helper.add("cos_sim", {"X": helper.check_input(X, "X"), "Y": helper.check_input(Y, "Y")})
 
@@ -225,7 +233,7 @@ def cos_sim(X: Variable, Y: Variable) -> Variable:  # noqa: N803  Fluid's names
 def l2_normalize(
     x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None
 ) -> Variable:
-    """Divide by the L2 norm along an axis."""
+    """Divide x by its L2 norm along an axis."""
     helper = LayerHelper("l2_normalize", name)
     attrs = {"axis": 0 if len(x.shape) == 1 else axis, "epsilon": epsilon}
     return helper.add("l2_normalize", {"X": helper.check_input(x, "x")}, attrs)
@@ -296,7 +304,7 @@ def meshgrid(input: Sequence[Variable], name: str | None = None) -> list[Variabl
 
 @layer
 def flip(input: Variable, dims: Sequence[int], name: str | None = None) -> Variable:
-    """Reverse along some axes."""
+    """Reverse the order of elements along the given axes."""
     helper = LayerHelper("flip", name)
     return helper.add("reverse", {"X": helper.check_input(input)}, {"axis": list(dims)})
 

@@ -61,10 +61,10 @@ def auc_op(
     num_thresholds: int,
     slide_steps: int = 0,
 ) -> Tensor:
-    """Add the batch to the counts, in place, and return the area: float64[1].
+    """Add the batch to the counts, in place, and return the area under the ROC curve: float64[1].
 
-    With slide_steps k > 0, the state holds k windows of T + 1 counts, their sum, and the number of
-    steps.
+    With slide_steps k > 0, the state holds the counts of the last k batches (num_thresholds + 1
+    each), their sum, and the number of steps.
     """
     scores, labels = predict.detach()[:, -1].cpu().numpy(), label.reshape(-1).cpu().numpy()
     # NaN is outside any range, so it is also an error.
@@ -90,7 +90,10 @@ def auc_op(
 
 
 def _slide(state: Counts, new: Counts, steps: int) -> Counts:
-    """Replace the oldest batch of the window; return the sum over the window."""
+    """Replace the oldest batch in the sliding window with a new one.
+
+    Returns the sum over the window.
+    """
     width = len(new)
     slot = int(state[-1]) % steps
     window = state[slot * width : (slot + 1) * width]
@@ -102,7 +105,9 @@ def _slide(state: Counts, new: Counts, steps: int) -> Counts:
 
 
 def _area(positives: Counts, negatives: Counts) -> NDArray[np.float64]:
-    """Return the area as a sum of trapezoids, float64[1], or 0 if a class is missing."""
+    """Return the area under the ROC curve as a sum of trapezoids, float64[1], or 0 if a class is
+    missing.
+    """
     right = np.cumsum(positives[::-1], dtype=np.float64)
     product = right[-1] * negatives.sum()
     if product == 0:

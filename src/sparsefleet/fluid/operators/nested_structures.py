@@ -60,7 +60,7 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
 
 
 def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[Any]:
-    """Return a list of n numbers, given such a list or one number to repeat.
+    """Return a list of n numbers; `value` is either a list or one number to repeat.
 
     >>> convert_to_list(3, 2, "stride")
     [3, 3]
@@ -86,7 +86,7 @@ def convert_shape_to_list(shape: Any) -> list[Any]:
 
 
 def hold_mutable_vars(structure: Any) -> bool:
-    """Return whether there is a list or dict below the outermost level.
+    """Return whether the structure contains a list or dict below its outermost level.
 
     >>> hold_mutable_vars([1]), hold_mutable_vars([1, [2]])
     (False, True)
@@ -96,5 +96,5 @@ def hold_mutable_vars(structure: Any) -> bool:
 
 
 def copy_mutable_vars(structure: Any) -> Any:
-    """Return a structure with the same variables in new lists and dicts."""
+    """Return a copy of the structure, with new lists and dicts but the same variables."""
     return pack_sequence_as(structure, list(flatten(structure)))

@@ -143,7 +143,7 @@ def lrn_op(
     beta: float = 0.75,
     data_format: str = "NCHW",
 ) -> Tensor:
-    """Divide by a power of the sum of squares of n neighboring channels."""
+    """Normalize each value by a power of the sum of squares of n neighboring channels."""
     x = channels_first(x, data_format)
     before = (n - 1) // 2
     squares = functional.pad(x.square(), [0, 0, 0, 0, before, n - 1 - before])
@@ -152,7 +152,9 @@ def lrn_op(
 
 
 class _DataNorm(torch.autograd.Function):
-    """Uses the amounts that a batch adds to the sums as gradients, as Fluid's optimizers expect."""
+    """In the backward pass, returns the amounts that a batch adds to the sums as their
+    gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *states: Any) -> Tensor:
@@ -207,7 +209,7 @@ def data_norm_op(
 def spectral_norm_op(
     weight: Tensor, u: Tensor, v: Tensor, *, dim: int = 0, power_iters: int = 1, eps: float = 1e-12
 ) -> Tensor:
-    """Divide by the largest singular value, found by power iterations from u and v."""
+    """Divide a weight by its largest singular value, found by power iteration from u and v."""
     order = [dim, *(axis for axis in range(weight.dim()) if axis != dim)]
     matrix = weight.permute(order).reshape(weight.shape[dim], -1)
     left, right = u, v
@@ -228,13 +230,13 @@ def _lengths(v: Tensor, dim: int) -> Tensor:
 
 @op("weight_norm_length", "V", lod="none")
 def weight_norm_length(v: Tensor, *, dim: int = -1) -> Tensor:
-    """Return the lengths g for which `weight_norm` returns v unchanged."""
+    """Return the norms g for which `weight_norm(v, g)` is v."""
     return _lengths(v, dim)
 
 
 @op("weight_norm", "V G", lod="none")
 def weight_norm(v: Tensor, g: Tensor, *, dim: int = -1) -> Tensor:
-    """Return g times the direction of v."""
+    """Return g * v / |v|, with norms taken along `dim`."""
     factor = g / _lengths(v, dim)
     return v * (factor if dim < 0 else factor.reshape(-1, *[1] * (v.dim() - dim - 1)))
 
@@ -397,7 +399,9 @@ def group_norm(
 
 
 def _third(helper: LayerHelper) -> Variable:
-    """Return the output variable, which Fluid creates after the mean and variance."""
+    """Return the output variable, named as in Fluid, which creates it after the mean and
+    variance.
+    """
     for _ in range(2):
         unique_name.generate("_generated_var")
     return helper.create_variable()

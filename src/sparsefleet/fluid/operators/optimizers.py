@@ -72,7 +72,7 @@ def moving_average(average: Tensor, param: Tensor, decay: Tensor) -> None:
 @op("unbiased_average", "Average Decay Step", "AverageOut", lod="none", in_place=True)
 @torch.no_grad()
 def unbiased_average(average: Tensor, decay: Tensor, step: Tensor) -> None:
-    """Correct the bias of an average that started at 0."""
+    """Correct, in place, the bias of a moving average that started at 0."""
     if int(step) > 0:
         average.div_(1 - decay ** step.float())
 
@@ -88,7 +88,10 @@ def lookahead(param: Tensor, slow: Tensor, step: Tensor, k: Tensor, alpha: Tenso
 
 @op("scheduled_average_decay", "Steps", lod="none")
 def scheduled_average_decay(steps: Tensor, *, decay: float) -> Tensor:
-    """Return the decay, reduced in the first steps, except for integer steps, as in Fluid."""
+    """Return the decay, reduced in the first steps.
+
+    As in Fluid, integer `steps` do not reduce it.
+    """
     if not steps.is_floating_point():
         return torch.full(steps.shape, decay, device=steps.device)
     return ((steps + 1.0) / (steps + 10.0)).clamp(max=decay)

@@ -1,4 +1,4 @@
-"""Layers that fill a given shape, or another variable's shape, with a pattern or random values."""
+"""Layers that create variables filled with a pattern or with random values."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def full(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Fill a shape with one number."""
+    """Return a variable of this shape, filled with one number."""
     del device
     helper = LayerHelper("full", name)
     kind = "float32" if dtype is None else dtype
@@ -225,7 +225,7 @@ def full_like(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Variable:
-    """Fill a variable's shape with one number."""
+    """Return a variable of the input's shape, filled with one number."""
     del device
     helper = LayerHelper("full_like", name)
     attrs: dict[str, Any] = {"value": float(fill_value)}
@@ -295,7 +295,7 @@ def eye(
     batch_shape: Sequence[int] | None = None,
     dtype: Any = "float32",
 ) -> Variable:
-    """Return an identity matrix, repeated over batch_shape."""
+    """Return an identity matrix, or a batch of them with leading shape `batch_shape`."""
     helper = LayerHelper("eye")
     for what, size in (("num_rows", num_rows), ("num_columns", num_columns)):
         if size is not None and (not isinstance(size, int) or size < 0):

@@ -148,7 +148,7 @@ def _register(type: str, rank: int) -> None:
 def _widened(
     x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
-    """Pad the end so that the last, incomplete window fits."""
+    """Return paddings, larger at the end of each axis, so that the last, incomplete window fits."""
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         steps = -(-(size + before + after - span) // stride)
@@ -159,7 +159,9 @@ def _widened(
 def _with_a_window(
     x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
-    """Pad the end of an axis that is less than a stride too short for one window, as Fluid does."""
+    """As in Fluid, pad the end of an axis that is too short for one window by less than a
+    stride.
+    """
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         lacking = span - size - before - after
@@ -222,7 +224,7 @@ def _indexed(shape: tuple[int, ...], *, ksize: Numbers) -> list[tuple[int, ...]]
 
 @op("max_pool_with_index", "X", "Out Mask", lod="none", infer=_indexed)
 def max_pool_with_index(x: Tensor, *, ksize: Numbers) -> list[Tensor]:
-    """Return adaptive maxima, and the flat position of each maximum in its image: int32."""
+    """Return the maximum of each adaptive window, and its flat index in the image: int32."""
     pool = (
         functional.adaptive_max_pool2d_with_indices
         if len(ksize) == 2

@@ -1,4 +1,4 @@
-"""The boxes around each feature map position that a detector starts from."""
+"""Prior boxes (anchors), the boxes around each feature map position that a detector starts from."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def density_prior_box_op(
     offset: float,
     flatten_to_2d: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return boxes like `prior_box`, but with several boxes of each size spread over a step."""
+    """Return boxes like `prior_box`, but with several boxes of each size, spread over a grid
+    cell.
+    """
     middle, whole = _grid(x, image, steps, offset)
     across = steps[0] or image.shape[3] / x.shape[3]
     down = steps[1] or image.shape[2] / x.shape[2]
@@ -236,7 +238,9 @@ def density_prior_box(
     flatten_to_2d: bool = False,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return boxes like `prior_box`, with `density` x `density` boxes of each size per step."""
+    """Return boxes like `prior_box`, but with `density` x `density` boxes of each size per grid
+    cell.
+    """
     helper = LayerHelper("density_prior_box", name)
     if len(densities or ()) != len(fixed_sizes or ()):
         raise helper.refuse(

@@ -52,7 +52,9 @@ def margin_rank_loss_op(
 
 @op("kldiv_loss", "X Target", "Loss", lod="none")
 def kldiv_loss_op(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Return the KL divergence. x: logarithms. reduction: "mean", "sum", "batchmean" or "none"."""
+    """Return the KL divergence. x: log-probabilities. reduction: "mean", "sum", "batchmean" or
+    "none".
+    """
     check_same_shape(x, target)
     target = target.detach()
     loss = torch.where(target > 0, target * (target.clamp(min=1e-38).log() - x), 0.0)
@@ -67,7 +69,7 @@ def kldiv_loss_op(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tens
 def smooth_l1_loss(
     x: Tensor, y: Tensor, inside: Tensor | None, outside: Tensor | None, *, sigma: float = 1.0
 ) -> Tensor:
-    """Return the loss, quadratic for small and linear for large differences: [N, 1]."""
+    """Return the smooth L1 loss, quadratic for small and linear for large differences: [N, 1]."""
     check_same_shape(x, y)
     gap = x - y if inside is None else (x - y) * inside
     square = sigma * sigma
@@ -78,7 +80,7 @@ def smooth_l1_loss(
 
 
 class _TeacherStudent(torch.autograd.Function):
-    """Computes the gradient from logits clipped to the bounds."""
+    """Computes the teacher-student loss; its gradient is computed from clipped logits."""
 
     @staticmethod
     def forward(ctx, x: Tensor, label: Tensor, up: float, low: float) -> Tensor:  # type: ignore[no-untyped-def]
@@ -200,7 +202,9 @@ def smooth_l1(
     outside_weight: Variable | None = None,
     sigma: float | None = None,
 ) -> Variable:
-    """Return the loss, quadratic for small and linear for large differences, per row: [N, 1]."""
+    """Return each row's smooth L1 loss, quadratic for small and linear for large differences: [N,
+    1].
+    """
     helper = LayerHelper("smooth_l1_loss")
     helper.skip_names(1)  # the differences
     inputs = {
@@ -257,7 +261,9 @@ def center_loss(
     param_attr: Any,
     update_center: bool = True,
 ) -> Variable:
-    """Return half the squared distance to the class center: [N, 1]. Also updates the centers.
+    """Return half the squared distance to the center of the labeled class: [N, 1].
+
+    Also updates the centers.
 
     param_attr: attr of the centers [num_classes, D].
     """
@@ -281,7 +287,9 @@ def center_loss(
 def dice_loss(
     input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None
 ) -> Variable:
-    """Return 1 - 2 * overlap / (total size of both): input [N, ..., C], label int64[N, ..., 1]."""
+    """Return the Dice loss, 1 - 2 * overlap / (total size of both): input [N, ..., C], label
+    int64[N, ..., 1].
+    """
     del name
     rows = one_hot(label, input.shape[-1])
     axes = list(range(1, len(input.shape)))
@@ -294,7 +302,7 @@ def dice_loss(
 def npair_loss(
     anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002
 ) -> Variable:
-    """Compare each anchor [N, D] with other anchors' positives, given labels [N] (Sohn 2016)."""
+    """Return the N-pair loss (Sohn 2016) of anchors [N, D] and positives [N, D] with labels [N]."""
     count = labels.shape[0]
     column = expand(reshape(labels, [count, 1]), [1, count])
     same = cast(column == transpose(column, [1, 0]), "float32")

@@ -135,7 +135,10 @@ def gru_unit_op(
     gate_activation: str = "sigmoid",
     origin_mode: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute one step: x [B, 3 D], before [B, D]; `gate` is [update, reset, candidate]."""
+    """Compute one GRU step. x: [B, 3 D]; before: [B, D].
+
+    Its `gate` output is [update, reset, candidate].
+    """
     width = weight.shape[0]
     if bias is not None:
         x = x + bias.reshape(-1)
@@ -279,7 +282,8 @@ def rnn(
 ) -> tuple[Any, Any]:
     """Run a cell over all steps; return its outputs and its last states.
 
-    inputs: [B, T, ...], or [T, B, ...] with time_major, like the outputs; may be a structure.
+    inputs: [B, T, ...], or [T, B, ...] with time_major, like the outputs; may be nested lists,
+        tuples and dicts.
     sequence_length: int64[B]; after the end of a sequence, its state is kept, but outputs are still
         computed.
     is_reverse: run from the last step to the first. Other arguments are passed to `cell.call`.

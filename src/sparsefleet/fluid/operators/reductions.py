@@ -33,7 +33,7 @@ def _sized(x: Tensor) -> Tensor:
 
 
 def _lod_of(attrs: Mapping[str, Any]) -> LodRule:
-    """Return the LoD if rows are not reduced, since rows then stay in their sequences."""
+    """Return the LoD rule: the output keeps the LoD unless rows are reduced."""
     dim = attrs.get("dim")
     return "none" if dim is None or 0 in dim or attrs.get("reduce_all") else "share"
 
@@ -66,7 +66,10 @@ def _register(type: str, function: Callable[..., Any], *, of_floats: bool = True
 
 
 def _extreme(function: Callable[..., Tensor], x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """Reduce so that each of several equal extremes gets the whole gradient, as in Fluid."""
+    """Take a minimum or maximum.
+
+    As in Fluid, each of several equal extremes gets the whole gradient.
+    """
     found = function(x.detach(), axes, keepdim=True)
     if x.requires_grad:
         found = found + ((x - x.detach()) * (x == found)).sum(axes, keepdim=True)

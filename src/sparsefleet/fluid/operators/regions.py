@@ -29,7 +29,7 @@ def _pooled(x: Shape, rois: Shape, lod: Any = None, **settings: Any) -> list[Sha
 
 
 def boxes_in_pictures(x: Tensor, rois: Tensor, lod: Any, lengths: Tensor | None) -> list[int]:
-    """Return the image that each box belongs to."""
+    """Return the index of the image that each box belongs to."""
     if lengths is not None:
         offsets = [0, *lengths.reshape(-1).tolist()]
         if lengths.numel() == len(x) + 1:  # these are already offsets
@@ -71,7 +71,7 @@ def roi_align_op(
     spatial_scale: float,
     sampling_ratio: int,
 ) -> tuple[Tensor, Any]:
-    """Average the values at points spread over each part of a box: [R, C, height, width]."""
+    """Average the values at sample points in each part of a box: [R, C, height, width]."""
     made = []
     for number, roi in zip(boxes_in_pictures(x, rois, lods[1], lengths), rois, strict=True):
         left, top, right, bottom = (float(one) * spatial_scale for one in roi)
@@ -224,7 +224,7 @@ def roi_align(
     name: str | None = None,
     rois_lod: Variable | None = None,
 ) -> Variable:
-    """Average the values at points spread over each part of a box: [R, C, height, width].
+    """Average the values at sample points in each part of a box: [R, C, height, width].
 
     spatial_scale: the size of the feature map divided by the size of the image.
     """

@@ -147,7 +147,7 @@ def pixel_shuffle_op(x: Tensor, *, upscale_factor: int) -> Tensor:
 
 @op("space_to_depth", "X", lod="none")
 def space_to_depth_op(x: Tensor, *, blocksize: int) -> Tensor:
-    """Move blocks of pixels into channels, in the order of 1.8.5.
+    """Move blocks of pixels into channels, in the order of Fluid 1.8.5.
 
     This spreads the channels over blocks of a larger image, then reinterprets the values in the
     shape of the smaller image.
@@ -172,7 +172,9 @@ def shuffle_channel_op(x: Tensor, *, group: int) -> Tensor:
 
 @op("temporal_shift", "X", lod="none")
 def temporal_shift_op(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> Tensor:
-    """Shift some channels one step back and some one step forward: [N * seg_num, C, H, W]."""
+    """Shift some channels of [N * seg_num, C, H, W] one time step back and some one step
+    forward.
+    """
     channels = x.shape[1]
     back, ahead = int(channels * shift_ratio), int(channels * 2 * shift_ratio)
     steps = x.reshape(-1, seg_num, *x.shape[1:])
@@ -189,7 +191,9 @@ def temporal_shift_op(x: Tensor, *, seg_num: int, shift_ratio: float = 0.25) -> 
 def unfold_op(
     x: Tensor, *, kernel_sizes: Numbers, strides: Numbers, paddings: Numbers, dilations: Numbers
 ) -> Tensor:
-    """Return windows as columns: [N, C * window, windows]. paddings: top, left, bottom, right."""
+    """Return windows as columns: [N, C * window size, number of windows]. paddings: top, left,
+    bottom, right.
+    """
     above, left, below, right = paddings
     padded = functional.pad(x, [left, right, above, below])
     return functional.unfold(padded, tuple(kernel_sizes), tuple(dilations), stride=tuple(strides))
@@ -267,7 +271,7 @@ def resize_bilinear(
     align_mode: int = 1,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Resize images with linear interpolation; see `image_resize`."""
+    """Resize images with bilinear interpolation; see `image_resize`."""
     return image_resize(
         input,
         out_shape,
@@ -292,7 +296,7 @@ def resize_trilinear(
     align_mode: int = 1,
     data_format: str = "NCDHW",
 ) -> Variable:
-    """Resize volumes; see `image_resize`."""
+    """Resize volumes with trilinear interpolation; see `image_resize`."""
     return image_resize(
         input,
         out_shape,
@@ -316,7 +320,7 @@ def resize_nearest(
     align_corners: bool = True,
     data_format: str = "NCHW",
 ) -> Variable:
-    """Resize images to the nearest pixel; see `image_resize`."""
+    """Resize images with nearest-neighbor interpolation; see `image_resize`."""
     return image_resize(
         input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, 1, data_format
     )
@@ -402,7 +406,9 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
 def temporal_shift(
     x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None
 ) -> Variable:
-    """Shift some channels of [N * seg_num, C, H, W] one step earlier, and some one step later."""
+    """Shift some channels of [N * seg_num, C, H, W] one time step back and some one step
+    forward.
+    """
     return _add("temporal_shift", x, name, seg_num=seg_num, shift_ratio=shift_ratio)
 
 
@@ -415,7 +421,7 @@ def unfold(
     dilations: Span = 1,
     name: str | None = None,
 ) -> Variable:
-    """Return windows of images as columns: [N, C * window, windows]."""
+    """Return windows of images as columns: [N, C * window size, number of windows]."""
     helper = LayerHelper("unfold", name)
     borders = [paddings] * 4 if isinstance(paddings, int) else list(paddings)
     if len(borders) == 2:

@@ -1,4 +1,4 @@
-"""Blocks that run once per step of sequences."""
+"""Recurrent networks whose step is defined by a block of layers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StaticRNN:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Define one step with the layers in the block."""
+        """Use the layers in the `with` block as one step."""
         if self._body is not None:
             raise ValueError("layers.StaticRNN: step() can be used only once")
         with self._helper.main_program.new_block() as self._body:
@@ -182,7 +182,8 @@ class StaticRNN:
 
 
 class DynamicRNN:
-    """Runs the layers within `block()` for each step, without the sequences that have ended.
+    """Runs the layers within `block()` for each step of sequences, leaving out those that have
+    ended.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid
@@ -219,7 +220,7 @@ class DynamicRNN:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Define one step with the layers in the block."""
+        """Use the layers in the `with` block as one step."""
         if self._state != "before":
             raise ValueError("layers.DynamicRNN: block() can be used only once")
         with While(self._condition).block():
@@ -330,7 +331,7 @@ class DynamicRNN:
         return self._table
 
     def _outside(self) -> AbstractContextManager[None]:
-        """Make the layers in the block run before the loop."""
+        """Make the layers in the `with` block run before the loop."""
         program = self._helper.main_program
         around: Block | None = program.current_block().parent
         assert around is not None

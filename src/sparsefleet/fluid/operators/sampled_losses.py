@@ -185,7 +185,10 @@ def sample_logits(
 def _unique_samples(
     classes: int, label: Tensor, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Sample `count` distinct classes for all examples; return them with their probabilities."""
+    """Sample `count` distinct classes, shared by all examples.
+
+    Returns them with their probabilities.
+    """
     if count > classes:
         raise ValueError(
             f"num_samples must be at most {classes}, the number of classes, got {count}"
@@ -206,7 +209,7 @@ def _unique_samples(
 
 @op("first_classes", "X Labels", lod="none")
 def first_classes(x: Tensor, label: Tensor) -> Tensor:
-    """Return 1 at the sampled logits that belong to labels."""
+    """Return a mask that is 1 at the sampled logits that belong to labels."""
     made = torch.zeros_like(x)
     made[:, : label.shape[1]] = 1.0
     return made

@@ -29,7 +29,9 @@ Tensor = torch.Tensor
 
 
 def _rate(type: str, inputs: str = "Step") -> Callable[[Callable[..., Tensor]], Any]:
-    """Register a schedule, computed in double precision and rounded to the nearest float32."""
+    """Register a schedule operator, computed in double precision and rounded to the nearest
+    float32.
+    """
 
     def register(function: Callable[..., Tensor]) -> Any:
         @functools.wraps(function)
@@ -133,11 +135,12 @@ def _of_rate(step: Any, rate: Any, **settings: Any) -> list[Any]:
 
 @op("adam_rate", "Step Rate", lod="none", infer=_of_rate)
 def adam_rate(step: Tensor, rate: Tensor, *, beta2: float, beta1: float = 0.0) -> Tensor:
-    """Return the rate for a step, counted from 1, corrected for squares that started at zero.
+    """Return Adam's learning rate for a step, counted from 1, with the bias correction for beta2
+    only.
 
     The correction for beta1 is omitted. It is large in the first steps and fades while the gradient
     of a row takes effect, so a row with a gradient in every step would move too far, by 27 times
-    the rate in total. beta1: accepted for programs saved with it.
+    the rate in total. beta1: accepted because older saved programs contain it.
     """
     del beta1
     return (rate * torch.sqrt(1 - beta2 ** step.double())).to(rate.dtype)
@@ -188,7 +191,7 @@ def _schedule(
 
 
 def _eager_schedule(type: str, **attrs: Any) -> Any:
-    """Return the schedule as an object that counts the optimizer's steps."""
+    """Return the schedule, for imperative mode, as an object that counts the optimizer's steps."""
     from sparsefleet.fluid.dygraph import schedules
 
     kind = getattr(schedules, type.title().replace("_", ""))
@@ -248,7 +251,9 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Variable:
-    """Decay from learning_rate to end_learning_rate over decay_steps, repeatedly with `cycle`."""
+    """Decay the rate from learning_rate to end_learning_rate over decay_steps, repeatedly with
+    `cycle`.
+    """
     return _schedule(
         "polynomial_decay",
         learning_rate=learning_rate,
@@ -272,7 +277,7 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
 
 @layer
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
-    """Increase for warmup_steps, then decay as 1 / sqrt(step) (Vaswani et al. 2017)."""
+    """Increase the rate for warmup_steps, then decay it as 1 / sqrt(step) (Vaswani et al. 2017)."""
     return _schedule(
         "noam_decay",
         begin=1,
@@ -294,7 +299,7 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Var
 def linear_lr_warmup(
     learning_rate: float | Variable, warmup_steps: int, start_lr: float, end_lr: float
 ) -> Variable:
-    """Increase from start_lr to end_lr over warmup_steps, then use learning_rate."""
+    """Increase the rate from start_lr to end_lr over warmup_steps, then use learning_rate."""
     attrs: dict[str, Any] = {"warmup_steps": warmup_steps, "start_lr": start_lr, "end_lr": end_lr}
     if isinstance(learning_rate, Variable):
         return _schedule("linear_lr_warmup", inputs={"Rate": learning_rate}, **attrs)

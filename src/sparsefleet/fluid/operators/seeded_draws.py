@@ -1,8 +1,8 @@
-"""The random numbers that 1.8.5 draws on a CPU with a fixed seed.
+"""The random numbers that Fluid 1.8.5 draws on a CPU with a fixed seed.
 
 The numbers come from C++'s `minstd_rand` through libstdc++'s distributions, so a seeded program
-starts with the same parameters as in 1.8.5. An operator with a seed draws the same numbers in every
-run.
+starts with the same parameters as in Fluid 1.8.5. An operator with a seed draws the same numbers
+in every run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def seeded_truncated_normal(made: torch.Tensor, seed: int, mean: float, std: flo
 
 
 def _canonical(seed: int, count: int, kind: Any) -> Floats:
-    """Return the given number of values in 0..1."""
+    """Return `count` random values in 0..1."""
     found: list[Floats] = []
     stream = _blocks(seed, kind)
     while count > 0:
@@ -72,7 +72,10 @@ def _canonical(seed: int, count: int, kind: Any) -> Floats:
 
 
 def _blocks(seed: int, kind: Any) -> Iterator[Floats]:
-    """Yield numbers in 0..1 indefinitely. A float64 uses two numbers from the generator."""
+    """Yield blocks of random numbers in 0..1 indefinitely.
+
+    A float64 uses two numbers from the generator.
+    """
     powers = np.ones(_BLOCK, np.uint64)
     for place in range(_BLOCK.bit_length() - 1):  # powers[i] = multiplier ** (i + 1)
         size = 1 << place

@@ -73,7 +73,7 @@ def _windows(x: Shape, **settings: Any) -> list[Shape]:
 
 @op("sequence_enumerate", "X", lod="function", infer=_windows)
 def sequence_enumerate_op(x: Tensor, *, lods: Lods, win_size: int, pad_value: int = 0) -> Made:
-    """Return each id and its successors in the sequence: [N, win_size]."""
+    """Return, for each id, a window of the id and its successors in the sequence: [N, win_size]."""
     offsets = level_of(lods[0], "X")
     places = torch.arange(len(x))[:, None] + torch.arange(win_size)
     inside = places < offsets[1:][segments(offsets)][:, None]
@@ -130,7 +130,7 @@ def row_conv_op(x: Tensor, weight: Tensor, *, lods: Lods) -> Made:
 def lod_append_op(
     x: Tensor, y: Tensor | None, *, lods: Lods, level: list[int] | None = None
 ) -> Made:
-    """Add a LoD level below the lowest level."""
+    """Add a LoD level below the lowest level, given by `level` or y."""
     if y is None:
         return x, (*lods[0], torch.tensor(level, dtype=torch.int64))
     return x, (*lods[0], *(lods[1] or (y.reshape(-1).long(),)))
@@ -204,7 +204,7 @@ def _greedy_shape(x: Shape, length: Shape, **settings: Any) -> list[Shape]:
 
 @op("ctc_greedy", "X", lod="function", infer=_column)
 def ctc_greedy(x: Tensor, *, lods: Lods, blank: int) -> Made:
-    """Return the best class of each row without repeats and blanks, or -1 if all are blank."""
+    """Return each sequence's best classes, without repeats and blanks, or -1 if all are blank."""
     offsets = level_of(lods[0], "X")
     best = torch.split_with_sizes(x.argmax(1), offsets.diff().tolist())
     kept = [_without_repeats(part, blank) for part in best]
@@ -240,7 +240,7 @@ def _like(
     attrs: dict[str, Any] | None = None,
     slot: str = "Out",
 ) -> Variable:
-    """Add an operator whose output has the dtype and levels of its input X."""
+    """Add an operator whose output has the dtype and LoD levels of its input X."""
     x = inputs["X"]
     out = helper.add(type, inputs, attrs, slot=slot, dtype=x.dtype)
     out.lod_level = x.lod_level
@@ -278,7 +278,9 @@ def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
 def sequence_enumerate(
     input: Variable, win_size: int, pad_value: int = 0, name: str | None = None
 ) -> Variable:
-    """Return each id and its successors in the sequence, padded with pad_value: [N, win_size]."""
+    """Return, for each id, a window of it and its successors, padded with pad_value: [N,
+    win_size].
+    """
     helper = LayerHelper("sequence_enumerate", name)
     attrs = {"win_size": win_size, "pad_value": pad_value}
     out = _like(helper, "sequence_enumerate", {"X": helper.check_input(input)}, attrs)
@@ -290,7 +292,7 @@ def sequence_enumerate(
 def sequence_slice(
     input: Variable, offset: Variable, length: Variable, name: str | None = None
 ) -> Variable:
-    """Return a part of each sequence: offset and length int64[B, 1]."""
+    """Return a part of each sequence, given its offset and length: int64[B, 1] each."""
     helper = LayerHelper("sequence_slice", name)
     inputs = {
         "X": helper.check_input(input),

@@ -123,7 +123,7 @@ def sequence_expand_op(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1)
 
 @op("sequence_expand_as", "X Y", lod="function", infer=_open)
 def sequence_expand_as_op(x: Tensor, y: Tensor, *, lods: Lods) -> Made:
-    """Repeat row i of x for each row of y's sequence i."""
+    """Repeat row i of x once for each row of y's sequence i."""
     del y
     offsets = level_of(lods[1], "Y", 0)
     if len(offsets) - 1 != len(x):
@@ -149,7 +149,9 @@ def sequence_reshape_op(x: Tensor, *, lods: Lods, new_dim: int) -> Made:
 
 @op("sequence_concat", "X*", lod="function", infer=lambda shapes: [(-1, *shapes[0][1:])])
 def sequence_concat_op(tensors: list[Tensor], *, lods: Lods) -> Made:
-    """Concatenate sequence i of all inputs."""
+    """Concatenate sequences across inputs: sequence i of the result is sequence i of each input in
+    turn.
+    """
     levels = [level_of(lod, "X") for lod in lods[0]]
     parts = [
         tensor[int(offsets[i]) : int(offsets[i + 1])]
@@ -195,7 +197,7 @@ def sequence_unpad_op(x: Tensor, length: Tensor, *, lods: Lods) -> Made:
 def lod_reset_op(
     x: Tensor, y: Tensor | None, *, lods: Lods, target_lod: list[int] | None = None
 ) -> Made:
-    """Regroup the rows by the sequences of y, the offsets in y, or `target_lod`."""
+    """Regroup the rows into the sequences of y, or by the offsets in y or in `target_lod`."""
     if y is None:
         return x, (torch.tensor(target_lod, dtype=torch.int64),)
     return x, lods[1] or (y.reshape(-1).long(),)
@@ -257,7 +259,7 @@ def sequence_last_step(input: Variable) -> Variable:
 
 
 def _like(helper: LayerHelper, type: str, inputs: dict[str, Variable], **attrs: int) -> Variable:
-    """Add an operator whose output has the dtype of its input X and one level of sequences."""
+    """Add an operator whose output has the dtype of its input X and one LoD level."""
     out = helper.add(type, inputs, attrs)
     out.dtype, out.lod_level = inputs["X"].dtype, 1
     return out
@@ -283,7 +285,7 @@ def sequence_expand(
 
 @layer
 def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
-    """Repeat row i of x for each row of y's sequence i."""
+    """Repeat row i of x once for each row of y's sequence i."""
     helper = LayerHelper("sequence_expand_as", name)
     inputs = {"X": helper.check_input(x, "x"), "Y": helper.check_input(y, "y")}
     return _like(helper, "sequence_expand_as", inputs)
@@ -298,7 +300,9 @@ def sequence_reshape(input: Variable, new_dim: int) -> Variable:
 
 @layer
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
-    """Concatenate sequence i of all inputs."""
+    """Concatenate sequences across inputs: sequence i of the result is sequence i of each input in
+    turn.
+    """
     helper = LayerHelper("sequence_concat", name)
     out = helper.add("sequence_concat", {"X": list(input)})
     out.dtype, out.lod_level = input[0].dtype, 1
@@ -330,7 +334,7 @@ def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Va
 def lod_reset(
     x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None
 ) -> Variable:
-    """Regroup the rows by the sequences of y, the offsets in y, or target_lod."""
+    """Regroup the rows into the sequences of y, or by the offsets in y or in target_lod."""
     helper = LayerHelper("lod_reset")
     if y is None and target_lod is None:
         raise helper.refuse("y or target_lod must be given")

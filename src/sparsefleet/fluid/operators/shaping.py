@@ -52,8 +52,8 @@ _AMP = AmpConfig()
 
 @op("cast", "X")
 def cast_op(x: Tensor, *, out_dtype: str, by_place: bool = False) -> Tensor:
-    """Convert to a dtype. by_place: replace float16 with the device's native type (bfloat16 on a
-    CPU).
+    """Convert to a dtype. by_place: replace float16 with the half-precision type of the device
+    (bfloat16 on a CPU).
     """
     is_chosen = by_place and out_dtype == "float16"
     return x.to(half_dtype(_AMP, x.device) if is_chosen else getattr(torch, out_dtype))
@@ -213,7 +213,7 @@ def concat_op(
     axis: int = 0,
     lods: list[Any] | None = None,
 ) -> Any:
-    """Concatenate. Along the first axis, the inputs' sequences are also concatenated."""
+    """Concatenate tensors. Along the first axis, their sequences are also concatenated."""
     made = torch.cat(tensors, axis if axis_tensor is None else int(axis_tensor))
     return made if lods is None else (made, _joined(lods[0]))
 
@@ -349,7 +349,7 @@ def assign_op(x: Any) -> Any:
 
 @op("pad", "X")
 def pad_op(x: Tensor, *, paddings: Sequence[int], pad_value: float = 0.0) -> Tensor:
-    """Pad x. paddings: before and after each axis."""
+    """Pad x. paddings: the numbers of elements to add before and after each axis."""
     pairs = [paddings[place : place + 2] for place in range(0, len(paddings), 2)]
     flat = [size for pair in reversed(pairs) for size in pair]
     return torch.nn.functional.pad(x, flat, value=pad_value)
@@ -502,7 +502,7 @@ def split(
 
 @layer
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
-    """Return the slices along an axis."""
+    """Return the slices of x along an axis, without that axis."""
     helper = LayerHelper("unstack")
     count = helper.check_input(x, "x").shape[axis] if num is None else num
     if count < 0:
@@ -531,7 +531,7 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
 
 @layer
 def shape(input: Variable) -> Variable:
-    """Return the sizes at run time: int32."""
+    """Return the input's shape at run time, as an int32 vector."""
     helper = LayerHelper("shape")
     out = helper.new_variable("int32", stop_gradient=True)
     helper.append_op("shape", {"Input": helper.check_input(input)}, {"Out": out})
@@ -560,7 +560,7 @@ def assign(input: Variable | Any, output: Variable | None = None) -> Variable:
 def pad(
     x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None
 ) -> Variable:
-    """Pad before and after each axis."""
+    """Pad x with pad_value. paddings: the numbers of elements to add before and after each axis."""
     helper = LayerHelper("pad", name)
     attrs = {"paddings": list(paddings), "pad_value": float(pad_value)}
     return helper.add("pad", {"X": helper.check_input(x, "x")}, attrs)
@@ -568,7 +568,7 @@ def pad(
 
 @layer
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
-    """Reverse along some axes."""
+    """Reverse the order of elements along the given axes."""
     helper = LayerHelper("reverse")
     axes = [axis] if isinstance(axis, int) else list(axis)
     return helper.add("reverse", {"X": helper.check_input(x, "x")}, {"axis": axes})

@@ -47,7 +47,9 @@ Sizes = Variable | Sequence[int | Variable]
 def sizes_of(
     helper: LayerHelper, name: str, value: Sizes, slot: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return inputs `<slot>Tensor` or `<slot>TensorList`, and attrs `name` and `<name>_places`."""
+    """Return an operator's inputs (`<slot>Tensor` or `<slot>TensorList`) and attrs (`name` and
+    `<name>_places`) for these sizes.
+    """
     if isinstance(value, Variable):
         return {f"{slot}Tensor": value}, {name: []}
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):

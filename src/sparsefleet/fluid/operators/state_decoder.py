@@ -110,7 +110,7 @@ class StateCell:
         self._current, self._before = dict(self._first), {}
 
     def leave(self) -> None:
-        """End the decoder's block."""
+        """Detach the cell from its decoder."""
         self._decoder = None
 
     def get_state(self, state_name: str) -> Any:
@@ -161,7 +161,9 @@ class StateCell:
         return self._current[self._out_state]
 
     def _begin(self) -> None:
-        """Replace initial values with the states of the step, on first use in a decoder."""
+        """When first used in a decoder, replace the initial values with the decoder's current
+        states.
+        """
         if self._decoder is None or self._before:
             return
         for name, first in self._first.items():
@@ -185,7 +187,7 @@ class TrainingDecoder:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Define one step with the layers in the block."""
+        """Use the layers in the `with` block as one step."""
         if self._status != self.BEFORE_DECODER:
             raise ValueError("TrainingDecoder: block() can only be used once")
         self._status = self.IN_DECODER
@@ -239,7 +241,10 @@ class TrainingDecoder:
 
 
 class BeamSearchDecoder:
-    """Searches for a cell's best sequences, with `decode()` or a custom step in `block()`."""
+    """Searches for the best sequences of a cell.
+
+    The step is defined by `decode()` or, to customize it, within `block()`.
+    """
 
     BEFORE_BEAM_SEARCH_DECODER = 0
     IN_BEAM_SEARCH_DECODER = 1
@@ -284,7 +289,7 @@ class BeamSearchDecoder:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Define one step with the layers in the block."""
+        """Use the layers in the `with` block as one step."""
         if self._status != self.BEFORE_BEAM_SEARCH_DECODER:
             raise ValueError("BeamSearchDecoder: block() can only be used once")
         self._status = self.IN_BEAM_SEARCH_DECODER

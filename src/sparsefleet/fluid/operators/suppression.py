@@ -1,4 +1,6 @@
-"""Detections, which are scored boxes without overlapping ones (non-maximum suppression)."""
+"""Non-maximum suppression, which drops boxes that overlap better ones, and related detection
+layers.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +202,7 @@ def yolo_box_op(
     clip_bbox: bool = True,
     scale_x_y: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return a YOLOv3 head's boxes and class scores: [N, A (5 + C), H, W]."""
+    """Return the boxes and class scores of a YOLOv3 head's output, x [N, A (5 + C), H, W]."""
     count, _, height, width = x.shape
     sizes = torch.tensor(list(anchors), dtype=x.dtype).reshape(-1, 2)
     head = x.reshape(count, len(sizes), 5 + class_num, height, width)
@@ -284,7 +286,7 @@ def _level_shapes(rois: Shape, **settings: Any) -> list[Shape]:
 
 
 def _unscaled(info: Tensor) -> Tensor:
-    """Return the height and width without scaling, since the image is already scaled."""
+    """Return the image info with scale 1, since the image is already scaled."""
     return torch.cat([info[:2], info.new_ones(1)])
 
 
@@ -298,7 +300,10 @@ def _unscaled(info: Tensor) -> Tensor:
 def distribute_fpn_proposals_op(
     rois: Tensor, *, lods: Lods, min_level: int, max_level: int, refer_level: int, refer_scale: int
 ) -> tuple[list[Any], Any]:
-    """Assign boxes to the pyramid level that fits their size; also return the restore order."""
+    """Assign each box to the pyramid level that fits its size.
+
+    Also returns the indices that restore the original order.
+    """
     del lods
     scale = area(rois, 1.0).clamp(min=0).sqrt()
     level = (torch.log2(scale / refer_scale + 1e-8).floor() + refer_level).long()
@@ -323,7 +328,7 @@ def collect_fpn_proposals_op(
     *,
     post_nms_topN: int,  # noqa: N803  Fluid's name
 ) -> Tensor:
-    """Return the best boxes on all levels."""
+    """Return the best boxes across all levels."""
     order = torch.cat([one.reshape(-1) for one in scores]).argsort(descending=True, stable=True)
     return torch.cat(rois)[order[:post_nms_topN]]
 
@@ -433,7 +438,7 @@ def detection_output(
     nms_eta: float = 1.0,
     return_index: bool = False,
 ) -> Any:
-    """Return an SSD head's detections, with decoded boxes and without overlaps."""
+    """Return an SSD head's detections: decoded boxes, after non-maximum suppression."""
     helper = LayerHelper("detection_output")
     boxes = box_coder(prior_box, prior_box_var, loc, code_type="decode_center_size")
     chances = transpose(softmax(scores), perm=[0, 2, 1])
@@ -510,7 +515,10 @@ def distribute_fpn_proposals(
     refer_scale: int,
     name: str | None = None,
 ) -> tuple[list[Variable], Variable]:
-    """Assign boxes to the pyramid level that fits their size; also return the restore order."""
+    """Assign each box to the pyramid level that fits its size.
+
+    Also returns the indices that restore the original order.
+    """
     helper = LayerHelper("distribute_fpn_proposals", name)
     levels = [helper.new_variable(fpn_rois.dtype) for _ in range(min_level, max_level + 1)]
     restore = helper.new_variable("int32", stop_gradient=True)
@@ -529,7 +537,7 @@ def collect_fpn_proposals(
     post_nms_top_n: int,
     name: str | None = None,
 ) -> Variable:
-    """Return the best boxes on all pyramid levels."""
+    """Return the best boxes across all pyramid levels."""
     helper = LayerHelper("collect_fpn_proposals", name)
     count = max_level - min_level + 1
     inputs = {

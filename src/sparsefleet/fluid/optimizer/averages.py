@@ -34,7 +34,9 @@ def plain_parameters(program: Program, user: str) -> list[Parameter]:
 
 
 class _Average(ABC):
-    """Programs that replace the parameters with averages and restore them."""
+    """Base class for averages: builds programs that replace parameters with averages and restore
+    them.
+    """
 
     def __init__(self, every: Sequence[Parameter]) -> None:
         parameters = [one for one in every if one.do_model_average is not False]
@@ -67,7 +69,10 @@ class _Average(ABC):
 
     @contextmanager
     def apply(self, executor: Any, need_restore: bool = True) -> Iterator[None]:
-        """Use averages as parameters in the block; with need_restore, undo this afterwards."""
+        """Replace the parameters with averages within the `with` block.
+
+        With need_restore, the parameters are restored afterwards.
+        """
         executor.run(self.apply_program)
         try:
             yield

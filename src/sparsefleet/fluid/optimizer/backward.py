@@ -26,8 +26,8 @@ def append_backward(
     checkpoints: variables or names to keep; activations between them are recomputed in this pass.
         By default, all activations are kept.
 
-    The gradient of any variable that the loss depends on is then `<name>@GRAD`; for a second loss
-    it is `<name>@GRAD_0`, and so on.
+    Afterwards, the gradient of any variable that the loss depends on is named `<name>@GRAD`; for a
+    second loss it is `<name>@GRAD_0`, and so on.
     """
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"{call_site()}: callbacks must be a list, got {callbacks!r}")
@@ -117,7 +117,7 @@ def calc_gradient(
     target_gradients: Variable | Sequence[Variable | None] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> Any:
-    """Return the same as `gradients`, but for a single input, its gradient instead of a list."""
+    """Return the same as `gradients`, but, for a single input, its gradient rather than a list."""
     found = gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 

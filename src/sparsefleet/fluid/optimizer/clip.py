@@ -60,7 +60,7 @@ class GradientClipBase(ABC):
 
     @abstractmethod
     def _clipped(self, pairs: Pairs) -> Pairs:
-        """Return the clipped gradients of some parameters."""
+        """Return the given parameters with their clipped gradients."""
 
     def __call__(self, params_grads: Pairs) -> Pairs:
         """Call `apply`."""
@@ -146,7 +146,7 @@ def error_clip_callback(block: Any, context: Any) -> None:
 def derived_gradient(
     type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = None
 ) -> Variable:
-    """Create a variable for a result computed from gradients, in the same program."""
+    """Add an operator on gradients to their program; return a new variable with its result."""
     first = next(iter(inputs.values()))
     like: Variable = first[0] if isinstance(first, list) else first
     assert like.block is not None

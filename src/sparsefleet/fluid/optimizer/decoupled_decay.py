@@ -27,7 +27,7 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
         )
 
     class OptimizerWithDecoupledWeightDecay(base_optimizer):  # type: ignore[misc, valid-type]
-        """The optimizer with decoupled weight decay."""
+        """The base optimizer, extended with decoupled weight decay."""
 
         def __init__(
             self,

@@ -70,7 +70,10 @@ class MomentumOptimizer(Optimizer):
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
-    """Momentum. Unlike here, Fluid sends only the largest gradients after rampup_begin_step."""
+    """Momentum.
+
+    Fluid sends only the largest gradients after rampup_begin_step; here, all are sent.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,9 @@ class DGCMomentumOptimizer(MomentumOptimizer):
 
 
 class LarsMomentumOptimizer(Optimizer):
-    """Momentum with a rate per parameter, based on the ratio of its norm to its gradient's norm."""
+    """Momentum (LARS) with a rate per parameter, scaled by the ratio of its norm to its gradient's
+    norm.
+    """
 
     type = "lars_momentum"
     accumulators = (("Velocity", "velocity", 0.0),)
@@ -119,7 +124,7 @@ class LarsMomentumOptimizer(Optimizer):
 
 
 class AdagradOptimizer(Optimizer):
-    """Scales each value's rate down by the root of its summed squared gradients."""
+    """Adagrad: divides each value's rate by the square root of the sum of its squared gradients."""
 
     type = "adagrad"
     accumulators = (("Moment", "moment", 0.0),)
@@ -170,7 +175,7 @@ class AdadeltaOptimizer(Optimizer):
 
 
 class DecayedAdagradOptimizer(Optimizer):
-    """Adagrad with a decaying sum."""
+    """Adagrad with a decaying sum of squared gradients."""
 
     type = "decayed_adagrad"
     accumulators = (("Moment", "moment", 0.0),)
@@ -224,9 +229,9 @@ class AdamOptimizer(_WithBetas):
     In Fluid, moments keep moving a rare row in the steps between its batches. A table does not
     touch rows without gradients, so it applies the whole movement at once, in a step with beta1 = 0
     and the learning rate corrected only for beta2. A row with a gradient in every step moves as in
-    Fluid. A row seen once moves less in the first steps (1.0 learning rate instead of 6.0 if seen
-    only in step 1), and nearly the same later. With lazy_mode, a row is only updated when it has a
-    gradient, and counts its own steps.
+    Fluid. A row seen once moves less if that is in the first steps (by 1.0 times the learning rate
+    instead of 6.0 times, if seen only in step 1), and by nearly the same amount if it is later.
+    With lazy_mode, a row is only updated when it has a gradient, and counts its own steps.
     """
 
     type = "adam"
@@ -270,7 +275,9 @@ class AdamOptimizer(_WithBetas):
 
 
 class AdamaxOptimizer(_WithBetas):
-    """Adam with the largest gradient instead of the mean square."""
+    """Adamax: Adam with a decaying maximum of the gradient's magnitude instead of its mean
+    square.
+    """
 
     type = "adamax"
     accumulators = (
@@ -281,7 +288,7 @@ class AdamaxOptimizer(_WithBetas):
 
 
 class LambOptimizer(_WithBetas):
-    """Adam with a rate per parameter, scaled by its norm (You et al. 2019).
+    """Lamb: Adam with a rate per parameter, scaled by the parameter's norm (You et al. 2019).
 
     exclude_from_weight_decay_fn: returns whether to exclude a parameter from weight decay.
     """
@@ -312,7 +319,7 @@ class LambOptimizer(_WithBetas):
 
 
 class RMSPropOptimizer(Optimizer):
-    """Divides by the root of a running mean of squares plus epsilon."""
+    """RMSProp: divides each gradient by the root of a running mean of its square, plus epsilon."""
 
     type = "rmsprop"
     accumulators = (

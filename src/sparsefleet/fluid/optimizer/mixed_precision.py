@@ -152,7 +152,10 @@ def rewrite_program(main_prog: Program, amp_lists: AutoMixedPrecisionLists) -> N
 
 
 def _kinds(block: Block, lists: AutoMixedPrecisionLists) -> list[Kind | None]:
-    """Return the kind of each operator, or None if no operator before it has a kind."""
+    """Return each operator's kind: white or black.
+
+    A gray operator takes its inputs' kind, which is None if they have none.
+    """
     black_names = lists.black_varnames | _names_of_bodies(block) | _names_made_twice(block)
     kind_of: dict[str, Kind | None] = {}  # the latest operator that wrote a variable
     found: list[Kind | None] = []
@@ -188,7 +191,9 @@ def _names_of_bodies(block: Block) -> set[str]:
 
 
 def _names_made_twice(block: Block) -> set[str]:
-    """Return variables that are written more than once; their writers must use the same type."""
+    """Return the variables that are written more than once, whose writers must use the same
+    type.
+    """
     found: set[str] = set()
     made: set[str] = set()
     for op in block.ops:
@@ -222,7 +227,7 @@ class _Casts:
         return added
 
     def forget(self, names: list[str]) -> None:
-        """Drop copies of variables that get new values."""
+        """Drop the copies of variables that are about to get new values."""
         for name in names:
             self._made.discard(f"{name}.cast_fp16")
             self._made.discard(f"{name}.cast_fp32")

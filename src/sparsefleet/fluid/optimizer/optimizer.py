@@ -71,7 +71,7 @@ class Optimizer:
     # -- overridden by subclasses ---------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Return the operator's attrs."""
+        """Return the attrs of the update operator."""
         return {}
 
     def settings_of(self, parameter: Parameter) -> dict[str, Any]:
@@ -80,19 +80,21 @@ class Optimizer:
         return self.settings()
 
     def table_settings(self) -> dict[str, Any] | None:
-        """Return the `sparsefleet.optim` class and fields for rows, or None if no class fits."""
+        """Return the `sparsefleet.optim` class and its fields for table rows, or None if no class
+        fits.
+        """
         return None
 
     def table_rate(self, rate: Variable) -> Variable:
-        """Return the learning rate for rows, given the rate for parameters."""
+        """Return the learning rate for rows in tables, given the rate for dense parameters."""
         return rate
 
     def extra_inputs(self) -> dict[str, Variable]:
-        """Return the settings that are variables, by operator slot."""
+        """Return those settings that are variables, by the update operator's input slot."""
         return {}
 
     def first_value(self, name: str, value: float) -> float:
-        """Return the initial value of an accumulator."""
+        """Return the initial value of accumulator `name`, given its default."""
         del name
         return value
 
@@ -106,7 +108,9 @@ class Optimizer:
         no_grad_set: Collection[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add operators that reduce the loss with each run."""
+        """Add the backward pass and the updates, so that each run takes a step that reduces the
+        loss.
+        """
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         if grad_clip is not None:
             self._grad_clip = grad_clip
@@ -194,7 +198,10 @@ class Optimizer:
         return helper.create_state(known, shape, parameter.dtype, first)
 
     def _in_table(self, parameter: Parameter) -> bool:
-        """Return whether rows are updated in a table; otherwise, make it a plain parameter."""
+        """Return whether the parameter's rows are updated in a table.
+
+        Otherwise, converts it to a single tensor.
+        """
         if parameter.is_table and self.table_settings() is None:
             make_plain(default_main_program(), default_startup_program(), parameter.name)
         return parameter.is_table

@@ -41,7 +41,7 @@ class OptimizerWrapper(ABC):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Minimize the loss; the returned gradients are for one batch."""
+        """Add the backward pass and updates; the returned gradients are those of one batch."""
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         return self.apply_optimize(loss, startup_program, pairs), pairs
 
@@ -76,7 +76,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
 
     This is equivalent to a batch k_steps times as large but needs the memory of one batch. Between
     updates, neither parameters nor optimizer state are updated; learning-rate schedules count runs.
-    Embeddings with is_sparse=True become plain parameters.
+    Embeddings with is_sparse=True become dense parameters.
 
     avg: whether to use the mean of the gradients rather than their sum.
 
@@ -100,7 +100,7 @@ class GradientMergeOptimizer(OptimizerWrapper):
         self.type = "gradient_merge"
 
     def apply_gradients(self, params_grads: Pairs) -> list[Operator]:
-        """Apply the optimizer to merged gradients."""
+        """Add the wrapped optimizer's updates, applied to the merged gradients."""
         if self.k_steps > 1:
             with default_main_program().role_guard("backward"):
                 params_grads = self._merged(params_grads)
@@ -130,7 +130,9 @@ class GradientMergeOptimizer(OptimizerWrapper):
 
 
 class LookaheadOptimizer:
-    """Look-ahead (Zhang et al. 2019), which moves slow parameters by alpha every k steps."""
+    """Look-ahead (Zhang et al. 2019): every k steps, moves slow parameters towards the fast ones
+    by a factor alpha.
+    """
 
     def __init__(self, inner_optimizer: Optimizer, alpha: float = 0.5, k: int = 5) -> None:
         if not isinstance(inner_optimizer, (Optimizer, OptimizerWrapper)):
@@ -203,7 +205,10 @@ class RecomputeOptimizer(OptimizerWrapper):
         no_grad_set: Collection[Variable | str] | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Minimize the loss; grad_clip replaces the grad_clip of the wrapped optimizer."""
+        """Add the backward pass and updates.
+
+        grad_clip: replaces the grad_clip of the wrapped optimizer.
+        """
         if grad_clip is not None:
             self._optimizer._grad_clip = grad_clip
         return super().minimize(loss, startup_program, parameter_list, no_grad_set)

@@ -14,7 +14,7 @@ PROVIDED_PATH = str(Path(__file__).parent / "provided")
 
 
 def environment_with_paddle(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return `variables`, changed so that child processes find this `paddle` first.
+    """Return a copy of `variables`, changed so that child processes import this `paddle` first.
 
     In child processes, `python` is this interpreter, because pipe commands call `python`, and a
     different interpreter may not have sparsefleet.

@@ -127,8 +127,8 @@ __getattr__ = known_names("paddle", "paddle", _HOMES)
 def provide(package: str) -> None:
     """Enable `import paddle.fluid...`, removed Python and NumPy names, and logs as in Fluid.
 
-    package: the name that the package is imported under; with any name other than "paddle", a tool
-        is scanning all modules, and nothing is done.
+    package: the name that the package is imported under; any name other than "paddle" means that a
+        tool is scanning all modules, and nothing is done.
     """
     if package != "paddle":
         return
@@ -157,9 +157,9 @@ def enable_static() -> None:
 
 
 class AliasFinder(MetaPathFinder):
-    """Resolves `package.name.rest` to the module `homes[name].rest` itself, not to a copy.
+    """Makes `import package.name.rest` return the module `homes[name].rest` itself, not a copy.
 
-    homes: name -> the module it stands for; names that are not modules are not found.
+    homes: a dict from name to the module it stands for; names that are not modules are not found.
 
     >>> finder = AliasFinder("old", {"json": "json"})
     >>> finder.find_spec("old.json.decoder").origin == find_spec("json.decoder").origin

@@ -61,7 +61,10 @@ def _cifar100() -> str:
 
 
 def _reader(path: str, part: str, num_labels: int, cycle: bool = False) -> Reader:
-    """Return a reader. num_labels: bytes before the pixels; the last byte is the (fine) class."""
+    """Return a reader of the images in one part of an archive.
+
+    num_labels: number of label bytes before the pixels; the last one is the (fine) class.
+    """
 
     def one_pass() -> Iterator[tuple[NDArray[np.float32], int]]:
         with tarfile.open(path) as archive:

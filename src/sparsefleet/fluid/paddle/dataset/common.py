@@ -68,9 +68,9 @@ UNKNOWN = "<unk>"
 
 
 def numbered_words(counts: Mapping[str, int], more_than: int) -> dict[str, int]:
-    """Return word -> number, most frequent first. UNKNOWN, for all other words, is last.
+    """Return a dict from word to index, most frequent first. UNKNOWN, for all other words, is last.
 
-    more_than: only words that occur more often than this get a number.
+    more_than: only words that occur more often than this get an index.
 
     >>> numbered_words({"b": 2, "a": 2, "rare": 1, "c": 3}, 1)
     {'c': 0, 'a': 1, 'b': 2, '<unk>': 3}

@@ -1,8 +1,8 @@
 """The CoNLL 2005 data set of semantic roles. T is the number of words in a sentence.
 
-A sample contains nine lists of T numbers: the words; the five words around the verb (two before,
-the verb, two after), each repeated T times; the verb, repeated T times; 1 near the verb and 0
-elsewhere; and the labels.
+A sample contains nine lists of T integers: the word indices; the five words around the verb (two
+before, the verb, two after), each repeated T times; the verb, repeated T times; 1 near the verb
+and 0 elsewhere; and the labels.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def get_embedding() -> str:
 
 
 def test() -> Reader:
-    """Return a reader of the test set, the only free part, which examples also train on."""
+    """Return a reader of the test set, the only part that is free, which Fluid's examples also
+    train on.
+    """
     words, verbs, labels = get_dict()
     path = _file(DATA_URL, DATA_MD5)
 
@@ -92,8 +94,9 @@ def _numbered(names: Sequence[str]) -> dict[str, int]:
 
 
 def _label_numbers(labels: Sequence[str]) -> dict[str, int]:
-    """Number the labels, with B-X and I-X adjacent and O last, sorted so that all processes
-    agree.
+    """Assign an index to each label, with B-X and I-X adjacent and O last.
+
+    Labels are sorted, so that all processes agree.
     """
     tags = sorted({label[2:] for label in labels if label.startswith(("B-", "I-"))})
     return _numbered([*(f"{part}-{tag}" for tag in tags for part in "BI"), "O"])

@@ -127,7 +127,9 @@ def load_and_transform(
 def batch_images_from_tar(
     data_file: str, dataset_name: str, img2label: Mapping[str, int], num_per_batch: int = 1024
 ) -> str:
-    """Write the archive's labeled images to files of `num_per_batch`; return the list's path.
+    """Write an archive's labeled images to files of `num_per_batch` images.
+
+    Returns the path of a file that lists them.
 
     Each file is a pickled dict with `label` and `data`, the encoded images. Files from an earlier
     call are reused.

@@ -1,4 +1,4 @@
-"""IMDB movie reviews. A sample is (word numbers, 0 for positive or 1 for negative)."""
+"""IMDB movie reviews. A sample is (word indices, 0 for positive or 1 for negative)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def word_dict() -> dict[str, int]:
-    """Return word -> number for words that occur more than 150 times."""
+    """Return a dict from word to index for words that occur more than 150 times."""
     return build_dict(re.compile(r"aclImdb/(train|test)/(pos|neg)/.*\.txt$"), 150)
 
 
 def build_dict(pattern: re.Pattern[str], cutoff: int) -> dict[str, int]:
-    """Return word -> number for words that occur more than `cutoff` times in matching files."""
+    """Return a dict from word to index for words that occur more than `cutoff` times in matching
+    files.
+    """
     counts: Counter[str] = Counter()
     for words in tokenize(pattern):
         counts.update(words)

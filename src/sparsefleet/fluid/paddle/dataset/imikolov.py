@@ -1,4 +1,4 @@
-"""Penn Treebank sentences, as n-grams of word numbers or as whole sequences."""
+"""Penn Treebank sentences, as n-grams of word indices or as whole sequences."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Reader = Callable[[], Iterator[Any]]
 
 
 class DataType:
-    """The kind of sample: NGRAM is n numbers, SEQ is (<s> + sentence, sentence + <e>)."""
+    """The kind of sample: NGRAM is n word indices, SEQ is (<s> + sentence, sentence + <e>)."""
 
     NGRAM = 1
     SEQ = 2
 
 
 def build_dict(min_word_freq: int = 50) -> dict[str, int]:
-    """Return word -> number for words that occur more than `min_word_freq` times."""
+    """Return a dict from word to index for words that occur more than `min_word_freq` times."""
     counts: Counter[str] = Counter()
     for name in ("train", "valid"):
         for words in _sentences(name):

@@ -43,7 +43,7 @@ Reader = Callable[[], Iterator[list[Any]]]
 
 @dataclass(frozen=True)
 class MovieInfo:
-    """A movie.
+    """A movie: its id, title and categories.
 
     >>> MovieInfo(1, ["Comedy"], "Toy Story ")
     MovieInfo(index=1, categories=['Comedy'], title='Toy Story ')
@@ -54,7 +54,7 @@ class MovieInfo:
     title: str
 
     def value(self) -> list[Any]:
-        """Return [movie, category numbers, title word numbers]."""
+        """Return [movie id, category indices, title word indices]."""
         categories, words = movie_categories(), get_movie_title_dict()
         return [
             self.index,
@@ -77,7 +77,7 @@ class UserInfo:
     job_id: int
 
     def value(self) -> list[int]:
-        """Return [user, 0 for male or 1 for female, age class, job]."""
+        """Return [user id, 0 for male or 1 for female, age class, job id]."""
         return [self.index, 0 if self.is_male else 1, self.age, self.job_id]
 
 
@@ -87,42 +87,44 @@ def train(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
 
 
 def test(rand_seed: int = 0, test_ratio: float = 0.1) -> Reader:
-    """Return a reader of a random fraction `test_ratio` of the ratings, determined by the seed."""
+    """Return a reader of a random subset, a fraction `test_ratio` of the ratings, chosen by the
+    seed.
+    """
     return lambda: _ratings(rand_seed, test_ratio, of_test=True)
 
 
 def movie_info() -> dict[int, MovieInfo]:
-    """Return movie number -> MovieInfo."""
+    """Return a dict from movie id to MovieInfo."""
     return _movies(fetch())
 
 
 def user_info() -> dict[int, UserInfo]:
-    """Return user number -> UserInfo."""
+    """Return a dict from user id to UserInfo."""
     return _users(fetch())
 
 
 def movie_categories() -> dict[str, int]:
-    """Return category -> number."""
+    """Return a dict from movie category to index."""
     return _categories(fetch())
 
 
 def get_movie_title_dict() -> dict[str, int]:
-    """Return lower-case title word -> number."""
+    """Return a dict from lower-case title word to index."""
     return _title_words(fetch())
 
 
 def max_movie_id() -> int:
-    """Return the largest movie number."""
+    """Return the largest movie id."""
     return max(movie_info())
 
 
 def max_user_id() -> int:
-    """Return the largest user number."""
+    """Return the largest user id."""
     return max(user_info())
 
 
 def max_job_id() -> int:
-    """Return the largest job number."""
+    """Return the largest job id."""
     return max(user.job_id for user in user_info().values())
 
 
@@ -160,7 +162,7 @@ def _title_words(path: str) -> dict[str, int]:
 
 
 def _numbered(names: set[str]) -> dict[str, int]:
-    """Number the words in sorted order, so that all processes agree."""
+    """Assign indices to the names in sorted order, so that all processes agree."""
     return {name: number for number, name in enumerate(sorted(names))}
 
 

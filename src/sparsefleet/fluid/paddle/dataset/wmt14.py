@@ -1,4 +1,7 @@
-"""WMT14, French-English. A sample is (source, <s> + target, target + <e>) as word numbers."""
+"""WMT14, French-English.
+
+A sample is (source, <s> + target, target + <e>) as lists of word indices.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ Reader = Callable[[], Iterator[Sample]]
 
 
 def train(dict_size: int) -> Reader:
-    """Return a reader of the training sentences; words outside the first dict_size are unknown."""
+    """Return a reader of the training sentences.
+
+    Words that are not among the first dict_size in the dictionary are unknown.
+    """
     return _reader("train/train", dict_size)
 
 
@@ -39,7 +45,9 @@ def gen(dict_size: int) -> Reader:
 
 
 def get_dict(dict_size: int, reverse: bool = True) -> tuple[dict[Any, Any], ...]:
-    """Return both languages' dictionaries, number -> word, or the inverse with reverse=False."""
+    """Return both languages' dictionaries, from index to word or, with reverse=False, from word to
+    index.
+    """
     with tarfile.open(_fetch()) as archive:
         words: tuple[dict[Any, Any], ...] = tuple(
             dict(_words(archive, ending, dict_size)) for ending in ("src.dict", "trg.dict")

@@ -1,4 +1,7 @@
-"""WMT16, English-German. A sample is (source, <s> + target, target + <e>) as word numbers."""
+"""WMT16, English-German.
+
+A sample is (source, <s> + target, target + <e>) as lists of word indices.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def validation(src_dict_size: int, trg_dict_size: int, src_lang: str = "en") -> 
 
 
 def get_dict(lang: str, dict_size: int, reverse: bool = False) -> dict[str, int] | dict[int, str]:
-    """Return word -> number for "en" or "de"; `reverse` returns number -> word."""
+    """Return a dict from word to index for "en" or "de" or, with `reverse`, from index to word."""
     words = _words(lang, dict_size)
     if reverse:
         return dict(enumerate(words))
@@ -74,7 +77,10 @@ def _reader(part: str, src_dict_size: int, trg_dict_size: int, src_lang: str) ->
 
 
 def _words(lang: str, dict_size: int) -> list[str]:
-    """Return the special tokens, then words by frequency; cached in a file, as in Paddle."""
+    """Return the special tokens, then the words by frequency.
+
+    The list is cached in a file, as in Paddle.
+    """
     _check_language(lang)
     size = min(dict_size, TOTAL_EN_WORDS if lang == "en" else TOTAL_DE_WORDS)
     path = os.path.join(os.path.dirname(fetch()), f"{lang}_{size}.dict")

@@ -28,7 +28,7 @@ _CLOUD_PORT = 6170
 
 @dataclass(frozen=True, slots=True)
 class PaddleCluster:
-    """All machines, and the endpoint of every process, machine by machine."""
+    """The machines in a job, and the endpoints of their processes, machine by machine."""
 
     node_ips: tuple[str, ...]
     node_rank: int
@@ -59,7 +59,10 @@ class PaddleCluster:
 def cluster_from_cloud(
     variables: Mapping[str, str], started_port: int | None, num_local: int
 ) -> PaddleCluster:
-    """Read the variables from Paddle's scheduler. Raises ConfigError for an invalid variable."""
+    """Read the environment variables that Paddle's scheduler sets.
+
+    Raises ConfigError if one is invalid.
+    """
     environ = CheckedEnviron(variables, "--use_paddlecloud needs it")
     node_ips = tuple(text.strip() for text in environ["PADDLE_TRAINERS"].text.split(","))
     environ["POD_IP"].one_of(*node_ips)
@@ -71,8 +74,8 @@ def cluster_from_cloud(
         found = given.endpoints()
         if len(found) != len(node_ips) * num_ports or num_local > num_ports:
             raise given.refused(
-                f"TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} machines, "
-                f"at least {num_local} per machine"
+                f"a list of endpoints, TRAINER_PORTS_NUM ({num_ports}) for each of {len(node_ips)} "
+                f"machines, and at least {num_local} per machine, one for each process"
             )
         starts = range(0, len(found), num_ports)
         places = [place for start in starts for place in found[start : start + num_local]]
@@ -187,7 +190,7 @@ def _config(options: argparse.Namespace, environ: Mapping[str, str], log_dir: st
 
 
 def _gpus(selected: str | None, visible: str) -> tuple[int, ...]:
-    """Return the numbers of the given GPUs among the visible GPUs; see FLAGS_selected_gpus."""
+    """Return the indices of the selected GPUs among the visible GPUs; see FLAGS_selected_gpus."""
     if selected is None:
         import torch
 

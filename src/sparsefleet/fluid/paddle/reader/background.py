@@ -1,4 +1,4 @@
-"""An iterator that a background thread reads ahead of the consumer."""
+"""An iterator whose items a background thread reads ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -80,12 +80,15 @@ class Background(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread and return no more items. Thread-safe; waiting callers return."""
+        """Stop the thread and return no more items.
+
+        Thread-safe; callers that are waiting for an item return.
+        """
         self._end()
 
 
 def close_iterator(items: Any) -> None:
-    """Run a generator's clean-up now."""
+    """Close the iterator if it is a generator, so that its clean-up runs now."""
     if hasattr(items, "close"):
         items.close()
 

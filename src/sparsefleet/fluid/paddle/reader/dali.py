@@ -1,4 +1,6 @@
-"""Batches from NVIDIA DALI pipelines, for both APIs; needs `pip install sparsefleet[dali]`.
+"""Batches from NVIDIA DALI pipelines, for Fluid programs and for `Trainer`.
+
+Needs `pip install sparsefleet[dali]`.
 
 In shapes, B is the number of samples in a batch.
 """

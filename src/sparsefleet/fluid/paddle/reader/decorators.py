@@ -124,7 +124,9 @@ Batch = TypeVar("Batch")
 def distributed_batch_reader(
     batch_reader: Callable[[], Iterable[Batch]],
 ) -> Callable[[], Iterator[Batch]]:
-    """Give each of N workers every N-th batch of a reader; an incomplete last round is dropped.
+    """Give each of N workers every N-th batch of a reader.
+
+    A last round with fewer than N batches is dropped.
 
     PADDLE_TRAINER_ID and PADDLE_TRAINERS_NUM give the index and the number of workers.
     """

@@ -66,7 +66,10 @@ class _Child(NamedTuple):
 
 
 class _InProcesses(ResumableReader):
-    """Runs readers in processes. A position has one entry per reader, "end" if it has finished."""
+    """Runs readers in processes.
+
+    A position has one entry per reader, which is "end" once it has finished.
+    """
 
     kind = "multiprocess_reader"
 
@@ -136,7 +139,10 @@ class _InProcesses(ResumableReader):
 def _start(
     number: int, walk: Iterator[tuple[Any, Any]], children: dict[Connection, _Child]
 ) -> None:
-    """Start a child. Only the child holds its end of the pipe, so that its death is detected."""
+    """Start a child process.
+
+    Only the child holds its end of the pipe, so that its death is detected.
+    """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(
@@ -157,7 +163,10 @@ def _start(
 def _run_child(
     walk: Iterator[tuple[Any, Any]], sending: Connection, of_parent: list[Connection]
 ) -> None:
-    """Run in the child. Closes the parent's ends, so that writing fails once the parent is gone."""
+    """Run a reader in the child process.
+
+    Closes the parent's pipe ends, so that writing fails once the parent is gone.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # The parent also gets the signal and ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -205,7 +214,7 @@ def _read_message(connection: Connection, child: _Child) -> _Message:
 
 
 def _end(children: dict[Connection, _Child]) -> None:
-    """Terminate these children."""
+    """Terminate these child processes."""
     for connection, child in children.items():
         connection.close()
         child.process.terminate()

@@ -22,7 +22,7 @@ _VERSION = 1
 
 @dataclass
 class PassProgress:
-    """The position of a pass, which outlives the pass."""
+    """The position in a pass; kept after the pass has ended."""
 
     number: int
     """The number of the pass, from 0."""
@@ -35,8 +35,8 @@ class ResumableReader(ABC):
     """A reader over other readers. Each call starts a pass over all items.
 
     An item's position is the state of the pass after it, as lists and numbers. The position is
-    passed along with the item through threads and processes, so that items that were read ahead but
-    not taken do not count. Passes are counted, since each is shuffled differently.
+    passed along with the item through threads and processes, so that items that were read ahead
+    but not consumed do not count. Passes are counted, since each is shuffled differently.
     """
 
     kind = "function"
@@ -54,7 +54,10 @@ class ResumableReader(ABC):
         """Yield the items after `position`, or all items if it is None, with their positions."""
 
     def describe(self) -> str:
-        """Describe how the reader was built; a state only matches a reader built the same way."""
+        """Return a description of how the reader was built.
+
+        A state can only be loaded into a reader with the same description.
+        """
         inner = ", ".join(source.describe() for source in self.sources)
         return f"{self.kind}({inner})"
 
@@ -72,7 +75,10 @@ class ResumableReader(ABC):
         return self._progress, self.walk(self._progress.number, self._progress.position)
 
     def __call__(self) -> Iterator[Any]:
-        """Yield the items of one pass; the first pass after `load_state_dict` continues a pass."""
+        """Yield the items of one pass.
+
+        The first pass after `load_state_dict` resumes the saved pass.
+        """
         return self._items(*self.begin())
 
     def _items(self, progress: PassProgress, walk: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
@@ -114,7 +120,9 @@ class ResumableReader(ABC):
         The reader must be built the same way, and its functions must return the same items.
         """
         if not isinstance(state, Mapping) or state.get("version") != _VERSION:
-            raise ConfigError(f"expected the state of a reader, got {state!r:.200}")
+            raise ConfigError(
+                f"load_state_dict: expected the state of a reader, got {state!r:.200}"
+            )
         if state.get("reader") != self.describe():
             raise ConfigError(
                 f"the state belongs to {state.get('reader')}, but this reader is "
@@ -124,7 +132,9 @@ class ResumableReader(ABC):
             seeds = [int(seed) for seed in state["seeds"]]
             loaded = PassProgress(int(state["pass"]), state["position"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"expected the state of a reader, got {state!r:.200}") from error
+            raise ConfigError(
+                f"load_state_dict: expected the state of a reader, got {state!r:.200}"
+            ) from error
         if len(seeds) != len(self.seeds()):
             raise ConfigError(f"the state has {len(seeds)} seeds, expected {len(self.seeds())}")
         self._adopt(iter(seeds))

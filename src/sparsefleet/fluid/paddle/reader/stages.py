@@ -94,7 +94,10 @@ class Chained(ResumableReader):
 
 
 class FirstN(ResumableReader):
-    """Reads the first items; a position is their count and the reader's position."""
+    """Reads the first items.
+
+    A position is the number of items read and the source reader's position.
+    """
 
     kind = "firstn"
 
@@ -144,7 +147,7 @@ class Shuffled(ResumableReader):
 
 
 class Cached(ResumableReader):
-    """Keeps items in memory; a position is their count."""
+    """Keeps items in memory; a position is the number of items returned."""
 
     kind = "cache"
 
@@ -159,7 +162,10 @@ class Cached(ResumableReader):
             yield item, number
 
     def _items_of_all(self) -> list[Any]:
-        """Return the items of the source's first pass. Reads again only if the order changed."""
+        """Return the items of the source's first pass.
+
+        Reads them again only if their order has changed.
+        """
         with self._lock:
             seeds = self.seeds()
             if self._kept is None or self._kept[0] != seeds:

@@ -59,7 +59,8 @@ class _Task(NamedTuple):
 class _ParallelMapped(ResumableReader):
     """Maps items in threads.
 
-    A position is the point up to which all items were returned, plus any items returned after it.
+    A position is the source position up to which all items were returned, plus any later items
+    that were already returned.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class _ParallelMapped(ResumableReader):
 
 
 class _GivenOut:
-    """Tracks which items were returned if their order is arbitrary."""
+    """Tracks which items were returned when results are not in the order of the items."""
 
     def __init__(self, before: Any, had: list[int]) -> None:
         self._before = before
@@ -154,7 +155,7 @@ class _MapTeam:
             yield task
 
     def admit_next(self) -> None:
-        """Record that a result was taken."""
+        """Record that a result was consumed, so that another item can be read."""
         self._room.release()
 
     def end(self) -> None:
