@@ -166,7 +166,7 @@ class Saving:
     def completed(self, number: int) -> Saving:
         """Return a copy in which environment variables supply the settings that the script omits.
 
-        number: index of the program among those that this process trains, from 1.
+        number: the program's position, from 1, among the programs that this process trains.
         """
         checkpoints, resume, progress = self.checkpoints, self.resume, self.progress
         folder = os.environ.get(_CHECKPOINTS)

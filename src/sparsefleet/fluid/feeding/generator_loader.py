@@ -110,7 +110,7 @@ class GeneratorLoader(Loader):
         drop_last: bool = True,
         places: Place | Sequence[Place] | None = None,
     ) -> GeneratorLoader:
-        """Set a reader of samples, each a sequence of fields, which are batched here.
+        """Set a reader of samples, each a sequence of fields; the loader groups them into batches.
 
         drop_last: drop a short last batch.
         """

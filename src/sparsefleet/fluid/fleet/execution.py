@@ -1,7 +1,7 @@
 """Fluid's settings for running a program in one process.
 
 Names and defaults are from Fluid 1.8.5. Many settings affect only Fluid's graph executor and
-are kept so that scripts can set them; the settings that have an effect here are documented.
+are kept so that scripts can set them; only the settings that have an effect are documented.
 """
 
 from __future__ import annotations

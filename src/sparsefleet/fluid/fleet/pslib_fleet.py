@@ -155,8 +155,8 @@ FLEET_GLOBAL_DICT: dict[str, Any] = {
 class fleet_embedding:  # noqa: N801  (Fluid's name)
     """Declares that the embeddings in the `with` block are pslib tables for click models.
 
-    click_name: the variable that holds clicks. The name is only recorded, since tables do not count
-        shows and clicks here.
+    click_name: the variable that holds clicks. The name is only recorded, since tables do not
+        count shows and clicks.
     """
 
     def __init__(self, click_name: str | None, scale_sparse_grad: bool = True) -> None:

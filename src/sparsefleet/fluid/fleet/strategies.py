@@ -67,7 +67,7 @@ class DistributedStrategy:
         self.impose()
 
     def impose(self) -> None:
-        """Restore the values that define the mode, in all configs."""
+        """Restore, in all configs, the values that define the training mode."""
         for name, value in self._imposed_program_values().items():
             setattr(self._program_config, name, value)
         for name, value in self._execute_values.items():
@@ -278,7 +278,7 @@ _NAP_S = 0.01  # how long Fluid's sender sleeps per unit of send_wait_times
 
 
 def mode_of_strategy(strategy: DistributedStrategy) -> str | ModeConfig:
-    """Return the mode with the settings of the strategy's trainer runtime config.
+    """Return the training mode, with the settings of the strategy's trainer runtime config.
 
     In async mode, whether merged gradients are added or averaged depends on the optimizer, unless
     communicator_is_sgd_optimizer is "0".

@@ -40,7 +40,10 @@ class ProgramDesc:
 
     @classmethod
     def FromString(cls, data: bytes) -> ProgramDesc:  # noqa: N802  (protobuf's name)
-        """Parse a program saved here or by PaddlePaddle 1.x; raise ProgramError for other bytes."""
+        """Parse a program saved by sparsefleet or PaddlePaddle 1.x.
+
+        Raise ProgramError for other bytes.
+        """
         made = cls()
         if data.lstrip()[:1] != b"{":
             made._document = program_of_desc(data).document

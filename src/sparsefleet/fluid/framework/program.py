@@ -311,7 +311,7 @@ class Program:
 
     @property
     def desc(self) -> Program:
-        """Return this program, which is its own description here."""
+        """Return this program, which, unlike in Fluid, is its own description."""
         return self
 
     def serialize_to_string(self) -> bytes:
@@ -320,7 +320,7 @@ class Program:
 
     @classmethod
     def parse_from_string(cls, binary_str: bytes | str) -> Program:
-        """Parse bytes written by `serialize_to_string`, here or in PaddlePaddle 1.x."""
+        """Parse bytes written by `serialize_to_string`, in sparsefleet or in PaddlePaddle 1.x."""
         if isinstance(binary_str, str):
             return cls.from_json(binary_str)
         if binary_str.lstrip()[:1] == b"{":

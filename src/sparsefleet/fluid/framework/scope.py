@@ -168,7 +168,7 @@ def global_scope() -> Scope:
 
 @contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Make `global_scope()` return this scope in the block."""
+    """Make `global_scope()` return this scope in the `with` block."""
     if not isinstance(scope, Scope):
         raise TypeError(f"scope_guard takes a fluid.Scope, got {scope!r}")
     old, _current.scope = _current.scope, scope

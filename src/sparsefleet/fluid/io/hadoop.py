@@ -228,7 +228,7 @@ class FleetHDFSClient(HadoopClient):
     """
 
     def lsr(self, hdfs_path: str, excludes: Sequence[str] = ()) -> list[str]:
-        """Return the files under a folder, except those with these names."""
+        """Return the files under a folder, except files whose names are in `excludes`."""
         found = [path for path, _, is_folder in self._found_below(hdfs_path) if not is_folder]
         return [path for path in found if os.path.basename(path) not in excludes]
 

@@ -91,7 +91,7 @@ def _reported_type(error: Exception) -> type[Exception]:
 class LayerHelper:
     """Adds one layer to the default programs.
 
-    name: given by the user; None means the layer's type and a number.
+    name: the layer's name, given by the user; None means the layer's type and a number.
     kwargs: the layer's other arguments, as in `LayerHelper("my_layer", **locals())`.
 
     >>> with unique_name.guard():

@@ -66,7 +66,7 @@ def test_schedulers_variables_say_where_processes_are(
         ({"TRAINER_PORTS_NUM": "many"}, "TRAINER_PORTS_NUM must be an integer"),
         (
             {"DISTRIBUTED_TRAINER_ENDPOINTS": "a:1,b:1"},
-            r"must be TRAINER_PORTS_NUM \(2\) endpoints",
+            r"must be a list of endpoints, TRAINER_PORTS_NUM \(2\) for",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_wrong_variable_of_the_scheduler_is_named(changed: dict[str, str], messa
         (
             ("--selected_gpus", "1"),
             {"CUDA_VISIBLE_DEVICES": "0"},
-            "has 1, which is not in CUDA_VISIBLE",
+            "contains 1, which is not in CUDA_VISIBLE",
         ),
         (
             ("--selected_gpus", "0", "--cluster_node_ips", "127.0.0.1,127.0.0.1"),
