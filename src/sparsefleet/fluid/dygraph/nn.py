@@ -53,7 +53,7 @@ def _named(parameter: Any) -> Any:
 
 
 def _here(helper: LayerHelper, known: Any) -> Any:
-    """Return the parameter or buffer in the program that layers are added to."""
+    """Return the counterpart of a parameter or buffer in the program that layers add to."""
     if in_dygraph_mode() or known is None:
         return known
     if isinstance(known, Parameter):

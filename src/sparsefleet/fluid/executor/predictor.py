@@ -143,7 +143,7 @@ class AnalysisConfig:
 
 
 class NativeConfig(AnalysisConfig):
-    """An older settings class with assignable fields."""
+    """Fluid's older class for a predictor's settings, with assignable fields."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "model_dir":

@@ -25,7 +25,7 @@ def pool_bags(
             [3.0000]])
     """
     if not lod:
-        raise ValueError("its input X has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
+        raise ValueError("input X has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
     lengths = np.diff(lod[-1].cpu().numpy())
     if (lengths == 1).all():  # every kind of pooling returns the row itself
         return rows, lod[:-1]

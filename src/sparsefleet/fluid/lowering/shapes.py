@@ -47,7 +47,7 @@ def slot_values(definition: OpDef, op: Operator, value_of: Any) -> list[Any]:
         elif slot.optional:
             values.append(None)
         else:
-            raise ProgramError.at(op.site, op.type, f"its input {slot.name} is missing")
+            raise ProgramError.at(op.site, op.type, f"input {slot.name} is missing")
     return values
 
 
@@ -233,7 +233,10 @@ def _meta_run(block: Block, definition: OpDef, op: Operator, size_of: SizeOf) ->
 
 
 def flat_outputs(result: Any) -> list[Any]:
-    """Flatten a function's results, slot by slot, with `*` slots unfolded."""
+    """Flatten a function's results, slot by slot.
+
+    The variables of a `*` slot become separate items.
+    """
     if not isinstance(result, (tuple, list)):
         return [result]
     return [item for part in result for item in (part if isinstance(part, list) else [part])]
@@ -247,5 +250,5 @@ def _settings(definition: OpDef, op: Operator, **extra: Any) -> dict[str, Any]:
 
 def _common_sizes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     if len({len(shape) for shape in shapes}) != 1:
-        raise ValueError(f"the number of axes depends on sizes: {shapes}")
+        raise ValueError(f"the output's number of axes depends on unknown sizes: {shapes}")
     return tuple(sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True))

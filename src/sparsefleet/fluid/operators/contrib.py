@@ -190,7 +190,7 @@ def sparse_embedding(
 def _tree(helper: LayerHelper, attr: Any, shape: Sequence[int], dtype: str) -> Variable:
     known = to_param_attr(attr)
     if known is None:
-        raise helper.refuse("the attr of the tree cannot be False")
+        raise helper.refuse("the tree's param_attr cannot be False")
     made = helper.create_parameter(known, shape, dtype, default_initializer=Constant(0))
     made.stop_gradient = True
     return made

@@ -71,7 +71,7 @@ def check_same_shape(x: Tensor, *others: Tensor) -> None:
     for other in others:
         if x.shape != other.shape and not x.is_meta:
             raise ValueError(
-                f"its inputs must have the same shape, got {[*x.shape]}, {[*other.shape]}"
+                f"inputs must have the same shape, got {[*x.shape]} and {[*other.shape]}"
             )
 
 

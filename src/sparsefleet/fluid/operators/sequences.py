@@ -34,7 +34,7 @@ Made = tuple[Any, Lod]
 def level_of(lod: Lod, what: str, level: int = -1) -> Tensor:
     """Return the offsets of a level, int64[B + 1]. Raises ValueError if there are no sequences."""
     if not lod:
-        raise ValueError(f"its input {what} has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
+        raise ValueError(f"input {what} has no LoD; feed a LoDTensor (fluid.create_lod_tensor)")
     return lod[level]
 
 

@@ -50,7 +50,7 @@ class PaddleCluster:
         ('10.0.0.7:6070', '10.0.0.7:6071', '10.0.0.8:6070', '10.0.0.8:6071')
         """
         if len(set(node_ips)) != len(node_ips):
-            raise ConfigError(f"duplicate machine in {','.join(node_ips)}")
+            raise ConfigError(f"duplicate machine in {','.join(node_ips)}; list each machine once")
         ports = _free_ports(num_local) if port is None else range(port, port + num_local)
         places = tuple(str(Endpoint(ip, number)) for ip in node_ips for number in ports)
         return cls(node_ips, node_rank, places)

@@ -113,7 +113,7 @@ class _GivenOut:
         self._above: dict[int, Any] = dict.fromkeys(had)  # None until seen again
 
     def add(self, task: _Task) -> list[Any]:
-        """Return the position after `task`."""
+        """Record that the result of `task` was returned; return the position after it."""
         self._above[task.number] = task.position
         while self._above.get(self._low) is not None:
             self._before = self._above.pop(self._low)
