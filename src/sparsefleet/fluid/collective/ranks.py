@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Training(Protocol):
-    """The part of a jointly trained program's interface that is used when ranks run out of data."""
+    """The part of a jointly trained program's interface that is used when ranks pause or finish."""
 
     def shadow(self) -> None:
         """Take part, without data, in the other ranks' remaining steps."""

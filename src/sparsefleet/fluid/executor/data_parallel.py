@@ -105,7 +105,7 @@ class DataParallel:
             return self.replicas.run(program, feeds, fetches)
 
     def program_of_rank(self) -> Program:
-        """Return the program that an Executor runs on each of this process's places."""
+        """Return the program for a single replica, which an Executor runs on one place."""
         return self._program_for(1)
 
     def _feeds_or_end(self, runner: Runner, feed: Any) -> list[Fed]:

@@ -175,7 +175,7 @@ class ScopeModel:
         return pull_rows(lookups.lookups(batch), self._pull, train=False)
 
     def plan_ahead(self, batch: Any, lookups: Any = None) -> PulledRows | None:
-        """Return None, since this model's steps do not plan reads ahead."""
+        """Return None, since steps of this model do not return the rows of a later batch."""
         del batch, lookups
         return None
 
