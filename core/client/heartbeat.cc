@@ -53,6 +53,7 @@ Heartbeat::Heartbeat(HeartbeatOptions options, std::span<const std::unique_ptr<S
   for (const auto& link : links) {
     Beat beat;
     beat.link = link.get();
+    beat.link->Heard();  // all have answered; some have waited long for the last
     beat.next = now;
     beats_.push_back(std::move(beat));
   }
