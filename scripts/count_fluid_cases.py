@@ -1,11 +1,12 @@
 """Counts, for each public name of Fluid 1.8.5, the cases of its test suite that use the name.
 
-    python scripts/count_fluid_cases.py ORIGINAL.json FOUND.json TESTS
+    python scripts/count_fluid_cases.py ORIGINAL.json FOUND.json TESTS [NAMES]
 
 ORIGINAL.json and FOUND.json are results of the suite on 1.8.5 and here: {file: {"cases": {id:
 result}}}, a result being its name or a list that starts with it. TESTS is the folder of the test
-files. Writes src/sparsefleet/fluid/paddle/public_names.csv. A case uses a name if its last part is
-a word of the case, of its set-up, or of a function in the file that it calls.
+files, NAMES the output of scripts/list_fluid_names.py; without it, the listed names stay. Writes
+src/sparsefleet/fluid/paddle/public_names.csv. A case uses a name if its last part is a word of the
+case, of its set-up, or of a function in the file that it calls.
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ def count(original: dict[str, Any], found: dict[str, Any], tests: Path) -> tuple
 
 
 def main() -> int:
-    if len(sys.argv) != 4:
+    if len(sys.argv) not in (4, 5):
         print(__doc__, file=sys.stderr)
         return 2
     original, found = (json.loads(Path(name).read_text()) for name in sys.argv[1:3])
     cases, passing = count(original, found, Path(sys.argv[3]))
-    with open(NAMES, encoding="utf-8", newline="") as file:
-        names = [row["name"] for row in csv.DictReader(file)]
+    if sys.argv[4:]:
+        names = Path(sys.argv[4]).read_text(encoding="utf-8").split()
+    else:
+        with open(NAMES, encoding="utf-8", newline="") as file:
+            names = [row["name"] for row in csv.DictReader(file)]
     with open(NAMES, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["name", "cases", "passing"])

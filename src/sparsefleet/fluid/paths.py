@@ -60,7 +60,6 @@ _MODULES = {
     "input": "operators.input",
     "install_check": "framework.old_helpers",
     "layer_helper": "operators.layer_helper",
-    "layer_helper_base": "operators.layer_helper",
     "layers.distributions": "operators.distributions",
     "layers.layer_function_generator": "framework.old_helpers",
     "layers.utils": "operators.nested_structures",
@@ -217,6 +216,7 @@ _NAMES: dict[str, dict[str, str]] = {
     f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"FLEET_GLOBAL_DICT": "fleet.pslib_fleet"},
     "incubate.fleet.utils": {},
     "incubate.fleet.utils.hdfs": {"HDFSClient": "io.hadoop:FleetHDFSClient"},
+    "layer_helper_base": {"LayerHelperBase": "operators.layer_helper:LayerHelper"},
     "paddle.reader.decorator": dict.fromkeys(
         (
             "ComposeNotAligned",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.fluid.framework.call_site import EnforceNotMet
 from sparsefleet.fluid.framework.dtypes import dtype_name
@@ -17,6 +19,8 @@ from sparsefleet.fluid.framework.places import (
 )
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.unknown_names import known_names
+
+Tensor = LoDTensor  # Fluid's base class of it
 
 _PREDICTOR = "sparsefleet.fluid.executor.predictor"
 
@@ -45,6 +49,7 @@ __all__ = [
     "LoDTensorArray",
     "Place",
     "Scope",
+    "Tensor",
     "VarDesc",
     "get_cuda_device_count",
     "globals",
@@ -53,7 +58,13 @@ __all__ = [
     "is_compiled_with_cuda",
     "is_compiled_with_dist",
     "is_compiled_with_mkldnn",
+    "kEmptyVarName",
+    "kGradVarSuffix",
+    "kTempVarName",
+    "kZeroVarSuffix",
     "op_proto_and_checker_maker",
+    "set_num_threads",
+    "size_of_dtype",
 ]
 
 
@@ -134,6 +145,42 @@ def get_cuda_device_count() -> int:
 def grad_var_suffix() -> str:
     """Return the suffix of gradient names."""
     return "@GRAD"
+
+
+def kGradVarSuffix() -> str:  # noqa: N802  Fluid's name
+    """Return the suffix of gradient names."""
+    return grad_var_suffix()
+
+
+def kEmptyVarName() -> str:  # noqa: N802
+    """Return the name that stands for a variable that is not there."""
+    return "@EMPTY@"
+
+
+def kTempVarName() -> str:  # noqa: N802
+    """Return the name that stands for a variable without a name."""
+    return "@TEMP@"
+
+
+def kZeroVarSuffix() -> str:  # noqa: N802
+    """Return the suffix of variables that are filled with zeros."""
+    return "@ZERO"
+
+
+def size_of_dtype(dtype: Any) -> int:
+    """Return the number of bytes in an element.
+
+    >>> size_of_dtype(VarDesc.VarType.FP32)
+    4
+    """
+    return np.dtype(dtype_name(dtype)).itemsize
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads that an operator uses."""
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def globals() -> Any:

@@ -62,7 +62,10 @@ def coverage() -> list[ApiName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicName:
-    """A public name of Fluid 1.8.5, except those from the modules `dygraph`, `slim` and `hapi`.
+    """A public name of Fluid 1.8.5, as `scripts/list_fluid_names.py` lists them.
+
+    Each name that a module declares in `__all__`, or, without `__all__`, defines; modules of
+    `dygraph`, `slim` and `hapi` are left out.
 
     >>> {one.name: one for one in public_names()}["paddle.fluid.layers.fc"].is_here
     True

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from sparsefleet.cli.main import main
-from sparsefleet.fluid.paddle.api_coverage import coverage
+from sparsefleet.fluid.paddle.api_coverage import coverage, public_names
+
+PAGE = Path(__file__).parents[4] / "docs" / "coming_from_fluid.md"
 
 
 def test_names_are_the_most_used_first() -> None:
@@ -57,3 +60,16 @@ def test_public_names_are_looked_up_under_their_paths(capsys: pytest.CaptureFixt
         name for name, one in found.items() if not one["is_here"]
     ]
     assert last.startswith(f"{len(found) - len(lines)} of {len(found)} public names")
+
+
+def test_the_page_states_how_many_public_names_resolve() -> None:
+    names = public_names()
+    here = sum(name.is_here for name in names)
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"all {len(names):,} public names of 1.8.5" in text
+    assert f"{here:,} names resolve. The other {len(names) - here:,} are" in text
+
+
+@pytest.mark.parametrize("name", ["Tensor", "kEmptyVarName", "set_num_threads", "size_of_dtype"])
+def test_names_of_the_native_module_are_found_in_core(name: str) -> None:
+    assert {one.name: one for one in public_names()}[f"paddle.fluid.core.{name}"].is_here
