@@ -100,3 +100,31 @@ def test_a_shape_found_once_is_not_taken_for_other_inputs() -> None:
         assert L.stack([a, b], axis=-1).shape == (-1, -1, 4, 2)
         assert L.cast(a, "int64").dtype == "int64"
         assert L.cast(a, "float64").dtype == "float64"
+
+
+def test_a_library_reads_and_writes_parameters_by_name() -> None:
+    from sparsefleet.fluid.executor import _fetch_var
+
+    attr = fluid.ParamAttr._to_attr(fluid.initializer.Constant(2.0))
+    attr.name = "policy.w"
+    out = fluid.layers.fc(fluid.data("x", [None, 3]), 1, param_attr=attr, bias_attr=False)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    np.testing.assert_array_equal(_fetch_var("policy.w"), np.full((3, 1), 2.0, "float32"))
+    _fetch_var("policy.w", return_numpy=False).set(np.ones((3, 1), "float32"), fluid.CPUPlace())
+    (found,) = exe.run(feed={"x": np.ones((1, 3), "float32")}, fetch_list=[out])
+    assert found.tolist() == [[3.0]]
+    with pytest.raises(ValueError, match="'nothing' is not in the scope"):
+        _fetch_var("nothing")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [(None, None), (True, None), ("w", "w"), (fluid.ParamAttr("w"), "w")]
+)
+def test_a_library_converts_what_layers_take_as_attributes(given: Any, wanted: str | None) -> None:
+    assert fluid.ParamAttr._to_attr(given).name == wanted
+    assert [attr.name for attr in fluid.ParamAttr._to_attr([given, given])] == [wanted, wanted]
+
+
+def test_a_library_converts_a_missing_bias_to_false() -> None:
+    assert fluid.ParamAttr._to_attr(False) is False

@@ -8,6 +8,7 @@ __getattr__ = known_names(
     {
         "Executor": "sparsefleet.fluid.executor.executor",
         "FetchHandler": "sparsefleet.fluid.executor.dataset_training",
+        "_fetch_var": "sparsefleet.fluid.executor.executor",
         "as_numpy": "sparsefleet.fluid.executor.executor",
         "global_scope": "sparsefleet.fluid.framework.scope",
         "scope_guard": "sparsefleet.fluid.framework.scope",

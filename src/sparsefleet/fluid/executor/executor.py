@@ -68,6 +68,23 @@ def as_numpy(tensor: Any) -> Any:
     return np.array(tensor)
 
 
+def _fetch_var(name: str, scope: Scope | None = None, return_numpy: bool = True) -> Any:
+    """Return the value of a variable in a scope: an array, or the LoDTensor to read and set.
+
+    scope: None means the global scope.
+
+    Raises ValueError if the scope has no such variable.
+    """
+    found = (global_scope() if scope is None else scope).find_var(name)
+    if found is None:
+        raise ValueError(
+            f"variable {name!r} is not in the scope; only persistable variables stay there after a "
+            "run: set its persistable attribute, and run the startup program first"
+        )
+    tensor = found.get_tensor()
+    return as_numpy(tensor) if return_numpy else tensor
+
+
 class Executor:
     """Runs the operators of a program in order; persistent variables stay in the scope.
 

@@ -44,6 +44,13 @@ class ParamAttr:
         self.gradient_clip = gradient_clip
         self.do_model_average = do_model_average
 
+    @staticmethod
+    def _to_attr(arg: Any) -> Any:
+        """Convert what a layer takes as an attribute to a ParamAttr, or to False; lists also."""
+        if isinstance(arg, list | tuple):
+            return [ParamAttr._to_attr(item) for item in arg]
+        return to_param_attr(arg) or False
+
 
 class WeightNormParamAttr(ParamAttr):
     """Splits a parameter into a trained length, `<name>_g`, and a trained direction, `<name>_v`.
