@@ -30,6 +30,7 @@ __all__ = ["MailExchange", "Meeting"]
 
 
 _log = logging.getLogger("sparsefleet.fleet")
+_NOTICE_S = 30.0  # a wait for other workers is reported after this time
 _CHUNK_BYTES = 60_000  # a note holds 64 KiB
 _CHUNKS_AT_ONCE = 1000  # notes in one request
 _SENT_BYTES = 8 << 20  # size limit for a request with more than one letter
@@ -151,13 +152,17 @@ class Meeting:
             self._kept = [each for each in self._kept if each[0] not in droppable]
 
     def _wait_for_all(self, patient: bool) -> None:
+        timeout_s = self._wait_s if patient else min(_NOTICE_S, self._wait_s)
+        later_s = self._wait_s - timeout_s
         while not self._is_over:
             try:
-                self._board.advance_clock(
-                    self._member, self._count, bound=0, timeout_s=self._wait_s
-                )
+                self._board.advance_clock(self._member, self._count, bound=0, timeout_s=timeout_s)
                 return
             except DeadlineError as error:
+                if later_s > 0:
+                    _log.warning("still waiting, for up to %.0f s more: %s", later_s, error)
+                    timeout_s, later_s = later_s, 0.0
+                    continue
                 if not patient:
                     raise DeadlineError(
                         "start, evaluate, save, load, settle and barriers must be called by all "

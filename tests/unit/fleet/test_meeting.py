@@ -77,6 +77,17 @@ def test_the_first_decides_for_all_and_its_errors_are_everybodys() -> None:
     assert [text for _, text in results] == ["3 are too many"] + ["in worker 0: 3 are too many"] * 2
 
 
+def test_a_long_wait_for_the_others_is_reported_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sparsefleet.fleet.meeting._NOTICE_S", 0.1)
+    with NativeServers(1) as servers, servers.connect(name="worker-0") as store:
+        with pytest.raises(DeadlineError, match="called by all workers"):
+            Meeting(store, worker(0, servers, 2), wait_s=0.3).barrier()
+    (warning,) = [one for one in caplog.messages if "still waiting" in one]
+    assert "rank 1 at 0" in warning
+
+
 def test_gather_without_the_others_ends_at_its_deadline() -> None:
     with NativeServers(1) as servers, servers.connect() as store:
         meeting = Meeting(store, worker(0, servers), wait_s=0.3)
