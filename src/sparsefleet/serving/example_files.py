@@ -153,8 +153,8 @@ def _signed(value: Any) -> Any:
 def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
     """Read the columns of a CSV file; inputs with several values become lists of text.
 
-    Cells of hashed inputs are strings, even if they look like numbers; an empty cell is a missing
-    value.
+    Cells of hashed inputs are strings, even if they look like numbers. As in the reader, an empty
+    cell is missing if there is an id for missing values, and is hashed otherwise.
     """
     lists = {item.name for item in schema.inputs if item.is_ragged or len(item.shape) > 1}
     options = pyarrow.csv.ConvertOptions(
@@ -166,7 +166,8 @@ def read_csv(source: Path | BinaryIO, schema: Schema) -> pa.Table:
         if table.column_names.count(name) > 1:
             raise ValueError(f"the first line names '{name}' more than once")
     for item in schema.hashed:
-        if item.input in table.column_names and item.input not in lists:
+        is_single = item.input in table.column_names and item.input not in lists
+        if is_single and item.missing is not None:
             place, cells = table.column_names.index(item.input), table.column(item.input)
             filled = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
             table = table.set_column(place, item.input, filled)

@@ -23,8 +23,9 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
     """Return the arrays in `inputs` by graph name, each with the expected dtype and shape.
 
     inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
-    are NumPy arrays or CPU tensors; uint64 is reinterpreted as int64, bit for bit, and int32
-    is converted to int64. Raises FeedError.
+    are NumPy arrays, CPU tensors or lists; uint64 is reinterpreted as int64, bit for bit, int32
+    is converted to int64, and lists of numbers to the expected float dtype. Strings and missing
+    values (None, and NaN among floats) are replaced as in training. Raises FeedError.
 
     >>> from sparsefleet.serving.export.schema import TargetSchema
     >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))
@@ -38,7 +39,7 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
     sizes: dict[str, tuple[int, str]] = {}
     arrays: Arrays = {}
     for name, item in wanted.items():
-        parts = _parts(item, given[name], schema.hashing(name))
+        parts = _parts(item, given[name], schema)
         for array_name, part, shape in parts:
             arrays[array_name] = part
             _check_shape(item, array_name, part, shape, sizes)
@@ -86,12 +87,10 @@ def _check_names(given: Mapping[str, Any], wanted: Mapping[str, InputSchema]) ->
         raise FeedError(f"inputs do not match ({'; '.join(text)}); the model takes {described}")
 
 
-def _parts(
-    item: InputSchema, value: Any, hashed: HashedInput | None
-) -> list[tuple[str, NDArray[Any], Shape]]:
+def _parts(item: InputSchema, value: Any, schema: Schema) -> list[tuple[str, NDArray[Any], Shape]]:
     """Return the arrays of one input with their names and expected shapes."""
     if item.offsets is None:
-        return [(item.name, _array(item, item.name, value, item.dtype, hashed), item.shape)]
+        return [(item.name, _array(item, item.name, value, item.dtype, schema), item.shape)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise FeedError(
             f"input '{item.name}' is ragged and must be a pair (values, offsets), got a "
@@ -99,40 +98,74 @@ def _parts(
         )
     values, offsets = item.arrays
     return [
-        (values, _array(item, values, value[0], item.dtype, hashed), item.shape),
+        (values, _array(item, values, value[0], item.dtype, schema), item.shape),
         (offsets, _array(item, offsets, value[1], "int64"), item.offsets),
     ]
 
 
 def _array(
-    item: InputSchema, name: str, value: Any, dtype: str, hashed: HashedInput | None = None
+    item: InputSchema, name: str, value: Any, dtype: str, schema: Schema | None = None
 ) -> NDArray[Any]:
+    """Return one array of an input; `schema` is None for offsets, which are never replaced."""
     if hasattr(value, "detach"):  # a tensor that may require a gradient
         value = value.detach()
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise FeedError(f"input '{name}' cannot be read as an array: {error}") from error
-    if hashed is not None and _holds_strings(array):
+    hashed = None if schema is None else schema.hashing(item.name)
+    if hashed is not None and _holds_strings(array, or_none=hashed.missing is not None):
         from sparsefleet.serving.export.hashing import hash_array
 
         array = hash_array(array, hashed)
+    elif schema is not None:
+        array = _filled(array, schema.filling(item.name))
     if array.dtype == np.uint64 and dtype == "int64":
         array = array.view(np.int64)
     elif array.dtype == np.int32 and dtype == "int64":
         array = array.astype(np.int64)
+    elif (
+        dtype.startswith("float") and isinstance(value, (list, tuple)) and array.dtype.kind in "if"
+    ):
+        array = array.astype(dtype)  # Python's numbers have no width of their own
     if array.dtype != np.dtype(dtype):  # also true for a different byte order
         found = describe(array.dtype.name, array.shape)
-        hint = f"convert it with .astype(np.{dtype})"
-        if _holds_strings(array) and dtype == "int64":
-            hint = "strings need a model that was exported with features="
-        raise FeedError(f"input '{name}' is {found}, expected {item}; {hint}")
+        raise FeedError(
+            f"input '{name}' is {found}, expected {item}; {_hint(array, dtype, hashed)}"
+        )
     return np.ascontiguousarray(array)
 
 
-def _holds_strings(array: NDArray[Any]) -> bool:
+def _filled(array: NDArray[Any], filling: int | float | None) -> NDArray[Any]:
+    """Return the array with missing numbers replaced; NaN is missing too, as in the reader."""
+    if filling is None:
+        return array
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        return np.where(np.isnan(array), array.dtype.type(filling), array)
+    if array.dtype.kind != "O":
+        return array
+    values = [filling if value is None else value for value in array.reshape(-1).tolist()]
+    wanted = (int, float) if isinstance(filling, float) else int
+    if not all(isinstance(value, wanted) for value in values):
+        return array
+    numbers = np.array(values, np.float32 if isinstance(filling, float) else np.int64)
+    return _filled(numbers, filling).reshape(array.shape)
+
+
+def _hint(array: NDArray[Any], dtype: str, hashed: HashedInput | None) -> str:
+    if array.dtype.kind == "O" and any(value is None for value in array.reshape(-1).tolist()):
+        return "None needs a model whose features give this input a missing= value"
+    if _holds_strings(array) and dtype == "int64":
+        return "strings need a model that was exported with features="
+    if hashed is not None:
+        return "pass ids as integers, or strings to hash"
+    return f"convert it with .astype(np.{dtype})"
+
+
+def _holds_strings(array: NDArray[Any], *, or_none: bool = False) -> bool:
     if array.dtype.kind == "O":
-        return all(isinstance(value, str) for value in array.reshape(-1).tolist())
+        kinds = (str, type(None)) if or_none else str
+        return all(isinstance(value, kinds) for value in array.reshape(-1).tolist())
     return array.dtype.kind == "U"
 
 

@@ -147,10 +147,14 @@ def hash_values(values: list[Any], hashed: HashedInput, width: int) -> list[Any]
 
 
 def hash_array(array: NDArray[Any], hashed: HashedInput) -> NDArray[np.int64]:
-    """Return the ids for an array of strings, as int64 of the same shape."""
+    """Return the ids for an array of strings, as int64 of the same shape.
+
+    None is a missing value; it requires that `hashed` has an id for missing values.
+    """
     width = 1 if array.ndim < 2 else array[:1].size
-    ids = (hashed.id_of(str(text), at % width) for at, text in enumerate(array.reshape(-1)))
-    return np.fromiter(ids, np.uint64, array.size).view(np.int64).reshape(array.shape)
+    ids = hash_values(array.reshape(-1).tolist(), hashed, width)
+    keys = np.fromiter((number % 2**64 for number in ids), np.uint64, array.size)
+    return keys.view(np.int64).reshape(array.shape)
 
 
 def hash_column(flat: pa.Array, hashed: HashedInput, width: int) -> pa.Array:
