@@ -85,11 +85,11 @@ class ModelInputs:
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(np.array(value))
         if isinstance(value, Tensor):
-            self.items.append(ModelInput(name, (value,)))
+            self.items.append(ModelInput(name, (self._own(value),)))
             return _PLACE
         if isinstance(value, tuple) and _is_ragged(value):
             values, offsets = (torch.as_tensor(part) for part in value)
-            self.items.append(ModelInput(name, (values, offsets.long())))
+            self.items.append(ModelInput(name, (self._own(values), self._own(offsets.long()))))
             return _like(value, [_PLACE, _PLACE])
         if isinstance(value, (tuple, list)):
             parts = [self._take(f"{name}.{index}", part) for index, part in enumerate(value)]
@@ -97,6 +97,10 @@ class ModelInputs:
         if isinstance(value, Mapping):
             return {key: self._take(f"{name}.{key}", part) for key, part in value.items()}
         return value
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that no other input has: `torch.export` would make one input of both."""
+        return tensor.clone() if any(tensor is other for other in self.tensors) else tensor
 
 
 def _argument_names(model: nn.Module, count: int) -> list[str]:
