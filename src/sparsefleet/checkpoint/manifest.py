@@ -256,6 +256,11 @@ def _parse_time(text: str) -> datetime:
 
 def _check_format(value: JsonObject, location: str) -> None:
     """Check format and version first, because a newer format may have different fields."""
+    if "format" not in value and value.get("kind") == "sparsefleet inference model":
+        raise ConfigError(
+            "expected a checkpoint, found an exported model, which has no optimizer state; pass a "
+            "directory that Trainer.save wrote, or a checkpoint of the training"
+        )
     check(value.get("format") == FORMAT, "manifest.format", repr(FORMAT), value.get("format"))
     version = value.get("format_version")
     check(is_count(version), "manifest.format_version", "a whole number >= 0", version)

@@ -314,23 +314,29 @@ class BatchFeed:
 
 
 class BatchSource:
-    """Training data that is read `passes` times. Raises ConfigError if it cannot be reread."""
+    """Training data that is read `passes` times. Raises ConfigError if it cannot be reread.
 
-    def __init__(self, data: Data, as_batch: AsBatch, *, passes: int = 1) -> None:
+    argument: the argument that the data was passed as, for errors.
+    """
+
+    def __init__(
+        self, data: Data, as_batch: AsBatch, *, passes: int = 1, argument: str = "data"
+    ) -> None:
         self._as_batch = as_batch
         self._data = data
         self._opened: object = data  # returned by a function, for the last pass
         self._open: Callable[[], Iterable[Any]]
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
-                "data must be an iterable of batches (inputs, labels) or a function that returns "
-                f"an iterable, got a {type(data).__name__}"
+                f"{argument} must be an iterable of batches (inputs, labels) or a function that "
+                f"returns an iterable, got a {type(data).__name__}"
             )
         if isinstance(data, Iterable):
             if passes > 1 and isinstance(data, Iterator):
+                needed = f"there are {passes} epochs" if argument == "data" else "it is read again"
                 raise ConfigError(
-                    f"data is a {type(data).__name__}, which can be read only once, but "
-                    f"there are {passes} epochs: pass a list, a DataLoader, or a function that "
+                    f"{argument} is a {type(data).__name__}, which can be read only once, but "
+                    f"{needed}: pass a list, a DataLoader, or a function that "
                     "creates the iterator"
                 )
             self._open = data.__iter__
@@ -338,8 +344,8 @@ class BatchSource:
             self._open = data
         else:
             raise ConfigError(
-                "data must be an iterable of batches or a function that returns an iterable, got a "
-                f"{type(data).__name__}"
+                f"{argument} must be an iterable of batches or a function that returns an "
+                f"iterable, got a {type(data).__name__}"
             )
         self.reading = ReadingWatch(data)
         """The reading statistics that the data reports."""

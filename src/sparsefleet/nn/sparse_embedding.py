@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sparsefleet.nn.lookup import check_offsets
-from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.nn.sparse_module import SparseModule, check_name
 from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import (
     AdmitAlways,
@@ -63,6 +63,7 @@ class SparseEmbedding(SparseModule):
         unknown: Unknown = "zeros",
         store: Store | None = None,
     ) -> None:
+        check_name(type(self).__name__, name)
         spec = TableSpec(
             name=name,
             dim=dim,

@@ -24,7 +24,7 @@ from sparsefleet.nn.lookup import (
     is_keyed_jagged,
     weights_of,
 )
-from sparsefleet.nn.sparse_module import SparseModule
+from sparsefleet.nn.sparse_module import SparseModule, check_name
 from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import (
     AdmitAlways,
@@ -132,6 +132,7 @@ class SparseEmbeddingBag(SparseModule):
             raise ConfigError(
                 f"SparseEmbeddingBag '{name}': mode must be 'sum', 'mean' or 'sqrtn', got {mode!r}"
             )
+        check_name(type(self).__name__, name)
         spec = TableSpec(
             name=name,
             dim=dim,

@@ -180,5 +180,15 @@ def _look_up_distinct_outside_graph(module: SparseModule, ids: torch.Tensor) -> 
     return module.look_up_distinct_eagerly(ids)
 
 
+def check_name(module: str, name: object) -> None:
+    """Raise ConfigError for a number in place of the name, as `nn.Embedding` takes it first."""
+    if isinstance(name, int):
+        raise ConfigError(
+            f"{module}(name, dim): name must be the table's name, a string, got {name}; unlike "
+            f"nn.Embedding, it takes no number of rows, because tables grow: "
+            f"{module}('ads', 16)"
+        )
+
+
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

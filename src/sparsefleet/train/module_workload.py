@@ -5,6 +5,7 @@ In shapes, B is the number of examples.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -195,10 +196,24 @@ def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         add_note(
             error,
-            f"the loss got {describe(output)} as output and {describe(labels)} as labels; for one "
-            "number per record, give the slot a shape: Slot(name, 'float', ())",
+            f"the loss got {describe(output)} as output and {describe(labels)} as labels; "
+            f"{_loss_hint(output, labels)}",
         )
         raise
+
+
+def _loss_hint(output: Any, labels: Any) -> str:
+    """Return what to change if a loss does not take these arguments."""
+    if isinstance(output, Tensor) and isinstance(labels, Tensor) and output.shape == labels.shape:
+        if labels.dtype != output.dtype:
+            return (
+                "if the loss needs labels of the same type as the output, convert: labels.float()"
+            )
+        return "check that the loss takes these types and shapes"
+    return (
+        "the shapes must match: squeeze(1) makes [B] of an output [B, 1]. For one number per "
+        "record, give the slot a shape: Slot(name, 'float', ())"
+    )
 
 
 def loss_value(loss: Any) -> float:
@@ -230,8 +245,25 @@ def run_module(module: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, (tuple, list)):
         return module(*inputs)
     if isinstance(inputs, dict):
-        return module(**inputs)
+        try:
+            return module(**inputs)
+        except TypeError as error:
+            _note_names(error, module, inputs)
+            raise
     return module(inputs)
+
+
+def _note_names(error: TypeError, module: nn.Module, inputs: dict[str, Any]) -> None:
+    """Add a note to the error if the module's `forward` does not take inputs of these names."""
+    signature = inspect.signature(module.forward)
+    try:
+        signature.bind(**inputs)
+    except TypeError:
+        add_note(
+            error,
+            f"the batch has the inputs {', '.join(inputs)}, but {type(module).__name__}.forward "
+            f"takes {', '.join(signature.parameters)}; inputs in a dict are passed by name",
+        )
 
 
 def _num_examples(inputs: Any, labels: Any) -> int:

@@ -58,7 +58,9 @@ class Snapshot:
     @property
     def numbers(self) -> str:
         """The snapshot as text, without the epoch and the fraction completed."""
-        parts = [f"{self.examples_per_s:,.0f} examples/s", f"loss {self.loss:.4f}"]
+        parts = [f"{self.examples_per_s:,.0f} examples/s"]
+        if self.examples or not math.isnan(self.loss):  # otherwise no loss is known yet
+            parts.append(f"loss {self.loss:.4f}")
         parts += [f"{_shown(name)} {value:.4f}" for name, value in self.metrics.items()]
         if self.rows is not None:
             parts.append(f"{self.rows:,} rows")

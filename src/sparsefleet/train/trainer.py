@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from types import NoneType, TracebackType
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from sparsefleet.serving.export.targets import TargetsLike
 
 __all__ = ["Trainer"]
+
+_log = logging.getLogger("sparsefleet.train")
 
 
 class Trainer:
@@ -218,7 +221,9 @@ class Trainer:
         self._reader = data if isinstance(data, Reader) else None
         source = self._source(data, passes=epochs)
         passes = epochs if every_steps is None else max(epochs, 2)  # more than one
-        held_out = None if validation is None else self._source(validation, passes=passes)
+        held_out = None
+        if validation is not None:
+            held_out = self._source(validation, passes=passes, argument="validation")
         distributed = training.distributed
         tensorboard = open_tensorboard(self.config.tensorboard, distributed.role)
         display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)
@@ -457,14 +462,17 @@ class Trainer:
 
         CallbackRunner(self, self._callbacks, epoch_of).attach(training.events)
 
-    def _source(self, data: Data, *, passes: int = 1) -> BatchSource:
-        labelled = self._loss is not None
-        return BatchSource(data, functools.partial(as_batch, labelled=labelled), passes=passes)
+    def _source(self, data: Data, *, passes: int = 1, argument: str = "data") -> BatchSource:
+        read = functools.partial(as_batch, labelled=self._loss is not None)
+        return BatchSource(data, read, passes=passes, argument=argument)
 
     def _evaluate(self, source: BatchSource) -> dict[str, float]:
         training = self._worker()
         figures = figures_of(training, self._scorer, source, self._loss)
-        return figures.of_all(training.distributed.meeting).compute()
+        figures = figures.of_all(training.distributed.meeting)
+        if not figures.examples and training.distributed.role.is_first_worker:
+            _log.warning("evaluated no examples, because the data had none: every figure is nan")
+        return figures.compute()
 
     def _require_predictions(self) -> None:
         if self._loss is None and self.config.predictions is None:

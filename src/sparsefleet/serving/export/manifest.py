@@ -153,7 +153,10 @@ class ExportManifest:
         except (ValueError, RecursionError) as error:
             raise CorruptFileError(f"{where} is not JSON: {error}") from error
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
-            raise CheckpointError(f"{where} is not the manifest of an exported model")
+            hint = ""
+            if isinstance(content, dict) and "format_version" in content:
+                hint = "; it describes a checkpoint: export the model with Trainer.export"
+            raise CheckpointError(f"{where} is not the manifest of an exported model{hint}")
         version = content.pop("version", None)
         if version != _VERSION:
             raise CheckpointError(

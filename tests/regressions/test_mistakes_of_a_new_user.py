@@ -1,0 +1,97 @@
+"""Mistakes that a new user makes, and the errors and displays that point out the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sparsefleet import Predictor, Trainer, TrainerConfig
+from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.serving.export import save_inference_model
+from sparsefleet.train.progress import Snapshot
+
+
+class Clicks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ads = SparseEmbeddingBag("ads", 2)
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.ads(ids)).squeeze(1)
+
+
+def trainer() -> Trainer:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Trainer(model, nn.BCEWithLogitsLoss(), optimizer, config=TrainerConfig(quiet=True))
+
+
+def batches(count: int = 3) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.arange(8).view(4, 2), torch.ones(4))] * count
+
+
+@pytest.mark.parametrize("module", [SparseEmbedding, SparseEmbeddingBag])
+def test_a_number_of_rows_in_place_of_the_name_is_explained(module: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"name, a string, got 1000; unlike nn.Embedding"):
+        module(1000, 8)
+
+
+def test_labels_of_another_type_are_not_blamed_on_the_shape() -> None:
+    with trainer() as training, pytest.raises(RuntimeError) as failure:
+        training.fit([(torch.arange(8).view(4, 2), torch.ones(4, dtype=torch.int64))])
+    notes = " ".join(failure.value.__notes__)
+    assert "convert: labels.float()" in notes
+    assert "Slot(" not in notes
+
+
+def test_an_input_that_forward_does_not_take_is_shown_with_what_it_takes() -> None:
+    with trainer() as training, pytest.raises(TypeError) as failure:
+        training.fit([({"user": torch.arange(4), "age": torch.ones(4)}, torch.ones(4))])
+    notes = " ".join(failure.value.__notes__)
+    assert "the batch has the inputs user, age, but Clicks.forward takes ids" in notes
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_generator_for_validation_is_not_called_data(epochs: int) -> None:
+    model = Clicks()
+    with (
+        Trainer(
+            model,
+            nn.BCEWithLogitsLoss(),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            config=TrainerConfig(quiet=True, validate_every_steps=1),
+        ) as training,
+        pytest.raises(ConfigError, match="^validation is a generator, .* but it is read again"),
+    ):
+        training.fit(batches(), epochs=epochs, validation=(batch for batch in batches()))
+
+
+def test_an_evaluation_without_examples_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with trainer() as training:
+        assert math.isnan(training.evaluate([])["loss"])
+    assert "evaluated no examples" in caplog.text
+
+
+def test_an_epoch_that_resumes_at_its_end_shows_no_loss_of_nan() -> None:
+    assert "nan" not in str(Snapshot(epoch=2, epochs=6, batches=0))
+    assert "loss nan" in str(Snapshot(epoch=2, epochs=6, batches=1, examples=4))
+
+
+def test_an_export_and_a_checkpoint_are_told_apart(tmp_path: Path) -> None:
+    export, checkpoint = tmp_path / "export", tmp_path / "checkpoint"
+    save_inference_model(export, Clicks(), torch.arange(8).view(4, 2), onnx=False)
+    with trainer() as training:
+        training.fit(batches())
+        training.save(checkpoint)
+        with pytest.raises(CheckpointError, match="expected a checkpoint, found an exported model"):
+            training.load(export)
+    with pytest.raises(CheckpointError, match="it describes a checkpoint: export the model with"):
+        Predictor(checkpoint)
