@@ -38,7 +38,8 @@ class Scores(nn.Module):
         self.rows = SparseEmbedding("rows", 2)
 
     def forward(self, city: Tensor, site: Tensor, price: Tensor) -> Tensor:
-        return (self.rows(city) + self.rows(site)).sum(1) + price
+        sums: Tensor = (self.rows(city) + self.rows(site)).sum(1)
+        return sums + price
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_missing_numbers_of_a_prediction_are_filled(
 
 def test_a_prediction_for_missing_values_is_finite(export: Path) -> None:
     scores = Predictor(export).predict({"city": [""], "site": [None], "price": [None]})
-    assert scores.tolist() == [0.5]
+    assert list(scores) == [0.5]
 
 
 def test_none_without_a_value_for_it_is_refused_with_the_setting(schema: Schema) -> None:

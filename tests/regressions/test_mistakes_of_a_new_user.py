@@ -25,7 +25,8 @@ class Clicks(nn.Module):
         self.head = nn.Linear(2, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.ads(ids)).squeeze(1)
+        logits: Tensor = self.head(self.ads(ids)).squeeze(1)
+        return logits
 
 
 def trainer() -> Trainer:
@@ -47,7 +48,7 @@ def test_a_number_of_rows_in_place_of_the_name_is_explained(module: Callable[...
 def test_labels_of_another_type_are_not_blamed_on_the_shape() -> None:
     with trainer() as training, pytest.raises(RuntimeError) as failure:
         training.fit([(torch.arange(8).view(4, 2), torch.ones(4, dtype=torch.int64))])
-    notes = " ".join(failure.value.__notes__)
+    notes = " ".join(getattr(failure.value, "__notes__", []))
     assert "convert: labels.float()" in notes
     assert "Slot(" not in notes
 
@@ -55,7 +56,7 @@ def test_labels_of_another_type_are_not_blamed_on_the_shape() -> None:
 def test_an_input_that_forward_does_not_take_is_shown_with_what_it_takes() -> None:
     with trainer() as training, pytest.raises(TypeError) as failure:
         training.fit([({"user": torch.arange(4), "age": torch.ones(4)}, torch.ones(4))])
-    notes = " ".join(failure.value.__notes__)
+    notes = " ".join(getattr(failure.value, "__notes__", []))
     assert "the batch has the inputs user, age, but Clicks.forward takes ids" in notes
 
 
