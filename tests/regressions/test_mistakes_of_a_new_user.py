@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsefleet import Predictor, Trainer, TrainerConfig
+from sparsefleet import Predictor, Trainer, TrainerConfig, fluid
 from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.fluid.paddle.as_paddle import main as as_paddle
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.serving.export import save_inference_model
 from sparsefleet.train.progress import Snapshot
@@ -96,3 +97,17 @@ def test_an_export_and_a_checkpoint_are_told_apart(tmp_path: Path) -> None:
             training.load(export)
     with pytest.raises(CheckpointError, match="it describes a checkpoint: export the model with"):
         Predictor(checkpoint)
+
+
+def test_ids_without_a_last_axis_are_pointed_to_the_layer_that_takes_them() -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        ids = fluid.data("ids", [None, 3], "int64")
+        with pytest.raises(ValueError, match=r"size 1, got 3; fluid\.embedding takes"):
+            fluid.layers.embedding(ids, size=[100, 8])
+
+
+def test_as_paddle_calls_itself_by_the_name_it_was_called_by(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert as_paddle(["nowhere.py"]) == 2
+    assert "python -m sparsefleet.as_paddle: error: script" in capsys.readouterr().err

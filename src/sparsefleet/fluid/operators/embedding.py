@@ -36,7 +36,10 @@ def _rows_of_column(table: Shape, ids: Shape, /, **attrs: Any) -> list[Shape] | 
 def lookup_table(weight: Tensor, ids: Tensor, *, padding_idx: int = -1) -> Tensor:
     """Look up rows of width D: ids int64[..., 1] -> [..., D]."""
     if ids.shape[-1] != 1:
-        raise ValueError(f"the last axis of ids must have size 1, got {tuple(ids.shape)}")
+        raise ValueError(
+            f"the last axis of ids must have size 1, got {ids.shape[-1]}; fluid.embedding takes "
+            "ids without such an axis"
+        )
     return _rows(weight, ids.squeeze(-1), padding_idx)
 
 

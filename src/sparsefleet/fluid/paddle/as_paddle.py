@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     wrong = _mistake(arguments)
     if wrong:
-        print(f"{_USAGE}sparsefleet.fluid.paddle: error: {wrong}", file=sys.stderr)
+        print(f"{_USAGE}python -m sparsefleet.as_paddle: error: {wrong}", file=sys.stderr)
         return 2
     # Uses a new interpreter, not runpy, so that the script is __main__ as usual, including for
     # multiprocessing, and no part of sparsefleet is loaded before the script imports it.
