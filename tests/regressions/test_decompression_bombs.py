@@ -10,13 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import zstandard
+from tests.support.arrow_bombs import compressed_as_by_0_17
 
 from sparsefleet.checkpoint import import_table
 from sparsefleet.data import ReaderConfig
 from sparsefleet.data.byte_source import read_blocks
 from sparsefleet.errors import ConfigError, InputFileError
+from sparsefleet.serving.http.arrow_examples import parse_arrow
 
 MUCH = 256 << 20
 BLOCK_BYTES = 1 << 20
@@ -97,3 +101,12 @@ def test_window_limit_is_a_setting_of_the_reader() -> None:
     assert ReaderConfig().max_window_bytes == 8 << 20
     with pytest.raises(ConfigError, match="max_window_bytes"):
         ReaderConfig(max_window_bytes=0)
+
+
+def test_compression_announced_as_by_arrow_0_17_is_refused_in_requests() -> None:
+    batch = pa.record_batch({"ids": pa.array(np.zeros(1 << 20, np.int64))})
+    body = compressed_as_by_0_17(batch, pa.ipc.new_stream)
+    with pa.ipc.open_stream(body) as reader:
+        assert reader.read_all().nbytes > 1000 * len(body)  # Arrow's reader does follow it
+    with pytest.raises(ValueError, match="compressed buffers"):
+        parse_arrow(body)

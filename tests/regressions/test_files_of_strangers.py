@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
+from tests.support.arrow_bombs import compressed_as_by_0_17
 from tests.support.checkpoints import save, two_tables
 from tests.unit.serving.export.shop_model import exported_shop
 
@@ -229,19 +230,22 @@ def entry_of(content: dict[str, Any], name: str) -> dict[str, Any]:
     return next(entry for entry in content["files"] if entry["name"] == name)
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "as in 0.17"])
 def test_compressed_rows_of_an_export_are_refused(export: Path, compression: str) -> None:
     content = json.loads((export / "manifest.json").read_text())
     table = content["tables"][0]
     path = export / table["file"]
     with pa.OSFile(str(path)) as file:
         batch = pa.ipc.open_file(file).get_batch(0)
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    with (
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, batch.schema, options=options) as writer,
-    ):
-        writer.write_batch(batch)
+    if compression == "as in 0.17":
+        path.write_bytes(compressed_as_by_0_17(batch, pa.ipc.new_file))
+    else:
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pa.ipc.new_file(sink, batch.schema, options=options) as writer,
+        ):
+            writer.write_batch(batch)
     size, digest = path.stat().st_size, sha256_of(path)
     set_in(export, lambda found: entry_of(found, path.name).update(bytes=size, sha256=digest))
     with pytest.raises(CorruptFileError, match="is compressed, expected plain rows"):

@@ -6,10 +6,12 @@ import struct
 
 __all__ = ["is_compressed"]
 
-# Flatbuffers of Arrow's format/Message.fbs. Message: header_type is field 1, header field 2;
-# RecordBatch: compression is field 3. DictionaryBatch: the batch is field 1.
+# Flatbuffers of Arrow's format/Message.fbs. Message: version is field 0, header_type field 1,
+# header field 2, custom_metadata field 4; RecordBatch: compression is field 3.
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
-_HEADER_TYPE, _HEADER, _COMPRESSION = 1, 2, 3
+_VERSION, _HEADER_TYPE, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
+_COMPRESSION = 3
+_V5 = 4
 
 
 def is_compressed(metadata: bytes) -> bool:
@@ -28,9 +30,16 @@ def is_compressed(metadata: bytes) -> bool:
         if kind != _RECORD_BATCH or not at:
             return False
         batch = at + struct.unpack_from("<I", metadata, at)[0]
-        return _field(metadata, batch, _COMPRESSION) != 0
+        return _field(metadata, batch, _COMPRESSION) != 0 or _has_old_notes(metadata, message)
     except (struct.error, IndexError) as error:
         raise ValueError("a message is truncated") from error
+
+
+def _has_old_notes(metadata: bytes, message: int) -> bool:
+    """Return whether a message before version 5 has notes, where Arrow 0.17 named the codec."""
+    at = _field(metadata, message, _VERSION)
+    version = struct.unpack_from("<h", metadata, at)[0] if at else 0
+    return version < _V5 and _field(metadata, message, _CUSTOM_METADATA) != 0
 
 
 def _field(raw: bytes, table: int, index: int) -> int:
