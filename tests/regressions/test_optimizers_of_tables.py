@@ -14,7 +14,7 @@ from sparsefleet import optim
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import Fleet
 from sparsefleet.nn import SparseEmbedding
-from sparsefleet.train import Trainer
+from sparsefleet.train import Callback, Epoch, Trainer
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -109,3 +109,101 @@ def test_an_optimizer_that_has_taken_steps_loses_its_state_with_a_warning(
     with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
         trainer.fit(clicks())
     assert "this Adam has already taken steps" in caplog.text
+
+
+@pytest.mark.parametrize("make", [torch.optim.LBFGS, torch.optim.SparseAdam])
+def test_an_optimizer_that_training_cannot_step_is_refused_by_name(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    model = nn.Linear(3, 1)
+    with pytest.raises(ConfigError, match=f"{make.__name__} is not supported, because it"):
+        Trainer(model, BCE, make(list(model.parameters())), config=QUIET, fleet=Fleet())
+
+
+class Changing(Callback):
+    """Does something after every epoch, as a loop in plain torch would."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        self.change = change
+
+    def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
+        del trainer, epoch
+        self.change()
+
+
+@pytest.mark.parametrize("field", ["lr", "weight_decay", "lr in place"])
+def test_a_setting_changed_during_training_is_refused(field: str) -> None:
+    model = Clicks()
+    rate = torch.tensor(0.1) if field == "lr in place" else 0.1
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+
+    def change() -> None:
+        if isinstance(rate, torch.Tensor):
+            rate.mul_(0.5)
+        else:
+            optimizer.param_groups[0][field] *= 0.5
+
+    callbacks = [Changing(change)]
+    with Trainer(
+        model, BCE, optimizer, config=QUIET, callbacks=callbacks, fleet=Fleet()
+    ) as trainer:
+        trainer.fit(clicks())
+        with pytest.raises(ConfigError, match=f"{field[:2]}.* of AdamW, group 0, was changed from"):
+            trainer.fit(clicks())
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_a_scheduler_stepped_by_the_user_is_refused(is_passed: bool) -> None:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    trainer = Trainer(
+        model,
+        BCE,
+        optimizer,
+        config=QUIET,
+        callbacks=[Changing(scheduler.step)],
+        schedule=scheduler if is_passed else None,
+        fleet=Fleet(),
+    )
+    named = "ExponentialLR was stepped from 11 to 12" if is_passed else "lr of SGD, group 0"
+    with trainer, pytest.raises(ConfigError, match=named):
+        trainer.fit(clicks(), epochs=2)
+
+
+def cyclic(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=99)
+
+
+def nested(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    both = [one_cycle(optimizer), torch.optim.lr_scheduler.ConstantLR(optimizer)]
+    return torch.optim.lr_scheduler.ChainedScheduler(both)
+
+
+@pytest.mark.parametrize("make", [cyclic, one_cycle, nested])
+def test_a_schedule_that_also_changes_the_momentum_is_refused(
+    make: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler],
+) -> None:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(ConfigError, match="pass cycle_momentum=False"):
+        Trainer(model, BCE, optimizer, config=QUIET, schedule=make(optimizer), fleet=Fleet()).fit(
+            clicks()
+        )
+
+
+def test_chained_schedulers_are_followed() -> None:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kinds = torch.optim.lr_scheduler
+    both = [kinds.ConstantLR(optimizer, 0.5, 3), kinds.ExponentialLR(optimizer, 0.9)]
+    chained = kinds.ChainedScheduler(both)
+    with Trainer(model, BCE, optimizer, config=QUIET, schedule=chained, fleet=Fleet()) as trainer:
+        trainer.fit(clicks())
+        rates = trainer.distributed.learning_rates()
+    assert rates == pytest.approx({"ads": 0.1 * 0.9**12, "dense": 0.1 * 0.9**12})

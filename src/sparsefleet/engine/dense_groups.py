@@ -91,6 +91,14 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
             "optimizer must be a torch.optim.Optimizer or a sparsefleet.optim description, got "
             f"{type(optimizer).__name__}"
         )
+    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
+        why = "computes the loss several times per step"
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            why = "updates only sparse gradients, and dense parameters have none"
+        raise ConfigError(
+            f"{type(optimizer).__name__} is not supported, because it {why}: use a different "
+            "optimizer, such as torch.optim.Adam"
+        )
     groups = []
     for index, group in enumerate(optimizer.param_groups):
         trainable = [p for p in group["params"] if p.requires_grad]

@@ -24,6 +24,7 @@ from sparsefleet.engine.dense_groups import (
     require_table_optimizers,
 )
 from sparsefleet.engine.flat_parameters import FlatParameters, Replicas
+from sparsefleet.engine.given_settings import GivenSettings
 from sparsefleet.engine.lost_data import LeftOut, raise_left_out
 from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicate
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
@@ -137,6 +138,8 @@ class DistributedModel:
         self._rates = schedule_with_rates(
             schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
         )
+        native = self._native_groups()
+        self._given = GivenSettings(optimizer, self.groups, native, following, self._rates)
         self._steps = 0  # schedule steps counted by previous modes
         self._starts = 0
         self._failed = False
@@ -336,6 +339,7 @@ class DistributedModel:
         """
         clock = (WORKER.own_clock(), perf_counter()) if place is None else None
         mode = self.mode
+        self._given.require_unchanged()
         source = None
         is_planned = False
         if pulled is not None and pulled.wanted():  # planned, but not fetched by an earlier step

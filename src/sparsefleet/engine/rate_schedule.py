@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
 
 from sparsefleet import optim
 from sparsefleet.engine.dense_groups import DenseGroup, OptimizerLike
@@ -49,6 +49,11 @@ class RateSchedule:
                     "the schedule was created for a different optimizer: create it for the "
                     "model's optimizer"
                 )
+            if (following or not torch_steps) and _cycles_momentum(schedule):
+                raise ConfigError(
+                    f"{type(schedule).__name__} changes the momentum too, but tables keep theirs: "
+                    "pass cycle_momentum=False to it"
+                )
         elif not callable(schedule):
             raise ConfigError(
                 "schedule must be a torch LRScheduler or a function from step to factor, got "
@@ -61,6 +66,25 @@ class RateSchedule:
         self._first = self._rates_now()
         self._torch_steps = torch_steps
         self._lock = threading.Lock()
+        self._position = _position(schedule) if isinstance(schedule, LRScheduler) else 0
+
+    @property
+    def sets_groups(self) -> bool:
+        """Return whether the rates of the torch optimizer's groups change with the steps."""
+        return self._torch_steps or isinstance(self._schedule, LRScheduler)
+
+    def require_own_steps(self) -> None:
+        """Raise ConfigError if someone else has stepped the torch scheduler."""
+        if not isinstance(self._schedule, LRScheduler):
+            return
+        with self._lock:
+            found = _position(self._schedule)
+            if found != self._position:
+                raise ConfigError(
+                    f"{type(self._schedule).__name__} was stepped from {self._position} to {found} "
+                    "outside of training, which steps it once per training step: remove the call "
+                    "of scheduler.step()"
+                )
 
     def rates_at(self, step: int) -> dict[str, float]:
         """Return each table's rate after `step` steps. A torch scheduler can only move forward."""
@@ -74,8 +98,10 @@ class RateSchedule:
         with self._lock, warnings.catch_warnings():
             # Torch expects optimizer.step() between two calls; here servers step.
             warnings.simplefilter("ignore", UserWarning)
-            while schedule.last_epoch < step:
-                schedule.step()
+            if _position(schedule) == self._position:  # or the next training step raises
+                while _position(schedule) < step:
+                    schedule.step()
+                self._position = _position(schedule)
             return self._rates_now()
 
     def _set_groups(self, rates: Mapping[str, float]) -> None:
@@ -88,6 +114,18 @@ class RateSchedule:
             return dict.fromkeys(self._group_of, self._optimizer.lr)
         groups = self._optimizer.param_groups
         return {table: float(groups[index]["lr"]) for table, index in self._group_of.items()}
+
+
+def _position(schedule: LRScheduler) -> int:
+    """Return how often a scheduler was stepped; a ChainedScheduler does not count by itself."""
+    if isinstance(schedule, ChainedScheduler):
+        return _position(schedule._schedulers[0])
+    return schedule.last_epoch
+
+
+def _cycles_momentum(schedule: LRScheduler) -> bool:
+    inner: Sequence[LRScheduler] = getattr(schedule, "_schedulers", ())
+    return bool(getattr(schedule, "cycle_momentum", False)) or any(map(_cycles_momentum, inner))
 
 
 def schedule_with_rates(
