@@ -31,13 +31,14 @@ class _Watched:
     number: int
     began: float
     next_report: float
+    listened_before: float
 
 
 class RestartWatch:
     """Tracks the unfinished restarts on one node. Not thread-safe.
 
-    state_dir: where notes are written. listens_since: returns when a server began to listen, as
-    time.time().
+    state_dir: where notes are written. listens_since: returns when a server last began to listen.
+    Only whether that changes counts, since the system's clock may be set meanwhile.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class RestartWatch:
     def restarted(self, child: ChildProcess, number: int) -> None:
         """Record that a process was restarted for the `number`th time."""
         if self._state_dir and child.plan.role in ("server", "worker"):
-            self._watched[child.name] = _Watched(child, number, time.time(), 0.0)
+            listened = self._listens_since(child)
+            self._watched[child.name] = _Watched(child, number, time.monotonic(), 0.0, listened)
             self.look()
 
     def look(self) -> None:
         """Report the processes that are not back yet; must be called often."""
-        now = time.time()
+        now = time.monotonic()
         for name, watched in list(self._watched.items()):
             if now < watched.next_report:
                 continue
@@ -79,7 +81,7 @@ class RestartWatch:
         if not child.is_running or since_s > _MOST_S:
             return True
         if child.plan.role == "server":
-            return self._listens_since(child) >= watched.began
+            return self._listens_since(child) != watched.listened_before
         return since_s > _SETTLE_S and self._lost_workers.is_back(child.plan.index)
 
     def _note(self, child: ChildProcess) -> str:

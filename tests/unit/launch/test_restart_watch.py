@@ -18,7 +18,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def time(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
@@ -70,6 +70,19 @@ def test_a_note_tells_of_a_server_until_it_listens(tmp_path: Path, clock: Clock)
     watch.look()
     assert "restarted it 70 s ago" in note.read_text()
     listens[0] = 1071.0
+    clock.now += 2.0
+    watch.look()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_listens_is_noticed_after_the_clock_was_set_back(
+    tmp_path: Path, clock: Clock
+) -> None:
+    listens = [1_700_000_000.0]
+    watch = watch_of(tmp_path, Reports(), listens)
+    watch.restarted(cast(ChildProcess, RestartedProcess("server")), 1)
+    assert list(tmp_path.iterdir())
+    listens[0] -= 3600.0
     clock.now += 2.0
     watch.look()
     assert not list(tmp_path.iterdir())

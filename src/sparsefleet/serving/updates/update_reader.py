@@ -177,7 +177,7 @@ class UpdateReader:
         except (CheckpointMismatchError, CorruptFileError, NotFoundError) as error:
             return self.snapshot, f"{error}; waiting for a full update"
         at = self.snapshot
-        if found is None or (at is not None and found.made < at.made):
+        if found is None or (at is not None and _is_older(found, at)):
             return at, f"{cause}; waiting for a full update"
         return found, problem
 
@@ -221,3 +221,11 @@ class UpdateReader:
                     f"{values.dtype} of {values.shape[1]}, but the export has {wanted}"
                 )
         return update
+
+
+def _is_older(found: ModelSnapshot, at: ModelSnapshot) -> bool:
+    """Return whether a snapshot precedes another.
+
+    Numbers start again with a new log, and the publisher's clock may be set back, but hardly both.
+    """
+    return found.made < at.made and found.sequence <= at.sequence

@@ -163,6 +163,20 @@ def test_a_damaged_update_is_not_applied_and_the_next_whole_one_helps(log: Folde
     assert (keys_of(reader), reader.problem) == ([1, 2, 3], None)
 
 
+def test_a_whole_update_helps_also_after_the_clock_of_the_trainer_was_set_back(
+    log: FolderLog,
+) -> None:
+    publish(log, update(1, whole=True, made=5000.0))
+    reader = reader_of(log)
+    reader.catch_up()
+    [name] = publish(log, update(2, made=1400.0))
+    (Path(log.where) / str(name)).write_bytes(b"x")
+    assert not reader.catch_up()
+    publish(log, update(3, made=1401.0), update(3, whole=True, made=1401.0))
+    assert reader.catch_up()
+    assert (keys_of(reader), reader.problem) == ([1, 2, 3], None)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
