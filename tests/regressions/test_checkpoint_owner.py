@@ -91,6 +91,20 @@ def test_a_checkpoint_of_another_job_is_continued_if_it_is_named(tmp_path: Path)
     assert owner.job == "second"
 
 
+def test_a_checkpoint_named_through_a_link_is_continued(tmp_path: Path) -> None:
+    place, link = tmp_path / "run", tmp_path / "newest"
+    with trainer(place, job="first") as first:
+        first.fit(BATCHES, epochs=1)
+    link.symlink_to(place)
+    newest = latest(str(link))
+    assert newest is not None
+    with trainer(place, job="second", resume=newest.path) as second:
+        assert second.fit(BATCHES, epochs=2).epochs[0].number == 2
+    owner = SeriesOwner.of(str(place))
+    assert owner is not None
+    assert (owner.job, owner.generation) == ("second", 1)
+
+
 def test_a_start_from_scratch_says_so_and_is_not_resumed_from_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

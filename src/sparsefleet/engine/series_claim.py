@@ -74,7 +74,9 @@ def _claim(
 ) -> SeriesOwner:
     before = SeriesOwner.of(directory, options)
     listed = list_checkpoints(directory, options)
-    continues = resumed_from is not None and any(each.path == resumed_from for each in listed)
+    continues = resumed_from is not None and any(
+        _is_same_place(each.path, resumed_from) for each in listed
+    )
     if before is not None and not continues:
         _require_same_job(mine, before, directory, listed)
     generation = 1 if before is None else before.generation
@@ -91,6 +93,12 @@ def _claim(
     return SeriesOwner(job=mine.job, model=mine.model, generation=generation).claim(
         directory, options
     )
+
+
+def _is_same_place(path: str, other: str) -> bool:
+    """Return whether two paths lead to one checkpoint, perhaps through links."""
+    is_remote = "://" in path or "://" in other
+    return path == other or (not is_remote and os.path.realpath(path) == os.path.realpath(other))
 
 
 def _require_same_job(
