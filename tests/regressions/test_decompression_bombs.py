@@ -20,6 +20,7 @@ from sparsefleet.checkpoint import import_table
 from sparsefleet.data import ReaderConfig
 from sparsefleet.data.byte_source import read_blocks
 from sparsefleet.errors import ConfigError, InputFileError
+from sparsefleet.planning.data_sample import read_sample
 from sparsefleet.serving.http.arrow_examples import parse_arrow
 
 MUCH = 256 << 20
@@ -95,6 +96,22 @@ def test_import_does_not_decompress_a_first_line_without_end(tmp_path: Path) -> 
     path.write_bytes(compressed("gzip"))
     with pytest.raises(InputFileError, match="the first line has 8,388,608 bytes or more"):
         list(import_table(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [(b"", "the first line has more than 16,"), (b"ad,user\n", "followed by records")],
+)
+def test_sample_for_planning_does_not_decompress_a_line_without_end(
+    tmp_path: Path, head: bytes, told: str
+) -> None:
+    path = tmp_path / "clicks.csv.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(head)
+        for _ in range(128):
+            file.write(b"1" * (1 << 20))
+    with pytest.raises((InputFileError, ConfigError), match=told):
+        read_sample(str(path), file_format="csv", batch=100)
 
 
 def test_window_limit_is_a_setting_of_the_reader() -> None:

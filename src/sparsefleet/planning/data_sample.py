@@ -16,7 +16,7 @@ from sparsefleet.data.arrow_format import file_errors
 from sparsefleet.data.byte_source import check_zstd, compression_of, open_file, read_blocks
 from sparsefleet.data.file_list import list_files
 from sparsefleet.data.record_source import RecordFormat
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, InputFileError
 
 __all__ = [
     "DataSample",
@@ -29,6 +29,7 @@ _MOST_EXAMPLES = 200_000
 _CRITEO_COLUMNS = 40
 _HOTTEST = 0.001
 _BLOCK_BYTES = 64 * 1024
+_MOST_TEXT_BYTES = 16 << 20  # of the lines that show the format
 _ARROW_MAGIC = b"ARROW1"
 _ENDINGS = {"parquet": "parquet", "arrow": "arrow", "feather": "arrow", "csv": "csv"}
 _SEPARATORS = (",", "\t", ";", "|")
@@ -164,15 +165,23 @@ def _first_lines(path: str, most: int = 50) -> Iterator[str]:
     compression = compression_of(path, "infer")
     if compression == "zstd":
         check_zstd()
-    text = b""
+    blocks: list[bytes] = []
+    ends = size = 0
     with open_file(path, {}) as file:
         for block in read_blocks(file, path, compression, _BLOCK_BYTES):
-            text += block
-            if text.count(b"\n") > most:
+            blocks.append(block)
+            ends += block.count(b"\n")
+            size += len(block)
+            if ends > most or (ends and size >= _MOST_TEXT_BYTES):
                 break
+            if size >= _MOST_TEXT_BYTES:
+                raise InputFileError(
+                    f"{path}: the first line has more than {size:,} bytes; expected a text file "
+                    "with one record per line"
+                )
         else:
-            text += b"\n"
-    for line in text.split(b"\n")[:-1][:most]:  # the last line may be truncated
+            blocks.append(b"\n")
+    for line in b"".join(blocks).split(b"\n")[:-1][:most]:  # the last line may be truncated
         if line.strip():
             yield line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
