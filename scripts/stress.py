@@ -2,6 +2,7 @@
 
     python scripts/stress.py --runs 50                    # the fault tests, Python and C++
     python scripts/stress.py --seconds 1800 tests/faults  # pytest's words, for half an hour
+    python scripts/stress.py --at-most-s 3                # all once, then only the quick ones
 
 Every run takes the test files in another order (--seed). Busy processes compute and sync files to
 disk, as other tests do. The end is a table: how often each test failed, of how many runs, and how.
@@ -92,14 +93,19 @@ def run(command: list[str], output: Path, timeout_s: float) -> int | None:
             raise
 
 
-def failures_in(report: Path) -> tuple[list[Failure], int]:
-    """Return the failures in a JUnit report, and the number of tests that ran."""
+def failures_in(report: Path, seconds: dict[str, float]) -> tuple[list[Failure], int]:
+    """Return the failures in a JUnit report, and the number of tests that ran.
+
+    seconds: gets how long each Python test took, by its place.
+    """
     failed, total = [], 0
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname', '')}::{case.get('name', '')}".removeprefix("::")
         if case.find("skipped") is not None:
             continue
         total += 1
+        if file := case.get("file"):
+            seconds[f"{file}::{case.get('name', '')}"] = float(case.get("time") or 0)
         for kind in ("failure", "error"):
             for problem in case.findall(kind):
                 text = (problem.get("message") or problem.text or kind).strip()
@@ -108,9 +114,12 @@ def failures_in(report: Path) -> tuple[list[Failure], int]:
 
 
 def run_once(
-    command: list[str], flag: str, kept: Path, timeout_s: float
+    command: list[str], flag: str, kept: Path, timeout_s: float, seconds: dict[str, float]
 ) -> tuple[list[Failure], int]:
-    """Run a test command that writes a JUnit report; keep its output if something failed."""
+    """Run a test command that writes a JUnit report; keep its output if something failed.
+
+    seconds: see `failures_in`.
+    """
     report = kept.with_suffix(".xml")
     report.unlink(missing_ok=True)
     code = run([*command, flag, str(report)], kept, timeout_s)
@@ -118,7 +127,7 @@ def run_once(
     if code is None:
         return [Failure(f"({name})", f"not done after {timeout_s:g} s; see {kept}")], 0
     try:
-        failed, total = failures_in(report)
+        failed, total = failures_in(report, seconds)
     except (OSError, ElementTree.ParseError):
         return [Failure(f"({name})", f"ended with {code} and wrote no report; see {kept}")], 0
     if code != 0 and not failed:
@@ -141,6 +150,12 @@ def arguments() -> argparse.Namespace:
         default=2 * (os.cpu_count() or 1),
         help="processes that compute meanwhile (default: two per core; 0: an idle machine)",
     )
+    parser.add_argument(
+        "--at-most-s",
+        type=float,
+        metavar="S",
+        help="after the first run, leave out Python tests that took longer than this",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the order of files")
     parser.add_argument("--timeout-s", type=float, default=1800.0, help="of one run")
     parser.add_argument("--output", default="build/stress", help="gets the output of failed runs")
@@ -149,15 +164,26 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def commands(options: argparse.Namespace, order: random.Random) -> list[tuple[list[str], str]]:
-    """Return the commands of one run, each with its flag for a JUnit report."""
-    words = list(options.words or TESTS)
-    if not options.words:
+def commands(
+    options: argparse.Namespace, order: random.Random, chosen: list[str]
+) -> list[tuple[list[str], str]]:
+    """Return the commands of one run, each with its flag for a JUnit report.
+
+    chosen: the Python tests; all if empty.
+    """
+    words = list(chosen or options.words or TESTS)
+    if chosen:
+        names = (ROOT / options.output).resolve() / "chosen.txt"
+        files = list(dict.fromkeys(word.partition("::")[0] for word in words))
+        order.shuffle(files)
+        words.sort(key=lambda word: files.index(word.partition("::")[0]))
+        names.write_text("\n".join(words), encoding="utf-8")
+        words = [f"@{names}"]
+    elif not options.words:
         order.shuffle(words)
         words += ["-m", "not slow"]
-    found = [
-        ([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words], "--junitxml")
-    ]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+    found = [([*pytest, "-o", "junit_family=xunit1", *words], "--junitxml")]
     if options.native:
         ctest = str(Path(sys.executable).with_name("ctest"))
         found.append(
@@ -170,6 +196,7 @@ def run_all(options: argparse.Namespace, output: Path) -> tuple[int, int, dict[s
     """Run until the runs or the time are over, or Ctrl-C; return runs, tests and the failures."""
     order = random.Random(options.seed)
     failures: dict[str, list[str]] = {}
+    chosen: list[str] = []
     begun = time.monotonic()
     number = tests = 0
     try:
@@ -177,10 +204,11 @@ def run_all(options: argparse.Namespace, output: Path) -> tuple[int, int, dict[s
             if options.seconds and number and time.monotonic() - begun > options.seconds:
                 break
             start, failed = time.monotonic(), []
-            for command, flag in commands(options, order):
+            seconds: dict[str, float] = {}
+            for command, flag in commands(options, order, chosen):
                 kind = "pytest" if "pytest" in command else "ctest"
                 kept = output / f"run-{number + 1}-{kind}.txt"
-                found, total = run_once(command, flag, kept, options.timeout_s)
+                found, total = run_once(command, flag, kept, options.timeout_s, seconds)
                 failed += found
                 tests += total
             number += 1
@@ -191,6 +219,14 @@ def run_all(options: argparse.Namespace, output: Path) -> tuple[int, int, dict[s
                 f"run {number} of {options.runs}, {time.monotonic() - start:.0f} s: {told}",
                 flush=True,
             )
+            if options.at_most_s and number == 1:
+                chosen = [test for test, took in seconds.items() if took <= options.at_most_s]
+                print(
+                    f"{len(chosen)} of {len(seconds)} Python tests took at most "
+                    f"{options.at_most_s:g} s, {sum(map(seconds.__getitem__, chosen)):.0f} s in "
+                    "all; the other runs repeat these",
+                    flush=True,
+                )
     except KeyboardInterrupt:
         print(f"interrupted in run {number + 1}, which does not count")
     return number, tests, failures

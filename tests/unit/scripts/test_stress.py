@@ -47,3 +47,12 @@ def test_tests_that_always_pass_are_a_success(tmp_path: Path) -> None:
     done = stress(tmp_path, "--runs", "9", "--seconds", "0.001")
     assert done.returncode == 0, done.stdout
     assert "1 tests in 1 runs" in done.stdout
+
+
+def test_only_quick_tests_are_repeated_if_asked(tmp_path: Path) -> None:
+    slow = "\ndef test_slow():\n    time.sleep(0.6)\n"
+    (tmp_path / "test_some.py").write_text(f"import time\n{TESTS}{slow}")
+    done = stress(tmp_path, "--runs", "3", "--at-most-s", "0.5")
+    assert "2 of 3 Python tests took at most 0.5 s" in done.stdout
+    assert "7 tests in 3 runs" in done.stdout
+    assert "1 of 3 runs: " in done.stdout
