@@ -21,3 +21,12 @@ def test_row_file_whose_column_names_are_not_utf8_is_corrupt() -> None:
     name = "delta/tables/words%2Fde/00000-of-00002-00000.parquet"
     raw = target.content(name).replace(b"values", b"\xffalues")
     assert target.run(target.input_of(name, raw)) == "refused"
+
+
+def test_row_file_whose_row_group_names_another_column_is_corrupt() -> None:
+    target = CheckpointsTarget()
+    name = "delta/tables/words%2Fde/00000-of-00002-00000.parquet"
+    whole = target.content(name)
+    at = whole.rindex(b"values")  # the schema comes first, then the row groups
+    raw = whole[:at] + b"value3" + whole[at + 6 :]
+    assert target.run(target.input_of(name, raw)) == "refused"

@@ -100,19 +100,24 @@ def _read_groups(
             raise CorruptFileError(f"{location}: rows: expected {entry.num_rows}, found {rows}")
         for group in range(parquet.num_row_groups):
             with _as_corrupt(folder, entry.path):
-                _check_group(parquet.metadata.row_group(group), widths, location)
+                _check_group(parquet.metadata.row_group(group), parquet.schema, widths, location)
                 table = parquet.read_row_group(group, columns=asked, use_threads=False)
             yield table
 
 
-def _check_group(group: Any, widths: dict[str, int], location: str) -> None:
+def _check_group(group: Any, schema: Any, widths: dict[str, int], location: str) -> None:
     """Check that reading a row group needs no more memory than its size in the file.
 
     With compression, dictionaries or nulls, a few bytes could stand for any number of rows.
     """
     for place in range(group.num_columns):
         column = group.column(place)
-        name = column.path_in_schema.partition(".")[0]
+        path = schema.column(place).path
+        if column.path_in_schema != path:  # the widths below would be those of another column
+            raise CorruptFileError(
+                f"{location}: column {place}: expected {path!r}, found {column.path_in_schema!r}"
+            )
+        name = path.partition(".")[0]
         coding = {*column.encodings, column.compression}
         if column.has_dictionary_page or not coding <= {"PLAIN", "RLE", "UNCOMPRESSED"}:
             raise CorruptFileError(
