@@ -363,7 +363,7 @@ _DEEP = "Pow(" * 9 + "Integer(9)" + ", Integer(8))" * 9
 
 CASES: dict[str, Case] = {
     # Zip files.
-    "two directories": Case(two_directories, "its directory is at bytes"),
+    "two directories": Case(two_directories, "the directory is at bytes"),
     "two directories by zip64": Case(two_directories_by_zip64, "two end records disagree"),
     "entry twice": Case(twice, "contains 'archive/models/model.json' twice"),
     "entries overlap": Case(overlapping, "do not belong to it"),
@@ -373,13 +373,13 @@ CASES: dict[str, Case] = {
         "neither overlap nor leave gaps",
     ),
     "bytes before that nothing counts": Case(
-        lambda contents, _: b"#!/bin/sh\n" + zip_of(plain(contents)), "its directory is at bytes"
+        lambda contents, _: b"#!/bin/sh\n" + zip_of(plain(contents)), "the directory is at bytes"
     ),
     "bytes after": Case(changed_end(after=b"tail"), "does not end with the end record"),
     "comment": Case(changed_end(comment=b"PK\5\6"), "does not end with the end record"),
-    "bytes after the directory": Case(changed_end(before=b"?" * 9), "its directory is at bytes"),
+    "bytes after the directory": Case(changed_end(before=b"?" * 9), "the directory is at bytes"),
     "wrong number of entries": Case(changed_end(count=3), "lists 13 entries, expected 3"),
-    "directory beyond the end": Case(changed_end(start=0xFFFFFF00), "its directory is at bytes"),
+    "directory beyond the end": Case(changed_end(start=0xFFFFFF00), "the directory is at bytes"),
     "zip64 record that is not there": Case(
         changed_end(start=0xFFFFFFFF), "lacks the zip64 record that it refers to"
     ),
@@ -449,10 +449,11 @@ CASES: dict[str, Case] = {
     "legacy weights by Python": Case(python_writes, "which may run code"),
     "legacy format": Case(added("version"), "which may run code"),
     "empty": Case(lambda *_: b"", "fewer than an empty zip archive"),
-    "without entries": Case(lambda *_: zip_of([]), "it lacks"),
+    "without entries": Case(lambda *_: zip_of([]), "the archive lacks"),
     "noise": Case(lambda *_: b"noise" * 100, "does not end with the end record"),
     "entry missing": Case(
-        lambda contents, _: zip_of(plain(_without(contents, MODEL))), "it lacks 'models/model.json'"
+        lambda contents, _: zip_of(plain(_without(contents, MODEL))),
+        "the archive lacks 'models/model.json'",
     ),
     # Text that torch evaluates, imports or writes into source.
     "size is code": Case(graph(size_is_code), "got the size '?\"?__import__"),
@@ -477,7 +478,7 @@ CASES: dict[str, Case] = {
         spec_is("out_spec", "collections.namedtuple", "x"), "nests values in"
     ),
     "spec imports deep within": Case(graph(spec_within), "nests values in"),
-    "spec too deep": Case(graph(spec_too_deep), "in_spec: it .*(too deep|not JSON)"),
+    "spec too deep": Case(graph(spec_too_deep), "in_spec: the .*(too deep|not JSON)"),
     "key of the spec is code": Case(graph(spec_key_is_code), "it is not an identifier"),
     "argument's name is code": Case(graph(argument_name_is_code), "it is not an identifier"),
     "value's name is code": Case(graph(value_name_is_code), "it is not an identifier"),
@@ -511,7 +512,7 @@ CASES: dict[str, Case] = {
     "last of many keys twice": Case(last_of_many_keys_twice, "key '99999' twice"),
     "key twice": Case(key_twice, "key 'graph_module' twice"),
     # Tensors.
-    "pickled weight": Case(pickled_weight, "it is pickled"),
+    "pickled weight": Case(pickled_weight, "the tensor is pickled"),
     "pickled examples": Case(pickled("archive/data/sample_inputs/model.pt"), "pickled examples"),
     "tensor beyond its file": Case(
         tensor_is(lambda entry: entry["tensor_meta"].update(storage_offset={"as_int": 1 << 40})),

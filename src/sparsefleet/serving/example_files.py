@@ -3,7 +3,7 @@
 Each column is named after an input. An input with several values per example is a list or, in CSV,
 numbers separated by spaces.
 
-Letters: B examples.
+In shapes, B is the number of examples.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def _input_of(path: Path, table: pa.Table, item: InputSchema, schema: Schema) ->
 
 
 def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> None:
-    """Write one column per target and one row per example; the suffix selects the format."""
+    """Write a file with one column per target and one row per example.
+
+    The suffix of `path` selects the format.
+    """
     check_suffix(path)
     columns = {name: array.tolist() for name, array in predictions.items()}
     if path.suffix == ".parquet":
@@ -88,7 +91,7 @@ def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> No
 
 
 def _column_type(array: NDArray[Any]) -> pa.DataType:
-    """Return the type of one example (a number or nested lists), even if there are no examples."""
+    """Return the Arrow type of one example (a number or nested lists); `array` may be empty."""
     kind = pa.from_numpy_dtype(array.dtype)
     for _ in array.shape[1:]:
         kind = pa.list_(kind)
@@ -135,7 +138,7 @@ def read_table(path: Path, schema: Schema) -> pa.Table:
 
 
 def _table_of(rows: Any, schema: Schema) -> pa.Table:
-    """Return parsed JSON, a list of objects, as a table. Raises ValueError for any other JSON."""
+    """Convert parsed JSON to a table. Raises ValueError unless it is a list of objects."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected a list of objects, one per example")
     ids = [item.name for item in schema.inputs if item.dtype == "int64"]
@@ -144,7 +147,7 @@ def _table_of(rows: Any, schema: Schema) -> pa.Table:
 
 
 def _signed(value: Any) -> Any:
-    """Reinterpret a 64-bit key, or lists of keys, as signed numbers, bit for bit."""
+    """Reinterpret an unsigned 64-bit key, or nested lists of keys, as signed, bit for bit."""
     if type(value) is list:
         return [_signed(one) for one in value]
     return value - 2**64 if type(value) is int and 2**63 <= value < 2**64 else value
@@ -221,7 +224,7 @@ def input_of_column(column: pa.Array, item: InputSchema, schema: Schema) -> Any:
 
 
 def _fill(flat: pa.Array, filling: int | float) -> pa.Array:
-    """Replace the missing numbers in a flat column; NaN counts as missing, as in the reader."""
+    """Replace the missing numbers in a flat column; NaN counts as missing, as in training."""
     if pa.types.is_null(flat.type):
         return pa.array([filling] * len(flat))
     if isinstance(filling, float) and not pa.types.is_floating(flat.type):
@@ -234,7 +237,7 @@ def _fill(flat: pa.Array, filling: int | float) -> pa.Array:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of this type are lists that own their values."""
+    """Return whether this is a list type; list views, which may share values, do not count."""
     types = pa.types
     found: bool = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return found

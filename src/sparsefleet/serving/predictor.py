@@ -249,7 +249,7 @@ class Predictor:
 
 
 def _ids(schema: Schema, arrays: Arrays) -> Arrays:
-    """Return the ids in the inputs, int64[n], by table; ids that the model computes are absent."""
+    """Return the input ids of each table as a flat array, without ids that the model computes."""
     by_table: dict[str, list[NDArray[Any]]] = {}
     for lookup in schema.lookups:
         if lookup.ids is not None:

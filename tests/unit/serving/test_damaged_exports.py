@@ -85,7 +85,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     **{f"{x} flipped": (flipped(x), CorruptFileError, "SHA-256 is .*, expected") for x in PARTS},
     "rows empty": (replaced("rows", b""), CorruptFileError, "is not a row file"),
     "rows noise": (replaced("rows", b"\0" * 4000), CorruptFileError, "is not a row file"),
-    "onnx noise": (replaced("onnx", b"noise"), CorruptFileError, "it is not an ONNX model"),
+    "onnx noise": (replaced("onnx", b"noise"), CorruptFileError, "is not an ONNX model: "),
     "no manifest": (
         lambda directory, _: (directory / "manifest.json").unlink(),
         CheckpointError,

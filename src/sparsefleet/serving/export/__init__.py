@@ -1,4 +1,4 @@
-"""Export trained models as files that make predictions without servers."""
+"""Export trained models to files, for predictions without servers."""
 
 from typing import TYPE_CHECKING
 

@@ -18,7 +18,7 @@ __all__ = ["check_operators"]
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Make all calls in a graph and its nested graphs check their arguments first."""
+    """Make calls of these operators in a graph, including nested graphs, check their arguments."""
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue

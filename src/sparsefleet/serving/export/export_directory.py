@@ -47,13 +47,13 @@ class _GoneError(CorruptFileError):
 def read_manifest(directory: str | os.PathLike[str]) -> ExportManifest:
     """Read the manifest of the export in `directory`.
 
-    Raises CheckpointError if there is none or it has a different version.
+    Raises CheckpointError if there is none, or if this version of sparsefleet cannot read it.
     """
     return ExportManifest.from_json(manifest_text(directory), str(Path(directory) / MANIFEST))
 
 
 def manifest_text(directory: str | os.PathLike[str]) -> str:
-    """Return the text of the manifest in `directory`, unchecked but of a bounded size."""
+    """Return the text of the manifest in `directory` without parsing it; reject oversized files."""
     path = Path(directory) / MANIFEST
     try:
         size = _size_of(path)
@@ -156,7 +156,7 @@ _OWN_NAME = re.compile(rf"\.?[a-z0-9-]+-[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.[a-z0-9]
 
 
 class PendingExport:
-    """Files with unique names, committed by renaming the manifest.
+    """An export being written: files with unique names, committed by renaming the manifest.
 
     If the block exits without `commit`, the new files are removed and the previous export is
     unchanged. Files that no manifest names, left by a killed export, are removed by the next
@@ -202,15 +202,18 @@ class PendingExport:
         return tuple(self._entries.values())
 
     def path(self, stem: str, suffix: str) -> Path:
-        """Return the path for a new file; call `seal` once it is written. `suffix` has no dot."""
+        """Return the path for a new file; call `seal` once it is written.
+
+        suffix: the suffix of the file name, without a dot.
+        """
         return self.directory / f"{stem}-{self._token}.{suffix}"
 
     def scratch(self, stem: str) -> Path:
-        """Return a path for a file outside the export; the caller removes it."""
+        """Return a path for a temporary file outside the export; the caller must remove it."""
         return self.directory / f".{stem}-{self._token}.tmp"
 
     def seal(self, path: Path) -> str:
-        """Flush a complete file to disk, add it to the list and return its name."""
+        """Flush a complete file to disk, add it to the export's files and return its name."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
         size = path.stat().st_size
@@ -236,7 +239,7 @@ class PendingExport:
         self._remove(keep={entry.name for entry in manifest.files})
 
     def _remove(self, keep: set[str] | None) -> None:
-        """Remove export files: all except `keep`, or only this export's if `keep` is None."""
+        """Remove all export files except `keep`, or only this export's files if `keep` is None."""
         for path in self.directory.glob("*"):
             if not _OWN_NAME.fullmatch(path.name):
                 continue
@@ -245,7 +248,7 @@ class PendingExport:
 
 
 def _lock(directory: Path) -> int | None:
-    """Lock the directory for one export; return None if the file system has no locks."""
+    """Lock out other exports; return the lock's descriptor, or None if locks are not supported."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,7 +264,7 @@ def _lock(directory: Path) -> int | None:
 
 
 def _refuse_what_is_not_ours(manifest: Path) -> None:
-    """Raise if the directory holds something else, such as a checkpoint."""
+    """Raise if the directory holds something other than an export, such as a checkpoint."""
     try:
         read_manifest(manifest.parent)
     except CorruptFileError:

@@ -176,7 +176,10 @@ def _check_shape(
     shape: Shape,
     sizes: dict[str, tuple[int, str]],
 ) -> None:
-    """Check a shape against `sizes`: named dimensions, each with its size and source array."""
+    """Check an array's shape, and that dimensions with the same name have the same size.
+
+    sizes: the size of each dimension seen so far and the array it came from; new ones are added.
+    """
     fits = array.ndim == len(shape) and all(
         wanted == found or not isinstance(wanted, int)
         for wanted, found in zip(shape, array.shape, strict=True)
@@ -203,18 +206,22 @@ def base_of(dimension: str, size: int) -> tuple[str, int]:
 
 
 def _check_offsets(item: InputSchema, values: NDArray[Any], offsets: NDArray[Any]) -> None:
-    what = f"input '{item.name}': offsets must"
+    what = f"input '{item.name}': offsets"
     if offsets.size == 0:
         if len(values):
-            raise FeedError(f"{what} split {len(values)} values into examples, but are empty")
+            raise FeedError(f"{what} must split {len(values)} values into examples, but are empty")
         return
     if offsets[0] != 0:
-        raise FeedError(f"{what} start at 0, got {offsets[0]}")
+        raise FeedError(f"{what} must start at 0, got {offsets[0]}")
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falls.size:
         at = int(falls[0])
-        raise FeedError(f"{what} not decrease, but {offsets[at]} is followed by {offsets[at + 1]}")
+        raise FeedError(
+            f"{what} must not decrease, but {offsets[at]} is followed by {offsets[at + 1]}"
+        )
     if offsets[-1] > len(values):
-        raise FeedError(f"{what} stay within {len(values)} values, but go up to {offsets[-1]}")
+        raise FeedError(f"{what} must stay within {len(values)} values, but go up to {offsets[-1]}")
     if item.is_closed and offsets[-1] != len(values):
-        raise FeedError(f"{what} end at the number of values, {len(values)}, not {offsets[-1]}")
+        raise FeedError(
+            f"{what} must end at the number of values, {len(values)}, got {offsets[-1]}"
+        )

@@ -28,7 +28,7 @@ _INPUT, _TARGET = "input/", "target/"
 
 
 class Golden(NamedTuple):
-    """Input and target arrays by graph name."""
+    """The input and target arrays of golden examples, by graph name."""
 
     inputs: Arrays
     targets: Arrays
@@ -108,7 +108,7 @@ class GoldenRows:
         return found
 
     def passing(self, table: str, chunks: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the chunks unchanged, keeping the rows of recorded keys."""
+        """Yield the chunks unchanged, and keep a copy of the rows of recorded keys."""
         wanted = self._wanted.get(table, np.empty(0, np.uint64))
         kept = self._kept.setdefault(table, [])
         for chunk in chunks:

@@ -140,13 +140,15 @@ class _Source:
         name = full.removeprefix(self._root)
         known = name in {_GRAPH, _EXAMPLES, *_PAYLOADS.values(), *_MARKS, *_NOTES}
         if not full.startswith(self._root) or not (known or _TENSOR.fullmatch(name)):
-            raise RefusedError(f"it holds '{full:.200}', which may run code")
+            raise RefusedError(f"the archive contains '{full:.200}', which may run code")
         if name == _EXAMPLES and self._archive.size(full):
-            raise RefusedError(f"it holds '{full}' with pickled examples, which may run code")
+            raise RefusedError(
+                f"the archive contains '{full}' with pickled examples, which may run code"
+            )
 
     def size(self, name: str) -> int:
         if self._root + name not in self._archive.names:
-            raise RefusedError(f"it lacks '{name}'")
+            raise RefusedError(f"the archive lacks '{name}'")
         return self._archive.size(self._root + name)
 
     def read(self, name: str) -> bytes:

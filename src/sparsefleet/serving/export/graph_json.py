@@ -77,7 +77,10 @@ def _formula(value: Any) -> Any:
 
 
 def _symbol(value: Any) -> Any:
-    """Check a bound of a range, because torch compares its exact text and counts up to it."""
+    """Check the symbol that a range applies to.
+
+    The text stays unchanged, because torch compares it exactly and counts up to the number in it.
+    """
     _formula(value)
     return value
 
@@ -156,7 +159,7 @@ def _target(value: Any) -> Any:
         raise RefusedError(f"got {value!r:.80}, expected the name of an operator")
     why = why_refused(value)
     if why is not None:
-        raise RefusedError(f"it calls {value!r:.80}, which is refused: {why}")
+        raise RefusedError(f"the graph calls {value!r:.80}, which is refused: {why}")
     return value
 
 
@@ -181,9 +184,9 @@ def _node(value: Any) -> Any:
     target = found.get("target", "")
     kinds = {kind for item in found.get("inputs", ()) for kind in item.get("arg", ())}
     if is_arithmetic(target) and not kinds <= _OF_ARITHMETIC:
-        raise RefusedError(f"it calls {target!r} with arguments that are not numbers")
+        raise RefusedError(f"the graph calls {target!r} with arguments that are not numbers")
     if "as_graph" in kinds and not is_higher_order(target):
-        raise RefusedError(f"it calls {target!r:.80} with a graph")
+        raise RefusedError(f"the graph calls {target!r:.80} with a graph as an argument")
     return found
 
 
@@ -225,29 +228,29 @@ def _tree_spec(value: Any) -> Any:
         raise RefusedError(f"got {value!r:.80}, expected a string")
     tree = tree_of(value)
     if not isinstance(tree, list) or len(tree) != 2 or tree[0] != 1:
-        raise RefusedError("it describes nested values in an unknown format")
+        raise RefusedError("the graph describes nested values in an unknown format")
     return json.dumps([1, _nest(tree[1], 0)])
 
 
 def _nest(value: Any, depth: int) -> Any:
-    """Check a leaf, or a nested tuple, list or dict; other types are imported or run code."""
+    """Check a leaf, or a nested tuple, list or dict. Torch would import any other type."""
     if not isinstance(value, dict) or value.keys() != {"type", "context", "children_spec"}:
-        raise RefusedError("it describes nested values in an unknown format")
+        raise RefusedError("the graph describes nested values in an unknown format")
     kind, context, children = value["type"], value["context"], value["children_spec"]
     if depth > _MOST_NESTING or not isinstance(children, list):
-        raise RefusedError("it describes values that are nested too deeply")
+        raise RefusedError("the graph describes values that are nested too deeply")
     if kind == "builtins.dict" and isinstance(context, str):
         names = list_of(_name)(tree_of(context))
         if len(names) != len(children) or len(set(names)) != len(names):
-            raise RefusedError("it describes a dict with different numbers of keys and values")
+            raise RefusedError("the graph describes a dict with missing or repeated keys")
         context = json.dumps(names)
     elif (kind, context, children) != (None, None, []) and (kind, context) not in (
         ("builtins.tuple", "null"),
         ("builtins.list", "null"),
     ):
         raise RefusedError(
-            f"it nests values in {kind!r:.80} with {context!r:.80}, which may run code; expected "
-            "a plain tuple, list or dict"
+            f"the graph nests values in {kind!r:.80} with {context!r:.80}, which may run code; "
+            "expected a plain tuple, list or dict"
         )
     parts = [_nest(child, depth + 1) for child in children]
     return {"type": kind, "context": context, "children_spec": parts}
@@ -270,9 +273,9 @@ _call_signature = record(
 
 
 def _call_graph(value: Any) -> Any:
-    """Check how the model is called, dropping calls of its submodules."""
+    """Check the model's call signature, and drop the signatures of its submodules."""
     if not isinstance(value, list) or not value:
-        raise RefusedError("it does not describe the call signature of the model")
+        raise RefusedError("the graph does not describe the call signature of the model")
     return [record(fqn=one_of(""), signature=_call_signature)(value[0])]
 
 
@@ -299,11 +302,11 @@ def plain_program(raw: bytes) -> bytes:
     try:
         return json.dumps(_program(tree_of(raw))).encode()
     except RecursionError as error:
-        raise RefusedError("it is nested too deeply") from error
+        raise RefusedError("the graph is nested too deeply") from error
 
 
 class Payload(NamedTuple):
-    """The requirements that all tensors stored in one file of the archive place on that file."""
+    """The element type and size that one file of the archive needs for the tensors in it."""
 
     dtype: int
     elements: int
@@ -322,7 +325,7 @@ def _stored_size(value: Any) -> Any:
 
 def _not_pickled(value: Any) -> Any:
     if value is not False:
-        raise RefusedError("it is pickled, which is refused because it may run code")
+        raise RefusedError("the tensor is pickled, which is refused because it may run code")
     return value
 
 
@@ -344,7 +347,10 @@ _payloads = record(config=mapping(_path_in_model, _stored_tensor))
 
 
 def plain_payloads(raw: bytes) -> tuple[bytes, dict[str, Payload]]:
-    """Return the description of stored tensors as JSON, and their files. Raises RefusedError."""
+    """Return the checked description of stored tensors as JSON, and what each file must hold.
+
+    Raises RefusedError.
+    """
     found = _payloads(tree_of(raw))
     files: dict[str, Payload] = {}
     for name, tensor in found.get("config", {}).items():

@@ -85,12 +85,12 @@ def allow_operators(*names: str) -> None:
 
 
 def is_arithmetic(target: str) -> bool:
-    """Return whether `target` is a Python function on numbers."""
+    """Return whether `target` names a Python function that computes with numbers."""
     return target in _ARITHMETIC
 
 
 def is_higher_order(target: str) -> bool:
-    """Return whether `target` takes graphs as arguments."""
+    """Return whether `target` names an operator that takes graphs as arguments."""
     return target in _HIGHER_ORDER
 
 

@@ -60,7 +60,7 @@ def tree_of(raw: bytes | str) -> Any:
     except RefusedError:
         raise
     except (ValueError, RecursionError) as error:
-        raise RefusedError(f"it is not JSON: {error}") from error
+        raise RefusedError(f"the text is not JSON: {error}") from error
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

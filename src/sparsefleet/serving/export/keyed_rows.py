@@ -1,4 +1,4 @@
-"""A table that finds distinct keys and uses them to look up ids of any shape.
+"""A base class for tables that look up ids of any shape by finding each distinct key once.
 
 In shapes, U is the number of distinct keys, N the number of keys, D the row width.
 """
@@ -31,7 +31,7 @@ _KEY_MASK = 2**64 - 1
 
 
 class KeyedRows(ABC):
-    """A `RowSource` base for classes that implement `find`.
+    """A base class that implements `RowSource` with the `find` method of its subclasses.
 
     entry: the table's manifest entry, with its width and initial values.
     """

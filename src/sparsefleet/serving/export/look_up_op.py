@@ -42,7 +42,7 @@ _require_torch()  # an older torch fails below with a less helpful error
 
 
 class _RowsAtHand(threading.local):
-    """The tables that this thread looks up rows in, with the innermost block's tables last."""
+    """The tables passed to `looking_up` blocks that are open in this thread, innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Tables] = []
@@ -92,7 +92,7 @@ def _shape_of_rows(
 
 
 class TracedStep(StepRows):
-    """A step that turns lookups into operators of the graph being recorded."""
+    """The lookups made while a graph is being recorded; each becomes an operator of the graph."""
 
     traced = True
 

@@ -74,7 +74,7 @@ class ExportedTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenEntry:
-    """Examples with the trained model's predictions."""
+    """The manifest entry for golden examples, stored with the trained model's predictions."""
 
     file: str
     examples: int

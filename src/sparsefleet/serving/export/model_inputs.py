@@ -19,7 +19,7 @@ __all__ = ["ModelInput", "ModelInputs"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """One tensor, or the two tensors of a ragged input."""
+    """One input of a model: a tensor, or the values and offsets of a ragged input."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -81,7 +81,7 @@ class ModelInputs:
         return model(**named) if self._by_name else model(*named.values())
 
     def _take(self, name: str, value: Any) -> Any:
-        """Return `value` with placeholders instead of tensors; add the tensors to the items."""
+        """Return `value` with placeholders for its tensors; append the tensors to `self.items`."""
         if isinstance(value, np.ndarray):
             value = torch.from_numpy(np.array(value))
         if isinstance(value, Tensor):

@@ -177,8 +177,8 @@ class _OnnxCut:
             self.steps.append(self._part(outputs))
 
     def _needed(self, names: Iterable[str]) -> tuple[set[int], set[str]]:
-        """Return the nodes that compute these arrays, by index, and the arrays that the nodes start
-        from.
+        """Return the indices of the nodes that compute these arrays, and the arrays that the nodes
+        need from elsewhere.
         """
         waiting, nodes, sources = list(names), set[int](), set[str]()
         while waiting:

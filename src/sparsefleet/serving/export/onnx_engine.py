@@ -117,7 +117,7 @@ _BATCH = "batch"
 
 
 def _is_empty(schema: Schema, arrays: Arrays) -> bool:
-    """Return whether the batch is empty, provided that every target has a batch dimension."""
+    """Return whether the batch is empty and every target has a batch dimension."""
     return all(_BATCH in target.shape for target in schema.targets) and any(
         isinstance(wanted, str) and base_of(wanted, size) == (_BATCH, 0)
         for name, shape in _shapes(schema)
@@ -149,7 +149,7 @@ def _without_examples(schema: Schema, targets: Arrays) -> Arrays:
 
 
 def _shapes(schema: Schema) -> Iterator[tuple[str, Shape]]:
-    """Yield the arrays of the graph with their expected shapes."""
+    """Yield the names of the graph's input arrays with their expected shapes."""
     for item in schema.inputs:
         shapes = (item.shape,) if item.offsets is None else (item.shape, item.offsets)
         yield from zip(item.arrays, shapes, strict=True)

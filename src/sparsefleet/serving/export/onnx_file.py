@@ -168,7 +168,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         # Parsers drop bits beyond 32, and some accept overlong encodings of a number.
         shortest = -(-tag.bit_length() // 7)
         if not field or tag >> 32 or after - at != shortest:
-            raise BadOnnxError("it is not an ONNX model: a field has a damaged number")
+            raise BadOnnxError("the data is not an ONNX model: a field has a damaged number")
         value: int | memoryview = 0
         if kind == _VARINT:
             value, at = _varint(message, after)
@@ -179,9 +179,11 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         elif kind in (_FIXED32, _FIXED64):
             at = after + (4 if kind == _FIXED32 else 8)
         else:
-            raise BadOnnxError(f"it is not an ONNX model: field {field} is of an unknown kind")
+            raise BadOnnxError(
+                f"the data is not an ONNX model: field {field} is of an unknown kind"
+            )
         if at > len(message):
-            raise BadOnnxError(f"it is not an ONNX model: field {field} extends past the end")
+            raise BadOnnxError(f"the data is not an ONNX model: field {field} extends past the end")
         yield field, value
 
 
@@ -192,7 +194,7 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value, at + place + 1
-    raise BadOnnxError("it is not an ONNX model: a number is not terminated")
+    raise BadOnnxError("the data is not an ONNX model: a number is not terminated")
 
 
 def _name_of(tensor: memoryview) -> str:

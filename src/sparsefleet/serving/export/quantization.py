@@ -53,11 +53,11 @@ class QuantizationError:
 
     @property
     def mean(self) -> float:
-        """Return the mean error to nine digits, so that the order of rows does not matter."""
+        """Return the mean error, rounded to nine digits so that it does not depend on row order."""
         return float(f"{self._sum / self._count:.9g}") if self._count else 0.0
 
     def add(self, values: Floats, read: Floats) -> None:
-        """Add the errors of rows, float32[N, D]."""
+        """Add the absolute differences between `values` and `read`, float32[N, D] each."""
         if values.size:
             distance = np.abs(values.astype(np.float64) - read)
             self.largest = max(self.largest, float(distance.max()))

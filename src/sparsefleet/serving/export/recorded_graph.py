@@ -82,7 +82,7 @@ def record(
 
 
 class _Whole(nn.Module):
-    """The whole model as a module of flat tensors."""
+    """Wraps the whole model in a module that takes and returns flat tensors."""
 
     def __init__(self, model: nn.Module, run: Callable[..., tuple[Tensor, ...]]) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ _SIZE_OF = torch.ops.aten.sym_size.int
 
 
 class Pruning:
-    """A graph of flat tensors with its model inputs and the names of its outputs."""
+    """Prunes a graph of flat tensors to the parts that its targets need."""
 
     def __init__(
         self, whole: fx.GraphModule, items: Sequence[ModelInput], targets: Sequence[str]
@@ -310,7 +310,10 @@ class _DimensionNames:
         )
 
     def offsets(self, value: Tensor, owner: str) -> Shape:
-        """Return the shape of offsets: as in the example batch, one per example or one more."""
+        """Return the shape of an offsets array.
+
+        Like the example batch's, it has one element per example, or one more.
+        """
         size: Any = value.shape[0]
         varies = not isinstance(size, int)
         if varies and self._batch_size is not None:

@@ -125,8 +125,8 @@ def write_rows(
     dim: int,
     row_format: RowFormat,
 ) -> tuple[Path, int, QuantizationError]:
-    """Write the rows of `chunks` sorted by key; return the file name, the row count and the format
-    error.
+    """Write the rows of `chunks` sorted by key; return the path, the row count and the error that
+    the row format introduces.
 
     The file is an Arrow IPC file with one uncompressed record batch; see docs/exporting.md.
     """

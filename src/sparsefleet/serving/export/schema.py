@@ -133,7 +133,7 @@ class HashedInput:
     """
 
     def id_of(self, text: str, place: int) -> int:
-        """Return the id of a string that is value `place` of its example, in 0..2^64 - 1."""
+        """Return the id, 0..2^64 - 1, of a string that is value number `place` of its example."""
         if self.vocabulary:
             return _positions(self.vocabulary).get(text, 0)
         return hash64(text, (self.seed + place) % 2**64 if self.seed_per_column else self.seed)
@@ -181,5 +181,8 @@ class Schema:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return the distinct names of positional inputs; a name ends at the first dot."""
+        """Return the names of the positional inputs.
+
+        Nested inputs such as "user.id" and "user.age" count as one input, "user".
+        """
         return tuple(dict.fromkeys(item.name.split(".")[0] for item in self.inputs))

@@ -68,18 +68,20 @@ def plain_formula(text: str) -> str:
     sparsefleet.serving.export.size_formula.BadFormulaError: '__import__' is not a function of sizes
     """
     if len(text) > _MOST_LETTERS or not _LETTERS.fullmatch(text):
-        raise BadFormulaError("it is too long, or has characters that are not allowed in a formula")
+        raise BadFormulaError(
+            "the formula is too long, or contains characters that are not allowed"
+        )
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadFormulaError("it is not arithmetic") from error
+        raise BadFormulaError("the formula is not arithmetic") from error
     _check(tree.body, 0)
     return ast.unparse(tree)
 
 
 def _check(node: ast.expr, depth: int) -> _Cost:
     if depth > _MOST_DEPTH:
-        raise BadFormulaError("it is nested too deeply")
+        raise BadFormulaError("the formula is nested too deeply")
     if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
         return _limited(1, _bits(node.value))
     if isinstance(node, ast.Name) and _NAME.fullmatch(node.id):
@@ -179,5 +181,5 @@ def _bits(value: object) -> int:
 
 def _limited(terms: int, bits: int) -> _Cost:
     if terms > _MOST_TERMS or bits > _MOST_BITS:
-        raise BadFormulaError("it would take too long to evaluate")
+        raise BadFormulaError("the formula would take too long to evaluate")
     return _Cost(terms, bits)

@@ -96,31 +96,35 @@ class StoredZip:
         self._file.seek(offset)
         found = self._file.read(size)
         if len(found) != size:
-            raise BadZipError(f"it ends before byte {offset + size:,}, but more data was expected")
+            raise BadZipError(
+                f"the archive ends before byte {offset + size:,}, where data was expected"
+            )
         return found
 
     def _read_directory(self) -> tuple[int, list[_Entry]]:
         """Return the start of the directory, and its entries in the order of their headers."""
         if self._bytes < _END.size:
-            raise BadZipError(f"it has {self._bytes:,} bytes, fewer than an empty zip archive")
+            raise BadZipError(
+                f"the file has {self._bytes:,} bytes, fewer than an empty zip archive"
+            )
         end = self._bytes - _END.size
         found = _END.unpack(self._at(end, _END.size))
         mark, disk, first_disk, here, count, size, start, comment = found
         if mark != b"PK\5\6" or comment:
-            raise BadZipError("it does not end with the end record of a zip archive")
+            raise BadZipError("the file does not end with the end record of a zip archive")
         if disk or first_disk or here != count:
-            raise BadZipError("it is one part of a zip archive in several parts")
+            raise BadZipError("the file is one part of a multi-part zip archive")
         end, count, size, start = self._read_end64(end, count, size, start)
         if start + size != end:
             raise BadZipError(
-                f"its directory is at bytes {start:,} to {start + size:,}, expected it to end at "
+                f"the directory is at bytes {start:,} to {start + size:,}, expected it to end at "
                 f"byte {end:,}, before the end record"
             )
         if size > _MOST_DIRECTORY_BYTES:
-            raise BadZipError(f"its directory has {size:,} bytes, which is too many")
+            raise BadZipError(f"the directory has {size:,} bytes, which is too many")
         entries = list(_directory(self._at(start, size)))
         if len(entries) != count:
-            raise BadZipError(f"it lists {len(entries):,} entries, expected {count:,}")
+            raise BadZipError(f"the directory lists {len(entries):,} entries, expected {count:,}")
         return start, sorted(entries, key=lambda entry: entry.header)
 
     def _read_end64(self, end: int, count: int, size: int, start: int) -> tuple[int, int, int, int]:
@@ -129,31 +133,31 @@ class StoredZip:
         raw = self._at(locator, _END64_LOCATOR.size) if locator >= 0 else b""
         if not raw.startswith(b"PK\6\7"):
             if count == _IS_64_COUNT or _IS_64 in (size, start):
-                raise BadZipError("its end record lacks the zip64 record that it refers to")
+                raise BadZipError("the end record lacks the zip64 record that it refers to")
             return end, count, size, start
         _, disk, offset, disks = _END64_LOCATOR.unpack(raw)
         if disk or disks != 1 or offset != locator - _END64.size or offset < 0:
-            raise BadZipError("its zip64 end record is not at the expected position")
+            raise BadZipError("the zip64 end record is not at the expected position")
         found = _END64.unpack(self._at(offset, _END64.size))
         mark, length, _, _, disk, first_disk, here, count64, size64, start64 = found
         if mark != b"PK\6\6" or length != _END64.size - 12 or disk or first_disk or here != count64:
-            raise BadZipError("its zip64 end record is damaged")
+            raise BadZipError("the zip64 end record is damaged")
         if (
             count not in (count64, _IS_64_COUNT)
             or size not in (size64, _IS_64)
             or start not in (start64, _IS_64)
         ):
-            raise BadZipError("its two end records disagree")
+            raise BadZipError("the two end records disagree")
         return offset, count64, size64, start64
 
     def _located(self, directory: int, entries: list[_Entry]) -> Iterator[_Entry]:
-        """Yield the entries with data offsets; check that they fill the file to the directory."""
+        """Yield the entries with their data offsets, checking that they end at the directory."""
         names: set[str] = set()
         expected = 0
         starts = [entry.header for entry in entries] + [directory]
         for entry, end in zip(entries, starts[1:], strict=True):
             if entry.name in names:
-                raise BadZipError(f"it contains '{entry.name}' twice")
+                raise BadZipError(f"the archive contains '{entry.name}' twice")
             names.add(entry.name)
             if entry.header != expected:
                 raise BadZipError(
@@ -165,7 +169,7 @@ class StoredZip:
             expected = end
             yield entry._replace(data=data)
         if expected != directory:
-            raise BadZipError(f"{directory:,} bytes before its directory belong to no entry")
+            raise BadZipError(f"{directory:,} bytes before the directory belong to no entry")
 
     def _check_local_header(self, entry: _Entry) -> int:
         """Check that the local header matches the directory, and return the start of the data."""
@@ -188,7 +192,7 @@ class StoredZip:
         return data
 
     def _check_end(self, entry: _Entry, data_end: int, end: int) -> None:
-        """Check that the next entry follows directly, or after a data descriptor if flagged."""
+        """Check that only the data descriptor, if flagged, lies between `data_end` and `end`."""
         if not entry.flags & _HAS_DESCRIPTOR:
             wanted: tuple[bytes, ...] = (b"",)
         else:
@@ -210,7 +214,7 @@ def _directory(raw: bytes) -> Iterator[_Entry]:
     at = 0
     while at < len(raw):
         if len(raw) - at < _CENTRAL.size:
-            raise BadZipError("its directory ends within an entry")
+            raise BadZipError("the directory ends within an entry")
         found = _CENTRAL.unpack_from(raw, at)
         mark, _, _, flags, method, _, _, crc, packed, size = found[:10]
         name_bytes, extra_bytes, comment_bytes, disk, _, attributes, header = found[10:]
@@ -218,11 +222,13 @@ def _directory(raw: bytes) -> Iterator[_Entry]:
         text, extra = raw[at + _CENTRAL.size : end - extra_bytes], raw[end - extra_bytes : end]
         at = end
         if mark != b"PK\1\2" or end > len(raw):
-            raise BadZipError("its directory is damaged")
+            raise BadZipError("the directory is damaged")
         try:
             name = text.decode("ascii")
         except UnicodeDecodeError as error:
-            raise BadZipError(f"it holds an entry with the name {text!r:.80}") from error
+            raise BadZipError(
+                f"the archive contains an entry with the invalid name {text!r:.80}"
+            ) from error
         if method != _STORED:
             raise BadZipError(f"'{name}' is compressed; only uncompressed entries are read")
         if flags & ~(_HAS_DESCRIPTOR | _IS_UTF8):
@@ -236,7 +242,7 @@ def _directory(raw: bytes) -> Iterator[_Entry]:
 
 
 def _widened(name: str, extra: bytes, fields: list[int]) -> list[int]:
-    """Return the size, packed size, offset and disk, reading overflowed fields from zip64."""
+    """Return the size, packed size, offset and disk, taking overflowed fields from zip64 data."""
     wide: bytes | None = None
     while extra:
         kind, length = struct.unpack_from("<2H", extra) if len(extra) >= 4 else (0, 0)

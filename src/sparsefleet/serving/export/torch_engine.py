@@ -94,7 +94,7 @@ class InferenceModel(nn.Module):
         self.eval()
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor | dict[str, Tensor]:
-        """Predict from positional or named inputs, without the inputs that no target needs."""
+        """Predict from positional or named inputs. Do not pass inputs that no target needs."""
         schema = self.manifest.schema
         both = sorted(set(schema.places[: len(inputs)]) & named.keys())
         if both:

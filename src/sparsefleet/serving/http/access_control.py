@@ -139,7 +139,7 @@ def _unauthorized(is_page: bool) -> Refusal:
 
 
 class _Answer:
-    """Forwards messages and records the status.
+    """Forwards the messages of a response to the client and records its status.
 
     If the connection were closed while the client is still sending, the client would lose the
     response. Therefore the rest of the body is first read and discarded, for a limited time.

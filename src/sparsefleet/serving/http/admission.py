@@ -196,18 +196,18 @@ class RequestMemory:
         )
 
     def check_rows(self, arrays: Arrays, most: int | None = None) -> None:
-        """Reject with 413 if the rows of all ids exceed `most` bytes or the configured limit."""
+        """Reject with 413 if rows for all ids would exceed `most` bytes or the configured limit."""
         limit = self._max_row_bytes if most is None else min(most, self._max_row_bytes)
         _check_row_bytes(self._row_bytes(arrays), limit)
 
     def of_rows(self, table: str, count: int) -> int:
-        """Return the memory for `count` rows of a table; reject too many with 413."""
+        """Return the memory that `count` rows of a table need; reject too many rows with 413."""
         size = count * self._dims[table] * _FLOAT_BYTES
         _check_row_bytes(size, self._max_row_bytes)
         return _COPIES_OF_ROWS * size + count * _PER_ID_BYTES
 
     def of_prediction(self, arrays: Arrays, examples: int) -> int:
-        """Return the memory needed from the checked inputs up to and including the response."""
+        """Return the memory that a prediction needs for its checked inputs, rows and response."""
         inputs = sum(array.nbytes for array in arrays.values())
         ids = sum(arrays[name].size for name, _ in self._lookups)
         rows = self._row_bytes(arrays) * _COPIES_OF_ROWS

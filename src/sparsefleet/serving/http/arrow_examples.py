@@ -24,7 +24,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 def parse_arrow(body: bytes, hashed: Collection[str] = ()) -> pa.Table:
-    """Return the table in a stream. Raises ValueError or ArrowException.
+    """Return the table in an Arrow IPC stream. Raises ValueError or ArrowException.
 
     hashed: columns that may hold strings.
     """

@@ -41,7 +41,7 @@ class Catalogue(Protocol):
         """Return all readable versions, oldest first."""
 
     def chosen(self) -> str | None:
-        """Return the chosen version, or None; it changes when someone chooses a different one."""
+        """Return the chosen version, or None. Other services may change it at any time."""
 
     def choose(self, choice: Choice) -> str | None:
         """Record the choice for all services that share the catalogue, and for restarts.
@@ -57,7 +57,9 @@ _NOTE = "active.json"
 
 
 def open_catalogue(path: Path, rows: str = "") -> Catalogue:
-    """Open the catalogue for an export or a folder of exports. Raises CheckpointError otherwise.
+    """Open the catalogue for an export or a folder of exports.
+
+    Raises CheckpointError if `path` is neither.
 
     rows: where the rows are, see `open_rows`. If they are in Redis, Redis also records the active
         version for all services that read from it.
@@ -92,7 +94,7 @@ def find(catalogue: Catalogue, wanted: str) -> Version:
 
 
 class _OneExport:
-    """A directory that each new version overwrites."""
+    """The catalogue of a single export directory, which each new version overwrites."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +114,7 @@ class _OneExport:
 
 
 class _Folder:
-    """A folder with one directory per version and a file that names the active one."""
+    """The catalogue of a folder with one directory per version; a file names the active one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -177,8 +179,8 @@ _TIMEOUT_S = 5.0
 class _RedisCatalogue:
     """Another catalogue's versions, with the active one recorded in Redis.
 
-    `sparsefleet push-rows --activate` and `--rollback` change it, and so does a service that is
-    switched. url: see `RedisServer`.
+    `sparsefleet push-rows --activate` and `--rollback` change it, and so does switching a service.
+    url: see `RedisServer`.
     """
 
     def __init__(self, local: Catalogue, url: str) -> None:

@@ -243,7 +243,7 @@ def guarded_protocol(head_timeout_s: float, connections: Connections) -> Any:
     """Return the protocol class for uvicorn.
 
     head_timeout_s: a connection that has not sent all request headers within this time is closed.
-    connections: where open connections are counted.
+    connections: counts the open connections.
     """
     settings = {"head_timeout_s": head_timeout_s, "open_connections": connections}
     return type("GuardedProtocol", (_GuardedProtocol,), settings)

@@ -134,7 +134,7 @@ def _missing(
 def _by_key(
     keys: NDArray[np.uint64], wanted: NDArray[np.bool_]
 ) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield each wanted key in ascending order with its positions."""
+    """Yield each distinct key where `wanted` is true, in ascending order, with its positions."""
     places = np.flatnonzero(wanted)
     places = places[np.argsort(keys[places], kind="stable")]
     found, begins = np.unique(keys[places], return_index=True)
@@ -144,7 +144,7 @@ def _by_key(
 
 
 def _owners(schema: Schema, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64]:
-    """Return the example that each id of an input belongs to: int64[n]."""
+    """Return the index of the example that each of the n ids of an input belongs to: int64[n]."""
     for item in schema.inputs:
         if name == item.name:
             array = arrays[name]

@@ -30,7 +30,7 @@ def parse_json(text: bytes) -> Any:
     try:
         return _DECODER.decode(text.decode("utf-8"))
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:

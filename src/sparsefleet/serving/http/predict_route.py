@@ -94,8 +94,8 @@ def _closely(
 
 
 def _wants_arrow(accept: str, form: str) -> bool:
-    """Return whether to respond in Arrow, as the Accept header asks or, without one, if the request
-    is in Arrow."""
+    """Return whether to respond in Arrow: as the Accept header requests or, without that header, in
+    the format of the request."""
     if "application/json" in accept:
         return False
     return form == ARROW_STREAM or ARROW_STREAM in accept

@@ -1,4 +1,4 @@
-"""POST /v1/rows: return served rows, for comparisons."""
+"""POST /v1/rows: return rows as they are served, to compare them with other copies."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ _SAME_WARNING_S = 10.0
 def run_service(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT. Prints one line when ready.
 
-    After the signal, /readyz reports not ready, requests are accepted for another
-    `drain_delay_s`, and the call returns when requests in progress have ended. A second signal
-    ends it at once.
+    After the signal, /readyz reports not ready, requests are accepted for another `drain_delay_s`,
+    and the call returns when requests in progress have ended. A second signal ends the service at
+    once.
 
     Raises an error if the model cannot be opened, and IoError if the port is in use.
     """
@@ -70,7 +70,7 @@ def run_service(config: ServeConfig) -> None:
 
 
 class _SeldomWarnings(logging.Filter):
-    """Limits how often each warning is logged, so that strangers cannot fill the disk."""
+    """Limits how often each warning is logged, so that clients cannot fill the disk with logs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -72,7 +72,10 @@ class Service:
         return active is not None and await self._why_no_rows(active) is None
 
     async def _why_no_rows(self, model: ServedModel) -> str | None:
-        """Check the row store, one check at a time, so that a slow store blocks only one thread."""
+        """Return why the row store is unavailable, or None if it is available.
+
+        Only one check runs at a time, so that a slow store blocks only one thread.
+        """
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(self._ask_for_rows(model))
         try:
@@ -90,7 +93,7 @@ class Service:
         return None
 
     async def within_deadline(self, work: Any, timeout_s: float | None = None) -> Any:
-        """Await the result, turning errors into refusals.
+        """Await `work` and return its result, converting errors to `Refusal`.
 
         timeout_s: the configured timeout by default.
         """
@@ -110,11 +113,11 @@ class Service:
     async def parsed(
         self, place: Place, form: str, size: int, parse: Callable[[], Parsed]
     ) -> Parsed:
-        """Return the result of `parse()`, which parses a body of this form and size.
+        """Return the result of `parse()`, which parses a body of this format and size.
 
         A long body is parsed in a thread so that it does not block other requests, and only one
-        body at a time, because parsing two at once would be no faster in Python, and each needs
-        many times its own size.
+        body at a time, because parsing two at once would be no faster in Python, and each parse
+        needs many times the memory of its body.
         """
         if size < _LONG_BODY:
             return parse()

@@ -81,7 +81,7 @@ class Telemetry:
         self._seconds.labels(route).observe(seconds)
 
     def batch(self, requests: int, examples: int, seconds: float) -> None:
-        """Record one batch."""
+        """Record the size and duration of one batch."""
         del requests
         self._batches.observe(examples)
         self._predictions.observe(seconds)

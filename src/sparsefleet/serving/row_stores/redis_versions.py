@@ -1,12 +1,12 @@
 """A model's versions in Redis: which are complete, and which one to serve.
 
-Layout, below the prefix of the model (docs/row_stores.md):
+Layout, under the model's prefix (docs/row_stores.md):
 
-    versions            hash: digest -> fields of `PushedVersion`; listed when it is complete
+    versions            hash: digest -> fields of `PushedVersion`, for complete versions only
     active              the digest of the version to serve
     history             list: previously active versions, latest first
     <digest>:manifest   manifest.json of the export
-    <digest>:loading    who is pushing it; expires unless it is renewed
+    <digest>:loading    who is pushing the version; expires unless it is renewed
     <digest>:rows:<table>   hash: key -> row, and `complete` -> number of rows, written last
 """
 
@@ -91,7 +91,7 @@ class RedisVersions:
         )
 
     def manifest(self, digest: str) -> ExportManifest:
-        """Return the export's manifest."""
+        """Return the manifest of the export that this version was pushed from."""
         with self._server.asking(f"the manifest of version {digest} cannot be read"):
             found = self._server.client.get(self._server.key(digest, "manifest"))
         if found is None:
@@ -124,7 +124,7 @@ class RedisVersions:
         )
 
     def list_whole(self, manifest: ExportManifest, version: PushedVersion) -> None:
-        """List a complete version, which can then be served. Used by `push_rows`."""
+        """Add a complete version to the list, so that it can be served. Used by `push_rows`."""
         with self._server.client.pipeline() as steps:
             steps.set(self._server.key(version.digest, "manifest"), manifest.to_json())
             steps.hset(self._list, version.digest, json.dumps(asdict(version)))
@@ -191,7 +191,7 @@ class RedisVersions:
         ]
 
     def _switch(self, digest: str, *, forget: int) -> None:
-        """Switch in one transaction, so that concurrent calls lose no version from the history."""
+        """Activate a version in one transaction, so that concurrent calls lose no history entry."""
 
         def switch(steps: Any) -> None:
 

@@ -111,7 +111,7 @@ class _Push:
         self._set(key, [COMPLETE, str(entry.rows).encode()])
 
     def _verify(self, key: str, table: RowFile) -> None:
-        """Read back the number of rows and a sample of them."""
+        """Check the number of rows in Redis, and compare a sample of them with the export."""
         entry: ExportedTable = table.entry
         count = self._client.hlen(key)
         if count != entry.rows:
@@ -134,7 +134,7 @@ class _Push:
                 )
 
     def _set(self, key: str, fields_and_rows: list[bytes]) -> None:
-        """In one transaction, write fields and check that this process still holds the version."""
+        """In one transaction, write fields and check that this process still holds the lock."""
         from redis.exceptions import WatchError
 
         try:
@@ -204,8 +204,8 @@ class _Push:
         )
 
     def _release(self) -> None:
-        """Release the version. After a failure, its data stays unlisted until the next push removes
-        it.
+        """Release the lock. After a failure, the version's data stays unlisted until the next push
+        removes it.
         """
         with contextlib.suppress(Exception):
             if self._client.get(self._lock) == self._token.encode():

@@ -111,7 +111,10 @@ class UpdatedRows:
         self._base.check()
 
     def prepare_with(self, listener: Callable[[DenseValues], None]) -> None:
-        """Call this engine method before each update becomes active, while the engine exists."""
+        """Register an engine's method to call before each update becomes active.
+
+        Keeps only a weak reference. If an update is already active, also calls the method now.
+        """
         with self._lock:
             self._listeners.append(weakref.WeakMethod(listener))
         snapshot = self._snapshot
@@ -135,7 +138,7 @@ class UpdatedRows:
             wait_s = _POLL_S if is_reached else min(2 * wait_s, _MAX_WAIT_S)
 
     def _look(self) -> bool:
-        """Apply new updates and return whether the log could be reached."""
+        """Apply new updates; return whether the log they are published to could be reached."""
         try:
             self._reader.catch_up(self._prepare)
         except StoreUnavailableError as error:

@@ -172,7 +172,7 @@ class Publisher:
         return self._log.where
 
     def take(self) -> None:
-        """Capture the snapshot for an update. If it covers all workers, all must be paused."""
+        """Capture a snapshot for an update. It is consistent only if all workers are paused."""
         made, trained, before = time.time(), self._trained, self._at
         self._at = None  # if the changes are lost after this, comparing all rows finds them
         if before is None or trained.has_lost_track():
@@ -226,7 +226,7 @@ class Publisher:
         return name
 
     def _encoded(self, changes: Mapping[str, list[tuple[Keys, Floats]]]) -> dict[str, TableChanges]:
-        """Encode changes for writing, with sorted distinct keys in the export's format."""
+        """Encode changes for writing, with sorted distinct keys and rows in the export's format."""
         encoded = {}
         for table, pieces in changes.items():
             entry = self._export.manifest.table(table)
@@ -266,7 +266,9 @@ class Publisher:
         snapshot, at = reader.snapshot, self._at
         if snapshot is None or at is None or snapshot.snapshot_id != at.snapshot_id:
             self._at = None
-            raise NotFoundError(f"it does not lead to the last published update: {reader.problem}")
+            raise NotFoundError(
+                f"the log does not lead to the last published update: {reader.problem}"
+            )
         self._append(snapshot.as_whole())
         self._deltas = 0
 

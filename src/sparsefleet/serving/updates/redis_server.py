@@ -46,7 +46,7 @@ class TimedSocket:
             return receive(*arguments)
         left = self._end - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the reply was not complete in time")
+            raise TimeoutError(f"Redis did not send a complete reply within {self._timeout_s:g} s")
         self._sock.settimeout(min(allowed, left))
         try:
             return receive(*arguments)

@@ -1,6 +1,6 @@
 """An update to a served model, with changed rows, removed keys and the dense parameters.
 
-Letters: N rows, D row width, R removed keys.
+In shapes, N is the number of rows, D the row width, R the number of removed keys.
 
 Format: a safetensors file; docs/row_stores.md lists the arrays.
 """
@@ -59,7 +59,7 @@ class UpdateName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> UpdateName | None:
-        """Parse an update name; return None for anything else."""
+        """Parse the file name of an update; return None if it is not one."""
         found = _NAME.fullmatch(text)
         if found is None:
             return None
@@ -73,7 +73,7 @@ _KEYS, _VALUES, _SCALES, _REMOVED, _DENSE = "keys/", "values/", "scales/", "remo
 
 
 class TableChanges(NamedTuple):
-    """Changes to one table. Keys are ascending; no key is in both lists."""
+    """Changes to one table. Keys are ascending; no key is both changed and removed."""
 
     keys: Keys
     """uint64[N]"""
@@ -85,8 +85,8 @@ class TableChanges(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """The changes from one snapshot to the next (delta), or from the export to a snapshot
-    (whole).
+    """The changes from one snapshot to the next (delta), or from the export to a snapshot (whole,
+    or full).
     """
 
     base: str

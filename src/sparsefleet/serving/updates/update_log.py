@@ -117,10 +117,13 @@ class UpdateLog(Protocol):
 
     @property
     def where(self) -> str:
-        """Return the location, for messages."""
+        """Return the location of the log, for messages."""
 
     def names(self) -> list[UpdateName]:
-        """Return the available updates, unsorted. Raises StoreUnavailableError if unreachable."""
+        """Return the available updates, unsorted.
+
+        Raises StoreUnavailableError if the log is unreachable.
+        """
 
     def read(self, name: UpdateName) -> bytes:
         """Return the bytes of an update. Raises NotFoundError if the update was removed."""
@@ -228,7 +231,7 @@ class RedisLog:
         return self._server.key(self._version, "update", str(name), str(at))
 
     def _list_it(self, name: UpdateName, num_pieces: int) -> None:
-        """List the update and check the publisher in one transaction."""
+        """In one transaction, list the update and check that this is still the only publisher."""
         from redis.exceptions import WatchError
 
         try:

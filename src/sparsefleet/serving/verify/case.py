@@ -1,4 +1,4 @@
-"""The inputs of a verification: settings, the export and the examples."""
+"""The inputs to a verification: settings, the export and the examples."""
 
 from __future__ import annotations
 
@@ -124,4 +124,4 @@ class Check(Protocol):
         """Check the export alone; return None if the check does not apply."""
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
-        """Check the export against a side; return None if the check does not apply to that side."""
+        """Compare the export with another copy of the model; return None if not applicable."""

@@ -1,4 +1,4 @@
-"""The examples that are used to compare the export with a side.
+"""The examples that are used to compare the export with another copy of the model.
 
 In shapes, B is the number of examples.
 """

@@ -217,7 +217,7 @@ svg .lost { fill: var(--lost); } svg .more { fill: var(--more); }
 
 
 def write_html(report: Report, path: Path, tolerance: float) -> None:
-    """Write the report. The `tolerance` is drawn in a chart."""
+    """Write the report to a file. The charts show the `tolerance`."""
     path.write_text(report_as_html(report, tolerance), encoding="utf-8")
 
 

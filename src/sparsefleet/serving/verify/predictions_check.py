@@ -91,7 +91,7 @@ _BATCH = 512
 
 
 class SidePrediction:
-    """Makes predictions for a case's examples with a side's rows and parameters."""
+    """Makes predictions for a case's examples with the side's own rows and parameters."""
 
     def __init__(self, case: Case, side: Side) -> None:
         self._case = case
@@ -122,7 +122,10 @@ class SidePrediction:
         return self._model.trace(arrays, self._tables)
 
     def _borrow_graph(self) -> bool:
-        """Use the export's graph with the side's rows and dense parameters."""
+        """Predict with the export's graph, but the side's rows and dense parameters.
+
+        Returns False if the side does not have all tables of the export.
+        """
         dense, tables = self._side.dense(), self._side.tables()
         own = self._case.model
         if tables is None or any(

@@ -181,7 +181,10 @@ def _shown(facts: tuple[str, tuple[int, ...]] | None) -> str:
 
 
 def _dense_against(case: Case, dense: dict[str, Any]) -> list[Finding]:
-    """Compare trained parameters. Integer tensors, such as batch counts, are not trained."""
+    """Compare the export's parameters with the trained ones, `dense`.
+
+    Integer tensors, such as batch counts, are not trained, so the export may lack them.
+    """
     exported = case.model.dense
     findings = [
         Finding(

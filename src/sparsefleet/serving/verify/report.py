@@ -44,7 +44,7 @@ def counted(count: int, thing: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One defect.
+    """One defect that a check found.
 
     >>> print(Finding(name="rows missing", what="table 'ads'", found="90 rows", wanted="100 rows"))
     rows missing: table 'ads': found 90 rows, wanted 100 rows

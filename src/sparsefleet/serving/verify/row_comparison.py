@@ -1,4 +1,4 @@
-"""Compare a table's rows in the export with the same table on a side, row by row.
+"""Compare a table in the export with the same table in another copy of the model, row by row.
 
 In shapes, N is the number of keys, D the row width.
 """
@@ -115,7 +115,7 @@ class RowTally:
         known.extend(texts[:room])
 
     def bound(self) -> float:
-        """Return the 95% upper bound on the fraction of wrong rows if the sample has none.
+        """Return the 95% upper bound on the fraction of wrong rows, given a sample without any.
 
         >>> round(RowTally(compared=299, same=299, sampled=True).bound(), 4)
         0.01

@@ -1,6 +1,6 @@
 """A running service, accessed through its HTTP API.
 
-Letters: N keys, D row width.
+In shapes, N is the number of keys, D the row width.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ class ServiceSide(Side):
         return Trace(self._inputs(reported), self._layers(reported))
 
     def _inputs(self, reported: dict[str, Any]) -> Arrays:
-        """Return the reported inputs. Ids received as floats stay floats, so that this is
-        visible.
+        """Return the reported inputs. Ids received as floats stay floats, so that checks can report
+        them.
         """
         wanted = {
             name: item.dtype if index == 0 else "int64"

@@ -1,4 +1,4 @@
-"""Check 5: the online side runs this export with the intended settings."""
+"""Check 5: the online model runs this export with the intended settings."""
 
 from __future__ import annotations
 

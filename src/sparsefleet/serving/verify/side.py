@@ -81,7 +81,7 @@ class Side:
         return None
 
     def checksums(self) -> Mapping[str, str] | None:
-        """Return the SHA-256 of its files by part, such as "graph" or "rows of table 'ads'"."""
+        """Return the SHA-256 of each file by part, such as "graph" or "rows of table 'ads'"."""
         return None
 
     def dense(self) -> Arrays | None:

@@ -1,4 +1,4 @@
-"""Sides that hold a model themselves: exports, checkpoints and a running job's servers."""
+"""Copies of a model to compare with an export: other exports, checkpoints, a job's servers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def checksums_of(manifest: ExportManifest) -> dict[str, str]:
 
 
 def formats_of(manifest: ExportManifest) -> dict[str, str]:
-    """Return the row format of each table, as settings."""
+    """Return the row format of each table, in the form of `Side.settings`."""
     return {f"rows of table '{entry.name}'": entry.format for entry in manifest.tables}
 
 

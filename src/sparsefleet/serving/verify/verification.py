@@ -1,4 +1,4 @@
-"""Run all checks on an export, alone and against every side."""
+"""Run all checks on an export: on its own, and compared with every other copy of the model."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _of_side(case: Case, target: str | Side) -> list[CheckResult | None]:
 
 
 def _meet(case: Case, side: Side) -> None:
-    """Wait until the side has applied the newest update, up to the timeout.
+    """Wait, up to the timeout, until the side has applied the newest published update.
 
     A side that is still behind is reported by the settings check.
     """

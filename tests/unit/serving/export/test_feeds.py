@@ -90,7 +90,7 @@ def test_keys_as_uint64_are_taken_bit_for_bit() -> None:
         ({"tags": (np.arange(3), np.array([1, 2]))}, "offsets must start at 0, got 1"),
         ({"tags": (np.arange(3), np.array([0, 9]))}, "stay within 3 values, but go up to 9"),
         ({"shops": (np.arange(3), np.array([0, 2, 1]))}, "not decrease, but 2 is followed by 1"),
-        ({"shops": (np.arange(3), np.array([0, 1, 2]))}, "end at the number of values, 3, not 2"),
+        ({"shops": (np.arange(3), np.array([0, 1, 2]))}, "end at the number of values, 3, got 2"),
         ({"shops": (np.arange(3), np.array([0, 3]))}, "'batch' is 2 in the first and 1"),
         (
             {"label": np.zeros(2)},
