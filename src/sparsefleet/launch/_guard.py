@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes], list[bytes]]:
-    """Follow the launcher until it ends; return the remaining groups and the paths to remove."""
+    """Read the launcher's messages until it ends; return remaining groups and paths to remove."""
     groups: set[int] = set()
     files: list[bytes] = []
     directories: list[bytes] = []

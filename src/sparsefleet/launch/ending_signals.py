@@ -75,5 +75,5 @@ class EndingSignals:
 
 
 def _only_wake(number: int, frame: FrameType | None) -> None:
-    """Do nothing, since any handled signal writes to the wakeup descriptor."""
+    """Do nothing. Python itself writes each handled signal to the wakeup descriptor."""
     del number, frame

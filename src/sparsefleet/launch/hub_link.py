@@ -34,7 +34,10 @@ _MAX_UNPROVEN = 64
 
 
 class HubLink(NodeLink):
-    """Node 0's link. Listens when constructed; raises ConfigError if it cannot."""
+    """Node 0's link to the other nodes.
+
+    Listens when constructed; raises ConfigError if it cannot.
+    """
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)
@@ -96,7 +99,7 @@ class HubLink(NodeLink):
                 self._start(partial(self._serve, connection))
 
     def _make_room(self) -> None:
-        """Close the oldest connection that has not proven the key, if there are many."""
+        """If too many connections have not yet proved that they have the key, close the oldest."""
         with self._lock:
             if len(self._unproven) < _MAX_UNPROVEN + len(self._config.nodes):
                 return
@@ -119,7 +122,7 @@ class HubLink(NodeLink):
         return f"node {rank} ({self._config.nodes[rank]})"
 
     def _serve(self, connection: socket.socket) -> None:
-        """Serve one connection, from a launcher or an unknown client."""
+        """Serve one connection, which may come from another launcher or from an unknown client."""
         with connection:
             try:
                 wire = Wire(connection, self._config.key, is_hub=True, timeout_s=HANDSHAKE_S)
@@ -195,8 +198,8 @@ class HubLink(NodeLink):
         self._emit(AllDone())
 
     def _crashed(self, restarts: int, exit_code: int, text: str) -> None:
-        """Handle a failure. It also makes other nodes fail, so only the first failure of a start
-        counts.
+        """Handle a failed process. Its failure may make other nodes fail, so only the first failure
+        after each start of the job counts.
         """
         with self._lock:
             if restarts != self._restarts:

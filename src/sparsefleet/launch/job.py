@@ -185,8 +185,8 @@ def run_job(
             guard.remove_directory(job_variables["SPARSEFLEET_MEMORY_DIR"])
 
         def ranks_directory() -> str:
-            """Create the directory where ranks declare, after this start, that they are
-            replaceable.
+            """Create the directory where ranks declare, after this start of the job, that they can
+            be replaced.
             """
             if not config.replaces_ranks:
                 return ""
@@ -262,7 +262,7 @@ def _run_to_the_end(run_once: Callable[[int], Ending], max_restarts: int) -> int
 
 
 def _memory_directory() -> tempfile.TemporaryDirectory[str]:
-    """Create a directory, in memory if possible, for data left to successors."""
+    """Create a directory, in memory if possible, for data that processes leave to successors."""
     shared = "/dev/shm"
     in_memory = "TMPDIR" not in os.environ and os.path.isdir(shared)
     return tempfile.TemporaryDirectory(
@@ -282,7 +282,7 @@ def _take_endpoints(config: LaunchConfig, ports: PortReservation) -> list[str]:
 
 
 def _take_meeting_point(config: LaunchConfig, ports: PortReservation) -> str:
-    """Return the address where workers meet. On a single machine the port is reserved."""
+    """Return the rendezvous address of the workers. On a single machine, its port is reserved."""
     fixed = fixed_meeting_point(config)
     if not fixed:
         return f"127.0.0.1:{ports.take_free(1)[0]}"
@@ -321,7 +321,7 @@ def _open_link(
 
 
 def _await_job_id(link: NodeLink, signals: EndingSignals) -> str:
-    """Return the id that all nodes share, or "" if the job ends before this node has joined."""
+    """Return the job id that all nodes share, or "" if the job ends before this node has joined."""
     while not (link.job_id or link.is_over or signals.count):
         signals.wait(_JOIN_LOOK_S)
     return link.job_id

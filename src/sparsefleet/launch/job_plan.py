@@ -82,7 +82,7 @@ class ProcessPlan:
 
 
 def deal(count: int, num_nodes: int) -> list[range]:
-    """Split `count` processes into contiguous ranges, one per node; the first nodes get one more.
+    """Split `count` processes into contiguous ranges, one per node, of nearly equal sizes.
 
     >>> deal(5, 2)
     [range(0, 3), range(3, 5)]
@@ -114,7 +114,7 @@ def fixed_endpoints(config: LaunchConfig) -> list[str]:
 
 
 def link_port(config: LaunchConfig) -> int:
-    """Return the port where launchers connect, on the first node, after the job's own ports."""
+    """Return the port on the first node where launchers connect; it follows the job's own ports."""
     first = config.nodes[0]
     if config.paddle is not None:
         places = map(parse_endpoint, config.paddle.endpoints)
@@ -125,7 +125,7 @@ def link_port(config: LaunchConfig) -> int:
 
 
 def fixed_meeting_point(config: LaunchConfig) -> str:
-    """Return the address where workers meet, or "" if a free port has yet to be found."""
+    """Return the rendezvous address of the workers, or "" if a free port has yet to be found."""
     if config.paddle is not None:
         return config.paddle.endpoints[0]
     if not config.nodes:
@@ -226,7 +226,10 @@ def is_replaceable(plan: ProcessPlan, memory_dir: str) -> bool:
 def child_environment(
     inherited: Mapping[str, str], config: LaunchConfig, job: Mapping[str, str], plan: ProcessPlan
 ) -> dict[str, str]:
-    """Return the full environment of a process. `job` holds the shared variables."""
+    """Return the full environment of a process.
+
+    job: the variables that all processes of the job share.
+    """
     dropped = {*_ROLE_VARIABLES, *config.unset_variables}
     kept = {name: text for name, text in inherited.items() if name not in dropped}
     return {
@@ -252,7 +255,7 @@ def is_traffic_exposed(config: LaunchConfig, inherited: Mapping[str, str]) -> bo
 
 
 def state_of(plan: ProcessPlan, state_dir: str) -> str:
-    """Return the log directory of a server."""
+    """Return the directory of a server's durable log."""
     return os.path.join(state_dir, f"server-{plan.index}")
 
 

@@ -110,12 +110,12 @@ class KeptState:
         self.job_id = job_id
 
     def continue_job(self) -> None:
-        """Prepare to start the job's processes again, at different addresses."""
+        """Prepare to restart the job's processes, whose addresses may be different now."""
         for path in Path(self.logs).glob(f"*/{SUCCESSOR_FILE}"):
             path.unlink()
 
     def plan(self, plan: ProcessPlan) -> ProcessPlan:
-        """Return the plan for a process that continues the job; a worker takes over its rank."""
+        """Return the plan for a process that continues the job; a worker resumes its old rank."""
         return replace(plan, appends_log=True, incarnation=int(plan.role == "worker"))
 
     def remove(self) -> None:

@@ -194,7 +194,7 @@ class LaunchConfig:
 
     @property
     def restart_rule(self) -> Literal["killed", "failed", "all"]:
-        """Return the value of `restart` that "auto" stands for."""
+        """Return `restart`, with "auto" resolved to the rule that it stands for."""
         if self.restart != "auto":
             return self.restart
         return "killed" if self.is_durable else "all"
@@ -207,13 +207,13 @@ class LaunchConfig:
 
     @property
     def max_starts_of_all(self) -> int:
-        """Return how many times all processes may be restarted."""
+        """Return how many times all processes may be restarted together."""
         is_all = self.restart_rule == "all" or self.restart == "auto"
         return self.max_restarts or 0 if is_all else 0
 
     @property
     def restart_limit(self) -> int:
-        """Return the value of `max_restarts` that None stands for."""
+        """Return `max_restarts`, with None resolved to its default."""
         if self.max_restarts is not None:
             return self.max_restarts
         return 0 if self.restart_rule == "all" else _RESTARTS_ALONE

@@ -1,4 +1,4 @@
-"""The launcher on a node other than the first; reports on its processes and follows the hub."""
+"""The launcher on a node other than the first, which reports to the hub and obeys its decisions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LeafLink(NodeLink):
         self._send_soon(message("fail", exit_code, text=text))
 
     def _send_soon(self, text: str) -> None:
-        """Send now, or as soon as there is a connection."""
+        """Send a message now, or as soon as there is a connection to the hub."""
         with self._lock:
             if not self._is_welcome:
                 self._early.append(text)
@@ -96,7 +96,7 @@ class LeafLink(NodeLink):
             self._closing.wait(RETRY_S)
 
     def _join(self, connection: socket.socket) -> None:
-        """Join over this connection and follow the hub until the job ends."""
+        """Join the job over this connection, and handle the hub's messages until the job ends."""
         wire = Wire(connection, self._config.key, is_hub=False, timeout_s=HANDSHAKE_S)
         wire.send(f"join {self._config.rank} {self._config.shape}")
         with self._lock:
@@ -124,5 +124,5 @@ class LeafLink(NodeLink):
             code, _, reason = rest.partition(" ")
             self._emit(OtherNodeFailed(int(code), reason))
         else:
-            raise ProtocolError(f"unknown message {word!r}")
+            raise ProtocolError(f"unknown message {word!r} from node 0")
         return True

@@ -81,7 +81,9 @@ class Wire:
             if remaining <= 0:
                 raise TimeoutError
             if len(self._buffer) > _MAX_LINE_BYTES:
-                raise ProtocolError("line between launchers is too long")
+                raise ProtocolError(
+                    f"a message from another launcher has more than {_MAX_LINE_BYTES:,} bytes"
+                )
             self._socket.settimeout(remaining)
             try:
                 chunk = self._socket.recv(_MAX_LINE_BYTES)
@@ -90,7 +92,7 @@ class Wire:
             except OSError as error:
                 raise PeerLostError(f"connection between launchers lost: {error}") from error
             if not chunk:
-                raise PeerLostError("connection between launchers closed")
+                raise PeerLostError("the other launcher closed the connection")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode("utf-8", "replace")

@@ -55,7 +55,7 @@ class LostWorkers:
         self._put(_RESTARTING, f"worker-{index}")
 
     def is_back(self, index: int) -> bool:
-        """Return whether no server was waiting for the worker when `expect` was last reported."""
+        """Return whether no server was waiting any more when `expect` was last reported to them."""
         return f"worker-{index}" in self._back
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class JobObserver:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobContext:
-    """The context that one start of the job shares with its launcher."""
+    """The launcher's objects and settings that one start of the job uses."""
 
     config: LaunchConfig
     signals: EndingSignals
@@ -224,7 +224,10 @@ class NodeJob:
             self._signals.wait(_REFRESH_S)
 
     def _keep_spare_ready(self) -> None:
-        """Keep a spare process once this node's servers are serving, if they may be restarted."""
+        """Keep a spare server process ready while this node has servers that may be restarted.
+
+        It is first started once these servers are serving.
+        """
         servers = [child.plan for child in self._children if child.plan.role == "server"]
         serve = [has_served(plan, self._context.state_dir) for plan in servers]
         if self._config.restart_rule != "all" and serve and all(serve):
@@ -287,7 +290,7 @@ class NodeJob:
         return self._workers_ended()
 
     def _explain(self, first: ChildProcess) -> Ending:
-        """Find out what made the job fail; `first` is the first sign of it on this node.
+        """Find out what made the job fail; `first` is the first process to fail on this node.
 
         A process that lost its peer may end before the peer itself has, so wait a little.
         """

@@ -8,8 +8,8 @@ RESTARTS is the number of restarts so far; messages about an earlier start are i
 
 torch.distributed's TCPStore could carry these messages, but it has no authentication: anyone who
 reaches its port could end or restart the job. The store also does not report that a peer is gone,
-so `alive` and its deadline would still be needed, and it would load torch (a second, 200 MB) into
-each launcher.
+so `alive` and its deadline would still be needed, and each launcher would have to import torch,
+which takes a second and 200 MB.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ LinkEvent = AllDone | Joined | OtherNodeFailed | Restart
 
 
 class NodeLink(ABC):
-    """The code shared by hub and leaf. The first event that ends the job is also the last event."""
+    """The base class of the hub's and the leaves' links. No event follows one that ends the job."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         self._config = config
@@ -111,7 +111,7 @@ class NodeLink(ABC):
         self._lock = threading.Lock()
 
     def event(self) -> LinkEvent | None:
-        """Return the next event, or None. `wake` was called when the event was queued."""
+        """Return the next event, or None. `wake` is called whenever an event is queued."""
         try:
             return self._events.get_nowait()
         except queue.Empty:
@@ -182,7 +182,7 @@ class NodeLink(ABC):
             except TimeoutError:
                 silent_s = time.monotonic() - heard
                 if silent_s > self._config.silence_s:
-                    raise PeerLostError(f"silent for {silent_s:.0f} s") from None
+                    raise PeerLostError(f"no message for {silent_s:.0f} s") from None
                 continue
             heard = time.monotonic()
             if text != "alive" and handle(text):

@@ -23,7 +23,7 @@ _KILLED = (-9, -15)  # sent from outside, so the process itself may be fine
 
 
 class Verdict(NamedTuple):
-    """Whether a failed process is restarted alone."""
+    """The decision on whether a failed process is restarted alone."""
 
     restarts: bool
     reason: str = ""

@@ -94,10 +94,12 @@ def run_chaos(
     has_begun: Callable[[], bool] = lambda: True,
     note: Callable[[str], None] = print,
 ) -> ChaosReport:
-    """Run the job on this machine while injecting the faults of `chaos`. Main thread only.
+    """Run the job on this machine while injecting the faults of `chaos`.
 
-    ledger_path: the file that the job writes its own result to; see `cli/ledger.py`.
-    has_begun: returns whether faults may begin.
+    Must be called in the main thread.
+
+    ledger_path: the file that the job writes its own result to; see `cli/ledger.py`. has_begun:
+    returns whether the job is far enough along for faults to begin.
     """
     faults = make_schedule(chaos, job.num_servers, job.num_workers)
     begin = time.monotonic()

@@ -72,7 +72,7 @@ def labels(config: ManifestConfig) -> dict[str, Value]:
 
 
 def notes(config: ManifestConfig, needs: str) -> str:
-    """Return the comment at the top of a file."""
+    """Return the comment at the top of a manifest file, which explains how to use it."""
     return f"""\
 # {config.servers.count} servers and {config.workers.count} workers. Needs {needs}.
 # Create the job key once; it is never written to a manifest:
@@ -83,7 +83,7 @@ def notes(config: ManifestConfig, needs: str) -> str:
 
 
 def claim(config: ManifestConfig) -> dict[str, Value]:
-    """Return the volume that outlives every pod: server logs and checkpoints."""
+    """Return the claim for the volume with server logs and checkpoints, which outlives all pods."""
     spec: dict[str, Value] = {
         "accessModes": ["ReadWriteMany"],
         "resources": {"requests": {"storage": _quantity(config.state_size)}},
@@ -151,7 +151,7 @@ def container_base(
 
 
 def pod_base(config: ManifestConfig) -> dict[str, Value]:
-    """Return the fields common to all pods: volumes, an ordinary user, time to shut down."""
+    """Return the fields common to all pods: volumes, an unprivileged user, the shutdown time."""
     return {
         "terminationGracePeriodSeconds": config.grace_s,
         "securityContext": {

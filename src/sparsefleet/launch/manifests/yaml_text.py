@@ -16,7 +16,7 @@ _RESERVED = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def to_yaml(value: Value) -> str:
-    """Return a document in block style.
+    """Return a value as a YAML document in block style.
 
     >>> print(to_yaml({"a": ["x", {"b": 1, "c": "on"}], "d": {}}), end="")
     a:

@@ -37,7 +37,7 @@ class Reported:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presence:
-    """One process of the job, as it registers itself."""
+    """The information that a process of the job registers about itself."""
 
     role: Literal["server", "replica", "worker"]
     index: int
@@ -81,7 +81,7 @@ class Presence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class News:
-    """The changes since a process last asked."""
+    """The coordinator's reply to a process that asks for changes."""
 
     version: tuple[float, int]
     addresses: Mapping[str, str]
@@ -140,7 +140,7 @@ class Coordinator:
         return before
 
     async def news(self, seen: tuple[float, int], who: Presence | None = None) -> News:
-        """Wait briefly for a state newer than `seen`; return the current state."""
+        """Wait briefly for a state newer than version `seen`; return the current state."""
         if who is not None and self._is_news(who):
             await self._note(who)
         async with self._changed:

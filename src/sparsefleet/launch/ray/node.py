@@ -128,7 +128,7 @@ class AddressBook:
         self._thread = threading.Thread(target=self._run, name="address-book", daemon=True)
 
     def start(self) -> None:
-        """Write all addresses known now, then keep following the coordinator."""
+        """Write all currently known addresses, then keep watching the coordinator for changes."""
         self._take(ray.get(self._request(self._seen)))
         self._thread.start()
 
@@ -150,7 +150,7 @@ class AddressBook:
             return self._coordinator.news.remote(seen, self.who)
 
     def stop(self) -> None:
-        """Stop following the coordinator; returns at once."""
+        """Stop watching the coordinator; returns at once."""
         self._stopping.set()
 
     def _run(self) -> None:

@@ -113,7 +113,7 @@ class RunningServers:
             remove_placement_group(self._group)
 
     def _forget(self) -> None:
-        """Remove the file that a restarted driver would continue from."""
+        """Remove the state file, so that a restarted driver does not continue the job."""
         if self._plan.state_file:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._plan.state_file)
@@ -147,7 +147,7 @@ class RunningServers:
             )
 
     def _selectors(self, count: int) -> list[dict[str, str]] | None:
-        """Place each server on the node that has its log, after the driver is restarted."""
+        """Return selectors for the nodes with the servers' logs, or None if there are no logs."""
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         nodes = [self._plan.server_nodes.get(f"server-{index}", "") for index in range(count)]
         if not alive.intersection(nodes):
@@ -203,7 +203,7 @@ class RunningServers:
             pause_s = _NEXT_REPORT_S
 
     def _watch(self, actor: Any, name: str) -> None:
-        """Report that an actor has ended and that Ray will not restart it."""
+        """Wait until an actor has ended and Ray will not restart it, then end the job."""
         try:
             ray.get(actor.wait.remote())
             reason = f"{name} ended by itself"

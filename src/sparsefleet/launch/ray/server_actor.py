@@ -149,7 +149,7 @@ class ServerActor(_Serving):
         self._choose_start()()
 
     def _choose_start(self) -> Callable[[], None]:
-        """Return the server to run: a successor, the job's script, or a new server."""
+        """Return a function that runs a recovered server, the job's script, or a new server."""
         plan = self._plan
         settings = durable_settings(self._index)
         log_dir = settings["log_dir"]

@@ -131,7 +131,7 @@ class Servers:
 
 
 def log_base(servers: Servers) -> str:
-    """Return the directory for all jobs on this node, creating it if needed.
+    """Return the directory for the logs of all jobs on this node, creating it if needed.
 
     Raises ConfigError if it belongs to another user, who could read or replace its contents.
     """

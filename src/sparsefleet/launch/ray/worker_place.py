@@ -1,4 +1,4 @@
-"""Give a Ray Train worker its role in the fleet, around the user's training function."""
+"""Make a Ray Train worker a worker of the fleet while the user's training function runs."""
 
 from __future__ import annotations
 
@@ -131,14 +131,17 @@ def _joined(plan: FleetPlan, coordinator: Any, shards: Mapping[str, list[Any]]) 
 
 
 def _checkpoint_of_the_job(plan: FleetPlan, number: int) -> str:
-    """Return the checkpoint that the job started from, or "" if an earlier process knows it."""
+    """Return the checkpoint that the job started from.
+
+    Returns "" for a replacement, which gets the checkpoint from the process it replaces.
+    """
     return first_checkpoint(get_train_context()) if number == 0 else plan.checkpoint or ""
 
 
 def _align_reports(
     plan: FleetPlan, coordinator: Any, book: AddressBook, member: Membership
 ) -> AlignedReports | None:
-    """Make `ray.train.report` and `get_checkpoint` consistent with the replaced process."""
+    """Make `ray.train.report` and `get_checkpoint` continue where the replaced process stopped."""
     if not plan.servers.is_restartable:
         return None
     from sparsefleet.engine.worker_metrics import WORKER  # imports torch; needs the variables
