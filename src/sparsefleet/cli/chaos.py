@@ -39,7 +39,7 @@ _UNLIMITED = 1_000_000
 
 
 def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags and the command that runs the job."""
+    """Add the flags of `sparsefleet chaos`, and the argument with the job's own command line."""
     parser.add_argument(
         "--kill",
         nargs="?",

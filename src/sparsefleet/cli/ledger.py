@@ -32,7 +32,7 @@ _SHOWN = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train in this process's role; return 0."""
+    """Run the ledger job in the role of this process, server or worker; return 0."""
     options = _make_parser().parse_args(arguments)
     role = role_from_environment()
     train: Callable[[argparse.Namespace, RoleInfo], None]
@@ -55,7 +55,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _rate(mode: str, num_workers: int) -> float:
-    """Return the learning rate that makes each record add 1; sync averages over the workers."""
+    """Return the learning rate at which each record adds 1, as sync mode averages over workers."""
     return float(num_workers) if mode == "sync" else 1.0
 
 

@@ -56,7 +56,7 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run_recipe_command(options: argparse.Namespace) -> int:
-    """Run the action and return the exit code."""
+    """Run the chosen subcommand and return the exit code."""
     if options.action == "ls":
         return _list()
     if options.action == "show":

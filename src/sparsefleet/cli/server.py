@@ -197,7 +197,10 @@ def _add_connection_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def server_config(options: argparse.Namespace) -> ServerConfig | None:
-    """Return the server to run, or None if a spare was not needed. Raises ConfigError."""
+    """Return the configuration of the server to run, or None for a spare that was not needed.
+
+    Raises ConfigError.
+    """
     recovered = await_order() if options.spare else options.recover
     if recovered:
         return predecessor_config(recovered)
@@ -205,7 +208,7 @@ def server_config(options: argparse.Namespace) -> ServerConfig | None:
 
 
 def replica_config(options: argparse.Namespace) -> ReplicaConfig:
-    """Return the replica described by the flags. Raises ConfigError."""
+    """Return the configuration of the replica that the flags describe. Raises ConfigError."""
     return ReplicaConfig(
         endpoint=options.endpoint,
         log_dir=options.log_dir or replica_place(),
