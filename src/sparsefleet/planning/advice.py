@@ -54,7 +54,7 @@ class PlanRequest:
     dense: float = 430_000.0
     """Number of parameters outside the tables; the default is the benchmarked CTR-DNN's."""
     compute_us: float | None = None
-    """A worker's processor time per example; None estimates it from ids and dense parameters."""
+    """A worker's CPU time per example; None estimates it from ids and dense parameters."""
     cores: int = 16
     """Cores per machine."""
     memory_gib: float = 64.0
@@ -86,7 +86,7 @@ class PlanRequest:
                 raise ConfigError(f"each mode must be one of {', '.join(MODES)}, got {mode!r}")
 
     def job(self, costs: MachineCosts) -> JobShape:
-        """Return a worker's step."""
+        """Return the shape of one training step of a worker."""
         ids = self.batch * self.ids_per_example
         if self.compute_us is not None:
             compute_s = self.compute_us * 1e-6 * self.batch

@@ -2,9 +2,9 @@
 
 There are two servers, since a client of several servers sorts keys and copies rows, which is
 unnecessary with a single server. Each operation is measured with few and many keys, and with narrow
-and wide rows. The processor time at both ends is then fitted as seconds per request, per key and
-per byte. Calibration works on Linux only, because it reads the servers' processor time from the
-system.
+and wide rows. The CPU time of the client and of the servers is then fitted as seconds per request,
+per key and per byte. Calibration works on Linux only, because it reads the servers' CPU time from
+the system.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _endpoint_of(process: subprocess.Popen[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """One operation of one size: processor seconds at both ends, and elapsed time."""
+    """One operation of one size: CPU seconds of the client and the servers, and elapsed time."""
 
     requests: float
     """Number of requests: one per server involved."""
@@ -155,7 +155,7 @@ class _Measured:
 
 
 class _Meter:
-    """Measures the operations over one transport."""
+    """Measures the costs of all operations over one transport."""
 
     def __init__(
         self, endpoints: Sequence[str], key: bytes, transport: TransportName, pids: Sequence[int]
@@ -222,7 +222,7 @@ class _Meter:
         return self._time(lambda _: store.barrier("calibration", 1), 0, 0, requests=1)
 
     def _changes(self, store: RemoteStore, count: int, dim: int) -> _Measured:
-        """Measure fetching the rows of one push, without the cost of the push itself."""
+        """Measure fetching the rows that one push changed, without the cost of the push itself."""
         name, keys = f"t{dim}", self._keys(count)
         gradients = np.ones((count, dim), np.float32)
         store.watch_changes(name)
@@ -246,7 +246,7 @@ class _Meter:
         )
 
     def _round(self, count: int, dim: int) -> _Measured:
-        """Measure rounds with several members, each with its own session and thread."""
+        """Measure synchronous rounds of several workers, each with its own session and thread."""
         keys, gradients = self._keys(count), np.ones((count, dim), np.float32)
         rounds = 8 if count > 1000 else 24
         with contextlib.ExitStack() as stack:
@@ -290,7 +290,7 @@ class _Meter:
     def _time(
         self, call: Callable[[int], object], keys: float, size: float, *, requests: int = _SERVERS
     ) -> _Measured:
-        """Return the cost of a call, taken from the fastest of several series."""
+        """Return the cost of a call: the minimum over several series of calls."""
         for number in range(3):
             call(number)
         begun = time.perf_counter()
@@ -306,16 +306,17 @@ class _Meter:
         return _Measured(requests, keys, size, client_s, server_s, wall_s)
 
     def _served_s(self) -> float:
-        """Return the processor time that all servers have used so far.
+        """Return the CPU time that all servers have used so far.
 
         The clock ID of another process is computed as in clock_getcpuclockid(3).
         """
         return sum(time.clock_gettime((~pid << 3) | 2) for pid in self._pids)
 
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
-        """Return the processor times of this process and of the server, and the elapsed time.
+        """Return the CPU time of this process, the CPU time of the servers, and the elapsed time.
 
-        Each is the minimum over several series, since other programs can only add to it.
+        Each is the minimum over `times` calls of `stretch`, since other programs can only add to
+        it.
         """
         taken = []
         for number in range(times):

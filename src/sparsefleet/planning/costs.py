@@ -1,4 +1,4 @@
-"""The costs of operations on a machine: processor seconds per request, key and byte."""
+"""The costs of operations on a machine: CPU seconds per request, key and byte."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Processor seconds as a linear function of requests, keys and bytes.
+    """CPU seconds as a linear function of requests, keys and bytes.
 
     >>> Linear(1e-3, 1e-6, 1e-9).of(keys=1000, size=1e6)
     0.003
@@ -50,13 +50,16 @@ class Linear:
     byte_s: float = 0.0
 
     def of(self, *, requests: float = 1.0, keys: float = 0.0, size: float = 0.0) -> float:
-        """Return the seconds for requests with these total numbers of keys and bytes."""
+        """Return the seconds for `requests` requests with `keys` keys and `size` bytes in total."""
         return self.request_s * requests + self.key_s * keys + self.byte_s * size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationCost:
-    """The cost of one kind of request at both ends. Bytes are the sum of both directions."""
+    """The costs of one kind of request, for the client and for the server.
+
+    Bytes are the sum of both directions.
+    """
 
     client: Linear
     server: Linear

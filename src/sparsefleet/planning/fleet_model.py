@@ -93,7 +93,7 @@ class _Call:
 
 
 class _Server:
-    """One simulated server, and the round that it is collecting."""
+    """One simulated server, and the round of gradients that it is collecting."""
 
     def __init__(self, host: Host, card: Card | None, threads: int, dense_share: float) -> None:
         self.host = host
@@ -208,8 +208,8 @@ class _FleetModel:
     ) -> _Call:
         """Return the cost of a request that pulls and pushes these numbers of keys.
 
-        rows, gradients: the operations. dense: "both" sends gradients and gets values, "gradients"
-        only sends them.
+        rows, gradients: names of the operations that pull rows and push gradients. dense: "both"
+        sends dense gradients and fetches dense values, "gradients" only sends them.
         """
         row = self.job.row_floats * _FLOAT_BYTES
         pull, push = self._operations[rows], self._operations[gradients]
@@ -268,8 +268,9 @@ class _FleetModel:
     def _serve_round(
         self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown
     ) -> Process:
-        """Keep the gradients. The thread of the last worker merges and applies all gradients, and
-        other threads help it with the sums.
+        """Serve a worker's gradients in a round. They are kept until all workers have sent theirs;
+        then the thread that serves the last worker merges and applies them, and other threads help
+        with the sums.
         """
         yield self._arrive(worker, server, call)
         servers, share, each = self.fleet.servers, server.dense_share, self._each
@@ -295,7 +296,7 @@ class _FleetModel:
         replies.count()
 
     def _share(self, server: _Server, seconds: float, most: int) -> Process:
-        """Split the work among up to `most` threads."""
+        """Run `seconds` of work on a server, split among up to `most` threads."""
         pieces = min(most, _SERVER_THREADS, self.fleet.server_cores)
         done = _Countdown(pieces)
 
@@ -317,7 +318,7 @@ class _FleetModel:
         return send(self.simulation, server.card, worker.card, sizes, self._latency_s)
 
     def _sizes(self, server: _Server, size: float, dense: float) -> tuple[float, float]:
-        """Return the bytes on the worker's card and on the server's."""
+        """Return a message's bytes on the worker's network card and on the server's."""
         at_server = size / self.fleet.servers + dense * server.dense_share
         at_worker = at_server * self.fleet.servers / len(self.servers)
         return at_worker, at_server * self._each
@@ -325,7 +326,7 @@ class _FleetModel:
     # -- modes --------------------------------------------------------------------------------
 
     def processes(self, worker: _Worker) -> Sequence[Process]:
-        """Return a worker's threads in this mode."""
+        """Return the processes that simulate a worker's threads in this mode."""
         if self.mode in ("sync", "half_async"):
             return (self._step_with_servers(worker),)
         if self.mode == "geo":
@@ -360,7 +361,7 @@ class _FleetModel:
             self.steps += 1
 
     def _train_ahead(self, worker: _Worker, *, rounds: bool) -> Process:
-        """Run the training thread for async and hybrid."""
+        """Simulate the training thread of async and hybrid modes."""
         in_round = self._request(gradients="round", dense="both")
         worker.wanted.open()
         while True:
@@ -390,8 +391,9 @@ class _FleetModel:
             worker.rows.open()
 
     def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
-        """Run the sender, which merges queued gradients and pushes them. The reply includes the
-        dense values if more than one mini-batch has been sent since the last reply that did.
+        """Simulate the sender thread, which merges queued gradients and pushes them. The reply
+        includes the dense values if more than one mini-batch has been sent since the last reply
+        that did.
         """
         parts = ("gradients", "both") if with_dense and self.job.dense else ("", "")
         calls = [
@@ -416,7 +418,10 @@ class _FleetModel:
             unseen = 0 if is_due else unseen + count
 
     def _train_copies(self, worker: _Worker) -> Process:
-        """Run geo's training thread, which sends no requests; it is at most one interval ahead."""
+        """Simulate geo's training thread, which sends no requests itself.
+
+        It waits if the previous exchange is still in progress when the next one is due.
+        """
         steps = max(1, self.exchange_steps // _GEO_PARTS)
         done = 0
         while True:
@@ -430,7 +435,11 @@ class _FleetModel:
                 worker.due.open()
 
     def _exchange(self, worker: _Worker) -> Process:
-        """Send this worker's differences, and fetch the rows that any worker has changed since."""
+        """Simulate geo's exchanges with the servers.
+
+        An exchange sends this worker's deltas and fetches the rows that any worker has changed
+        since the last exchange.
+        """
         own = self.job.keys_of(self.exchange_steps)
         everyone = self.job.keys_of(self.exchange_steps * self.fleet.workers)
         dense = "both" if self.job.dense else ""
@@ -445,7 +454,7 @@ class _FleetModel:
 
 
 class _Per:
-    """The seconds for the keys and the bytes of a request, excluding its fixed cost."""
+    """The seconds that the keys and the bytes of a request take, excluding its fixed cost."""
 
     def __init__(self, cost: Linear, keys: float, size: float) -> None:
         self.key_s = cost.key_s * keys
@@ -503,7 +512,7 @@ def _busy(
     cores: int,
     fleet: FleetShape,
 ) -> float:
-    """Return the share of the cores that tasks kept busy."""
+    """Return the fraction of the cores of servers or workers that tasks kept busy."""
     if fleet.network_bytes_per_s is None:
         cores = fleet.worker_cores
     used_s = sum(each.host.busy_s for each in side) - before_s
@@ -513,7 +522,7 @@ def _busy(
 def _network_busy(
     fleet: FleetShape, before: Sequence[float], after: Sequence[float], seconds: float
 ) -> float:
-    """Return how busy a card is in its busier direction."""
+    """Return the fraction of bandwidth in use on the busiest network card and direction."""
     if fleet.network_bytes_per_s is None:
         return 0.0
     most = max(late - early for early, late in zip(before, after, strict=True))
@@ -521,7 +530,7 @@ def _network_busy(
 
 
 def _cards(model: _FleetModel) -> list[float]:
-    """Return the bytes that every card has carried so far, in each direction."""
+    """Return the bytes that every network card has carried so far, in each direction."""
     owners: list[_Server | _Worker] = [*model.servers, *model.workers]
     cards = {id(each.card): each.card for each in owners if each.card is not None}
     return [size for card in cards.values() for size in (card.sent, card.received)]

@@ -1,4 +1,4 @@
-"""Runs a script for some seconds in each mode, on this machine, and compares the modes."""
+"""Runs a script for a few seconds in each mode, on this machine, and compares the modes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TrialConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeResult:
-    """The result of one mode."""
+    """The result of a trial in one mode."""
 
     mode: str
     error: str = ""
@@ -206,7 +206,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _cause(folder: Path, log: Path, code: int) -> str:
-    """Return the last error of a failed script, and where its output is."""
+    """Return the last error in a failed script's output, and the path of that output."""
     for path in (*sorted(folder.glob("workerlog.*")), log):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line for line in lines[-_TAIL_LINES:] if "Error" in line and line[:1] != " "]
@@ -297,7 +297,7 @@ def _at_equal_examples(results: Sequence[ModeResult]) -> list[ModeResult]:
 
 
 def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
-    """Return the mode to use, and why; local only serves as a baseline."""
+    """Return the mode to use, and why. The mode `local` is only a baseline."""
     local = next((one for one in results if one.mode == "local" and not one.error), None)
     completed = [one for one in results if one.mode != "local" and not one.error]
     if not completed:

@@ -1,7 +1,7 @@
-"""A small discrete-event simulation: processes, shared processors, network cards.
+"""A small discrete-event simulation: processes, shared CPU cores, network cards.
 
 A process is a generator that yields waits. A wait is a function that takes a callback for its end:
-`yield host.work(0.01)` continues after 10 ms of processor time.
+`yield host.work(0.01)` continues after 10 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Simulation:
             call()
 
     def sleep(self, seconds: float) -> Wait:
-        """Return a wait of this duration."""
+        """Return a wait that lasts this many seconds."""
         return lambda resume: self.call_after(seconds, resume)
 
 
@@ -84,7 +84,7 @@ class Crowding:
         require_not_negative(self, "displaced")
 
     def stretch(self, *, tasks: int, cores: float) -> float:
-        """Return the factor by which processor time grows when `tasks` want to run.
+        """Return the factor by which CPU time grows when `tasks` tasks want to run.
 
         With more tasks than cores, a fraction 1 - cores / tasks of the time slices follow a slice
         of a different task.
@@ -98,7 +98,7 @@ class Crowding:
 
 
 class Host:
-    """The cores of a machine. Tasks beyond their number share them equally.
+    """The cores of a machine. If there are more tasks than cores, tasks share the cores equally.
 
     >>> simulation, ends = Simulation(), []
     >>> host = Host(simulation, cores=1)
@@ -120,18 +120,18 @@ class Host:
         self._crowding = crowding or Crowding()
         self._tasks: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
-        self._served_s = 0.0  # processor time of a task that has run since the start
+        self._served_s = 0.0  # CPU time of a task that has run since the start
         self._since_s = 0.0
         self._version = 0
         self.busy_s = 0.0
         """Processor time of all tasks, up to the last time that a task started or ended."""
 
     def work(self, seconds: float) -> Wait:
-        """Return a wait for processor time."""
+        """Return a wait for `seconds` of CPU time."""
         return lambda resume: self._add(seconds, resume)
 
     def _rate(self) -> float:
-        """Return the speed at which each task advances."""
+        """Return the speed at which each task advances, relative to a task alone on a core."""
         tasks = len(self._tasks)
         if not tasks:
             return 1.0
@@ -181,7 +181,7 @@ class Pool:
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
 
     def work(self, seconds: float) -> Wait:
-        """Return a wait for a free thread and then for its processor time."""
+        """Return a wait for a free thread and then for `seconds` of CPU time on it."""
 
         def begin(resume: Callable[[], None]) -> None:
             if self._free:
@@ -266,7 +266,7 @@ def send(
 
     sizes: bytes on the sender's and on the receiver's card, which differ if one message represents
         several messages. A message begins to arrive while it is still being sent. Without cards,
-        both ends are on one machine, and copying is part of the processor time.
+        both ends are on one machine, and copying is part of the CPU time.
     """
 
     def begin(resume: Callable[[], None]) -> None:

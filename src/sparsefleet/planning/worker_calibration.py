@@ -33,7 +33,7 @@ _SIZES = (
 
 
 class _Model(nn.Module):
-    """A lookup and, if a width is given, three layers over the concatenated rows."""
+    """A model with a lookup and, if a width is given, three layers over the concatenated rows."""
 
     def __init__(self, ids: int, dim: int, width: int) -> None:
         super().__init__()

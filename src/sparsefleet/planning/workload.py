@@ -33,7 +33,7 @@ def gbit(number: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobShape:
-    """One training step of one worker thread.
+    """The work in one training step of one worker thread.
 
     >>> job = JobShape(batch=100, ids=2600, keys=1000, row_floats=16, dense=5000, compute_s=0.01)
     >>> round(job.keys_of(4))
@@ -82,7 +82,7 @@ class JobShape:
             )
 
     def keys_of(self, steps: float) -> float:
-        """Return the number of distinct keys in several mini-batches."""
+        """Return the number of distinct keys in `steps` consecutive mini-batches."""
         return float(min(self.keys * steps, self.keys * steps**self.growth, self.rows))
 
     def dense_parts(self, servers: int) -> int:
