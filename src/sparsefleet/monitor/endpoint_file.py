@@ -50,7 +50,7 @@ class Target:
 
 
 class _Serving:
-    """How this process serves and pushes its metrics; a forked child must start its own."""
+    """The server and pusher of this process's metrics; a forked child must start its own."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -74,7 +74,7 @@ def metrics_route(registry: Registry = PROCESS) -> dict[str, Route]:
 
 
 def serve_metrics(role: str, index: int, address: str, directory: str = "") -> HttpServer:
-    """Serve this process's `/metrics` at HOST:PORT until it ends. Call it once per process.
+    """Serve this process's `/metrics` at HOST:PORT until the process ends. Call this only once.
 
     directory: write a file with the address there, for the launcher and Prometheus.
     Raises ConfigError if the address cannot be used.
@@ -113,7 +113,7 @@ def serve_metrics_if_asked(
 
 
 def expect_reader() -> None:
-    """Make all metrics of this process available to a reader of `PROCESS`, such as Ray's."""
+    """Declare that something, such as Ray, reads the metrics of this process from `PROCESS`."""
     _serving.is_read = True
 
 

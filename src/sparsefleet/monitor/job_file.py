@@ -52,13 +52,13 @@ class JobFile:
     """Recent events, with their times."""
 
     def write(self, directory: str | os.PathLike[str]) -> None:
-        """Replace the file of a job."""
+        """Write the file to `directory`, replacing an earlier one."""
         text = json.dumps(asdict(self), indent=1)
         write_atomically(os.path.join(directory, _NAME), text + "\n")
 
     @staticmethod
     def read(directory: str | os.PathLike[str]) -> JobFile | None:
-        """Return the information that the launcher wrote, or None if the file cannot be read."""
+        """Return the job that the launcher wrote to `directory`, or None if it cannot be read."""
         try:
             with open(os.path.join(directory, _NAME), encoding="utf-8") as file:
                 return _job_of(json.load(file))

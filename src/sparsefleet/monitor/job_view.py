@@ -66,7 +66,7 @@ class History:
 
 
 def points_of(processes: Sequence[Watched]) -> dict[str, float | None]:
-    """Return the numbers for the curves from the last interval."""
+    """Return a point for each curve, computed from the last interval."""
     workers = _answering(processes, "worker")
     servers = _answering(processes, "server")
     telling = [each for each in workers if "sparsefleet_worker_loss_total" in each.after]

@@ -89,7 +89,7 @@ class JobWatch:
             self._ended.wait(max(self._interval_s - took_s, used_s / _MAX_SHARE, 0.1))
 
     def look(self) -> None:
-        """Read all processes once."""
+        """Read the metrics of all processes once."""
         timeout_s = max(1.0, self._interval_s / 2)
         answers = read_all(self._directory, timeout_s=timeout_s, others=self._others)
         job = JobFile.read(self._directory) or JobFile()
@@ -177,7 +177,7 @@ class JobWatch:
             return {**self._view, "history": plain(self._history.curves())}
 
     def wait(self, seen: int, timeout_s: float) -> int:
-        """Wait until there is a view newer than number `seen`, and return the newest number."""
+        """Wait until there is a view after number `seen`; return the number of the newest view."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > seen or self._ended.is_set(), timeout_s)
             return self._number

@@ -20,7 +20,9 @@ that go to the most frequent id.
 
 
 class LookupCounts:
-    """Counts by table. Thread-safe.
+    """Per-table counts of ids and of distinct ids, and the share of the most frequent id.
+
+    Thread-safe.
 
     >>> counts = LookupCounts()
     >>> counts.add([("ads", 3, 2, lambda: 2 / 3)])
@@ -49,7 +51,7 @@ class LookupCounts:
             counted[2] = hottest()
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counts as metrics."""
+        """Yield the counts of each table as metrics."""
         with self._lock:
             tables = {table: list(counted) for table, counted in self._tables.items()}
         for table, (ids, unique, hot, _) in tables.items():

@@ -21,7 +21,7 @@ _log = logging.getLogger("sparsefleet.monitor")
 
 
 class Registry:
-    """The sources of one process. Thread-safe.
+    """The metric sources of one process. Thread-safe.
 
     >>> registry = Registry()
     >>> remove = registry.add(lambda: [sample("sparsefleet_worker_epoch", 2)])

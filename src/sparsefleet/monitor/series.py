@@ -1,4 +1,4 @@
-"""The catalogue of all metrics, and the page of the docs that lists them."""
+"""The catalogue of all metrics, and the documentation page that lists them."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ a Prometheus that scrapes each process gets them from the service-discovery file
 
 
 def reference_page() -> str:
-    """Return docs/metrics_reference.md."""
+    """Return the text of docs/metrics_reference.md."""
     lines = [_HEAD]
     for title, group in _GROUPS.items():
         lines += [f"## {title}", "", *(_entry(series) for series in group), ""]

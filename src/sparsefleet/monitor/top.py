@@ -157,7 +157,7 @@ def _table(*columns: str) -> Table:
 
 
 def _number(value: float | None) -> str:
-    """Return a short number.
+    """Format a number in a few characters.
 
     >>> _number(None), _number(12345.6), _number(0.51234), _number(3.0)
     ('-', '12,346', '0.512', '3')
