@@ -153,7 +153,10 @@ class Checkpoint:
         return value
 
     def check_file(self, entry: FileEntry, *, deep: bool = True) -> None:
-        """Raise unless the file has the size and, with `deep`, the checksum given in its entry."""
+        """Raise an error unless the file has the size and, with `deep`, the checksum of its entry.
+
+        Both are recorded in the manifest.
+        """
         if entry.path in self._right:
             return
         location = self.locate(entry)
@@ -255,7 +258,10 @@ def _problems_of_one(checkpoint: Checkpoint, *, deep: bool) -> Iterator[Checkpoi
 def _check_shard(
     checkpoint: Checkpoint, table: TableEntry, files: list[FileEntry], removed: list[FileEntry]
 ) -> None:
-    """Read every row of a shard, keeping its keys in memory."""
+    """Check a shard by reading all its rows: keys must be distinct and belong to the shard.
+
+    Keeps the keys in memory.
+    """
     from sparsefleet.checkpoint.row_file_reader import (  # imports pyarrow
         read_keys,
         read_row_file,
@@ -277,7 +283,7 @@ def _check_shard(
         where = checkpoint.locate(files[0])
         raise CorruptFileError(
             f"{where}: table {table.name!r}, shard {files[0].shard}: expected each key once, "
-            f"found {len(twice)} twice, such as {int(twice[0])}"
+            f"found {len(twice)} duplicates, for example key {int(twice[0])}"
         )
 
 

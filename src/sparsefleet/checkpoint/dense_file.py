@@ -71,7 +71,7 @@ class TensorPlace(NamedTuple):
 
 
 class TensorHeader(NamedTuple):
-    """The contents of a header."""
+    """The parsed header of a safetensors file."""
 
     tensors: dict[str, TensorPlace]
     notes: dict[str, str]
@@ -161,7 +161,7 @@ def _by_position(places: Iterable[TensorPlace]) -> list[TensorPlace]:
 
 
 def _place(entry: object) -> TensorPlace | None:
-    """Return the tensor that a header entry describes and its offset, or None if invalid."""
+    """Return the type, shape and position in a header entry, or None if the entry is invalid."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         return None
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

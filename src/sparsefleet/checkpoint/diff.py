@@ -102,7 +102,7 @@ Side = tuple[Checkpoint, "TableEntry | None"]
 
 
 class _Digests(NamedTuple):
-    """Rows sorted by key."""
+    """Hashes of a table's rows, sorted by key."""
 
     keys: NDArray[np.uint64]
     values: NDArray[np.uint64]

@@ -171,7 +171,7 @@ class TableEntry:
 
     @property
     def has_values_only(self) -> bool:
-        """Return whether the rows were imported and so get initial state and counters."""
+        """Return whether only values were saved, so that rows get initial state and counters."""
         return bool(self.optimizer["kind"] == "none")
 
     @property

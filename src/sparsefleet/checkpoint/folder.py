@@ -1,4 +1,4 @@
-"""Folders of checkpoint files, on a local disk or any fsspec file system, optionally confined."""
+"""Folders of checkpoint files, local or on an fsspec file system, optionally confined to a root."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FoundFile(NamedTuple):
 def reported(
     action: str, path: str, kinds: tuple[type[Exception], ...] = (OSError,)
 ) -> Iterator[None]:
-    """Convert file system errors to errors that name the file."""
+    """Convert file system errors in the block to this package's errors, which name the file."""
     try:
         yield
     except CheckpointError:
@@ -122,7 +122,7 @@ class Folder(abc.ABC):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """The options that fsspec opened the folder with."""
+        """The options that were passed to fsspec to open the folder."""
         return dict(self._options)
 
     def locate(self, path: str) -> str:
@@ -149,7 +149,7 @@ class Folder(abc.ABC):
 
     @abc.abstractmethod
     def create(self, path: str) -> OutputFile:
-        """Create a file and its parent folders, and open it for writing."""
+        """Create a file, and its parent folders if needed, and open it for writing."""
 
     @abc.abstractmethod
     def replace(self, path: str, data: bytes, pending: str) -> None:

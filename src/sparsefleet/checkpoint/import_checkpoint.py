@@ -56,7 +56,7 @@ def import_vectors(
         if len(twice):
             raise InputFileError(
                 f"{source}: expected each key once, found {len(twice)} duplicates, "
-                f"such as {int(twice[0])}"
+                f"for example key {int(twice[0])}"
             )
         return pending.commit(step=0, tables=[entry.with_files(files)])
 

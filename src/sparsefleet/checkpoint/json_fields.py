@@ -29,7 +29,7 @@ def is_count(value: object) -> bool:
 
 
 def check_json(value: object, thing: str) -> None:
-    """Raise unless `value` survives a round trip through JSON."""
+    """Raise an error unless `value` survives a round trip through JSON."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             check(isinstance(key, str), thing, "text as keys", key)
@@ -112,7 +112,7 @@ class Fields:
         return None if value is None else read(value, thing)
 
     def end(self) -> None:
-        """Raise if any fields are left."""
+        """Raise an error if the object has fields that were not taken."""
         check(not self._left, self._thing, "no other field", sorted(self._left))
 
 

@@ -250,7 +250,7 @@ def _is_time(text: object) -> bool:
 
 
 def _parse_time(text: str) -> datetime:
-    """Return whether the text is a UTC time, with or without fractional seconds."""
+    """Parse a UTC time, with or without fractional seconds. Raises ValueError."""
     return datetime.strptime(text, f"%Y-%m-%dT%H:%M:%S{'.%f' if '.' in text else ''}Z")
 
 

@@ -62,7 +62,7 @@ def _keep_shard(shard: tuple[int, int] | None) -> Keep:
 def _merge(
     links: Links, shard: int | None, keep: Keep, columns: Sequence[str]
 ) -> Iterator[RowChunk]:
-    """Merge a chain from newest to oldest; `settled` holds the sorted keys found so far."""
+    """Yield the rows of a chain, newest checkpoint first, without keys that a newer one has."""
     settled = np.empty(0, np.uint64)
     for place, (checkpoint, entry) in enumerate(links):
         is_last = place + 1 == len(links)

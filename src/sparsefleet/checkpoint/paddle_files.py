@@ -84,7 +84,7 @@ def _read_combined(
 
 
 class _Bytes:
-    """Reads the bytes of a file from the beginning."""
+    """Reads a file's bytes in order, from the beginning."""
 
     def __init__(self, data: bytes, location: str) -> None:
         self._left = memoryview(data)

@@ -84,7 +84,7 @@ class PendingCheckpoint:
 
     @property
     def path(self) -> str:
-        """Return the path, for other processes that write rows."""
+        """Return the path or URL to pass to other processes that write rows."""
         return self.folder.root
 
     def write_rows(
@@ -190,7 +190,7 @@ class PendingCheckpoint:
         self.abort()
 
     def _manifest(self, step: int, created: str | None) -> Manifest:
-        """Return the files written by this object."""
+        """Return a manifest of the files that this object has written."""
         return Manifest(
             token=self.token,
             step=step,
@@ -202,7 +202,7 @@ class PendingCheckpoint:
         )
 
     def _numbered(self, notes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the notes. In a series, they include the number that follows all earlier saves."""
+        """Return the notes; in a series, add the number of this save, counted from the first."""
         from sparsefleet.checkpoint.series import list_checkpoints  # avoids a circular import
 
         name = posixpath.basename(self.folder.root.rstrip("/"))
@@ -215,7 +215,7 @@ class PendingCheckpoint:
         return {**notes, SERIES_NOTE: series}
 
     def _may_be_committed(self) -> bool:
-        """Return whether a failed commit took effect, or True if unknown, to keep all files."""
+        """Return whether a failed commit may have taken effect, so that all files must be kept."""
         try:
             return read_manifest(self.folder).token == self.token
         except CheckpointMissingError:

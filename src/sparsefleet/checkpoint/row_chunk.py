@@ -61,7 +61,7 @@ class RowChunk(NamedTuple):
 
 
 class RowLayout(NamedTuple):
-    """The widths of a table's columns."""
+    """The widths of a table's columns: values, optimizer state and counters."""
 
     table: str
     dim: int

@@ -162,7 +162,8 @@ def write_removed_keys(
 ) -> list[FileEntry]:
     """Write the keys that a delta removes from one shard (index, number of shards) of a table.
 
-    Returns the file's entry in a list, or an empty list if there are no keys and so no file.
+    Returns a list with the file's entry, or an empty list if there are no keys; no file is written
+    then.
     """
     folder = path if isinstance(path, Folder) else open_folder(path, storage_options)
     some = (array for array in keys if len(array))

@@ -77,7 +77,7 @@ class SaveMarker:
         self.release()
 
     def release(self) -> None:
-        """Release the lock but leave the file, as a crash would."""
+        """Release the lock but keep the marker file, as if the process had crashed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

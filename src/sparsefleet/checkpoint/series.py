@@ -235,7 +235,7 @@ class SeriesOwner:
 
     @staticmethod
     def of(path: str, storage_options: Mapping[str, Any] | None = None) -> SeriesOwner | None:
-        """Return the owner of a folder, or None if it is unclaimed."""
+        """Return the owner of a folder, or None if no training run has claimed it."""
         folder = open_folder(path, storage_options)
         try:
             data = folder.read(_FILE)

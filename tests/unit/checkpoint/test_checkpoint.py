@@ -294,7 +294,7 @@ def test_keys_in_the_wrong_shard_or_twice_are_found_by_verify(tmp_path: Path) ->
     with PendingCheckpoint.begin(str(tmp_path / "b")) as pending:
         files = pending.write_rows(ADS, 0, 1, [rows, synthetic_rows(ADS, [7])])
         pending.commit(step=1, tables=[ADS.with_files(files)])
-    with pytest.raises(CorruptFileError, match="found 1 twice, such as 7"):
+    with pytest.raises(CorruptFileError, match="found 1 duplicates, for example key 7"):
         Checkpoint.open(str(tmp_path / "b")).verify()
 
 

@@ -139,7 +139,7 @@ def test_imported_vectors_fit_any_table_of_their_width(tmp_path: Path) -> None:
 
 def test_a_key_twice_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("key,a\n1,1\n2,1\n1,3\n")
-    with pytest.raises(InputFileError, match="found 1 duplicates, such as 1"):
+    with pytest.raises(InputFileError, match="found 1 duplicates, for example key 1"):
         import_vectors(str(tmp_path / "v.csv"), str(tmp_path / "c"), table="ads")
     assert not (tmp_path / "c").exists()
 
