@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack_body(head: Mapping[str, Any], data: bytes = b"") -> bytes:
-    """Return the body of a command or reply.
+    """Return the body of a command or reply, packed from a JSON head and bytes.
 
     >>> unpack_body(pack_body({"to": 1}, b"bytes"))
     ({'to': 1}, b'bytes')
@@ -78,7 +78,10 @@ class Holders:
         self._sessions: dict[Hashable, int] = {}
 
     def claim(self, thing: Hashable, session: int, called: str) -> None:
-        """Make the session the owner. Raises NotOwnerError if another live session is the owner."""
+        """Make the session the owner of a resource, which errors refer to as `called`.
+
+        Raises NotOwnerError if another live session owns it.
+        """
         holder = self._sessions.get(thing, session)
         if holder != session and self._has_session(holder):
             raise NotOwnerError(
@@ -94,7 +97,7 @@ class Holders:
         return holder is not None and self._has_session(holder)
 
     def release(self, thing: Hashable) -> None:
-        """Remove the owner."""
+        """Remove the owner of the resource."""
         self._sessions.pop(thing, None)
 
     def dump(self) -> list[tuple[Any, int]]:

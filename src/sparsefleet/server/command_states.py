@@ -41,7 +41,7 @@ class Keeper(Protocol):
         """Restore a state that `dump` returned."""
 
     def replay(self, answered: Answered) -> None:
-        """Repeat the effect of the command."""
+        """Repeat the effect of a command that was answered before a restart."""
 
 
 class CommandStates:

@@ -139,7 +139,7 @@ class Mailboxes:
             asked.reply(pack_body({}))
 
     def close(self, asked: Asked) -> None:
-        """Delete the box."""
+        """Delete the box of a worker that has received everything."""
         head, _ = unpack_body(asked.body)
         with self._changed:
             room, to = str(head["room"]), int(head["to"])
@@ -215,7 +215,7 @@ class Mailboxes:
                 at += size
 
     def replay(self, answered: Answered) -> None:
-        """Repeat the effect of an answered command."""
+        """Repeat the effect of a command that was answered before a restart."""
         head, data = unpack_body(answered.body)
         reply, _ = unpack_body(answered.reply)
         room, to = str(head["room"]), int(head.get("to", -1))
@@ -303,7 +303,7 @@ class Mailboxes:
             self._watch()
 
     def _can_store(self, putting: _Waiting) -> bool:
-        """Return whether the command is first in the queues of all its boxes, all with room."""
+        """Return whether the command is first in line at all its boxes, and all have room."""
         return all(
             box.putting[0] is putting
             and (not box.letters or box.num_bytes + sum(map(len, letters)) <= self._capacity_bytes)

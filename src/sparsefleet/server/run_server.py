@@ -198,7 +198,7 @@ class DurableSettings(TypedDict):
 
 
 def durable_settings(index: int, environ: Mapping[str, str] | None = None) -> DurableSettings:
-    """Return the environment's settings for server `index` when a script starts it.
+    """Return the durability settings in the environment for server `index`, started by a script.
 
     >>> asked = {"SPARSEFLEET_DURABILITY": "process", "SPARSEFLEET_LOG_DIR": "/tmp/job"}
     >>> durable_settings(1, asked)
@@ -248,7 +248,7 @@ def await_order() -> str:
 
 
 def _prepare_successor(config: ServerConfig, endpoint: Endpoint) -> None:
-    """Write the configuration for a successor; notes are in the log."""
+    """Write the configuration for a successor, without the notes, which the log contains."""
     fields = {name.name: getattr(config, name.name) for name in dataclasses.fields(config)}
     fields |= {"endpoint": str(endpoint), "log_dir": os.path.abspath(config.log_dir)}
     del fields["notes"], fields["has_successor"]

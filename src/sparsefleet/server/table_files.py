@@ -78,7 +78,7 @@ class TableFiles:
         }
 
     def _save_begin(self, body: bytes) -> bytes:
-        """Take a snapshot of the tables to save."""
+        """Begin a save by taking a snapshot of the tables."""
         asked = _parse(body)
         save = TableSave(
             self._tables,
@@ -94,7 +94,7 @@ class TableFiles:
         return b"{}"
 
     def _save_write(self, body: bytes) -> bytes:
-        """Write `tables` (default: all) in the background."""
+        """Start writing `tables` (default: all) of a save in the background."""
         asked = _parse(body)
         token = asked["checkpoint"]
         if not is_token(token):  # it becomes part of file names
@@ -109,7 +109,7 @@ class TableFiles:
         )
 
     def _save_wait(self, body: bytes) -> bytes:
-        """Return the files, or null while they are being written."""
+        """Return the files of a save, or null while they are being written."""
         asked = _parse(body)
         return _answer(self._save(asked).wait(min(asked["wait_s"], _MAX_WAIT_S)))
 
@@ -130,11 +130,14 @@ class TableFiles:
         with self._lock:
             save = self._saves.get(asked["token"])
         if save is None:
-            raise NotFoundError(f"server {self._shard[0]} has no save {asked['token']}")
+            raise NotFoundError(
+                f"server {self._shard[0]} has no save {asked['token']}; it has ended or was "
+                "canceled"
+            )
         return save
 
     def _load_begin(self, body: bytes) -> bytes:
-        """Check all data to be read, without changing anything.
+        """Begin a load by checking all data to be read, without changing anything.
 
         The tables come from one checkpoint, or from several `parts`.
         """
@@ -182,7 +185,10 @@ class TableFiles:
         with self._lock:
             load = self._loads.get(asked["token"])
         if load is None:
-            raise NotFoundError(f"server {self._shard[0]} has no load {asked['token']}")
+            raise NotFoundError(
+                f"server {self._shard[0]} has no load {asked['token']}; it has ended or was "
+                "canceled"
+            )
         return load
 
     def _sees_saves(self, body: bytes) -> bytes:
@@ -210,8 +216,8 @@ class TableFiles:
         return _answer({"begin": here.begin, "size": len(here.values)})
 
     def _dense_write(self, body: bytes) -> bytes:
-        """Set the values and state of n of these elements; the head is followed by
-        float32[1 + S, n].
+        """Set the values and state of n elements of a dense table. In the body, the head is
+        followed by float32[1 + S, n]: the values, then S arrays of optimizer state.
         """
         head, data = unpack_body(body)
         floats = np.frombuffer(data, "<f4").reshape(-1, head["n"])

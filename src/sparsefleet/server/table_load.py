@@ -1,6 +1,7 @@
 """Loads the tables of one server; all data is checked before the first row changes.
 
-Letters: N elements of a dense table on this server, S arrays of optimizer state.
+In shapes, N is the number of elements of a dense table on this server, S the number of arrays of
+optimizer state.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ class TableLoad:
         self._job = self._start("load", self._load)
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the rows loaded per table, or None while loading. Raises the load's error."""
+        """Wait for the check or, after `apply`, the load; return None if the timeout expires first.
+
+        A load returns {"rows": number of rows by table}, a check {}. Raises the error of either.
+        """
         return self._job.wait(timeout_s)
 
     def end(self) -> None:

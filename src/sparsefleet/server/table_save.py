@@ -1,6 +1,7 @@
 """Saves the tables of one server by writing a snapshot while training continues.
 
-Letters: N elements of a dense table on this server, S arrays of optimizer state.
+In shapes, N is the number of elements of a dense table on this server, S the number of arrays of
+optimizer state.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class TableSave:
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the files of each table, or None while still writing. Raises the save's error."""
+        """Return the files of each table, or None if writing has not finished within `timeout_s`.
+
+        Raises the error of a failed save.
+        """
         return self._job.wait(timeout_s)
 
     def dense(self, table: str) -> _core.DenseCut:
@@ -91,11 +95,14 @@ class TableSave:
         self._job.renew()  # fetching can take longer than writing the rows
         cut = self._dense.get(table)
         if cut is None:
-            raise UnknownTableError(f"no dense table '{table}' in this save")
+            raise UnknownTableError(f"dense table '{table}' is not in this save")
         return cut
 
     def commit(self) -> None:
-        """Mark rows unchanged since the snapshot as saved, once the checkpoint is committed."""
+        """Mark rows unchanged since the snapshot as saved.
+
+        Call this once the checkpoint is committed.
+        """
         if self._clear_dirty:
             for cut in self._cuts.values():
                 cut.commit()

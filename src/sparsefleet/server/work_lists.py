@@ -46,7 +46,7 @@ def work_list_handlers(
 
 
 class _Answers:
-    """Implements the commands. Imports reader code lazily, since few servers need it."""
+    """Implements the work list commands. Imports reader code lazily, since few servers need it."""
 
     def __init__(self, has_session: HasSession) -> None:
         self._holders = Holders(has_session)
@@ -77,14 +77,14 @@ class _Answers:
         except SparseFleetError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"'{command.name}' is malformed: {error!r}") from error
+            raise ProtocolError(f"the command '{command.name}' is malformed: {error!r}") from error
 
     def hold(self) -> threading.Lock:
         """Return a context manager; while it is open, no command is answered."""
         return self._answering
 
     def dump(self) -> bytes:
-        """Return the lists and their workers."""
+        """Return the state of all lists, with the workers that use them."""
         held = [[*thing, session] for thing, session in self._holders.dump()]
         lists = self._made.state() if self._made is not None else None
         return json.dumps({"held": held, "lists": lists}).encode()
@@ -97,7 +97,7 @@ class _Answers:
             self._lists.load_state(found["lists"])
 
     def replay(self, answered: Answered) -> None:
-        """Repeat the effect of an answered command."""
+        """Repeat the effect of a command that was answered before a restart."""
         head, _ = unpack_body(answered.body)
         key = (str(head["list"]), answered.client)
         self._holders.load([*self._holders.dump(), (key, answered.session)])
