@@ -87,7 +87,7 @@ class StoreConnection:
         self._native.shutdown(self._deadline(timeout_s))
 
     def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
-        """Wait until ``members`` calls with this name have arrived, from any workers."""
+        """Wait until any workers have made ``members`` calls with this name."""
         self._native.barrier(name, members, self._deadline(timeout_s))
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
@@ -135,7 +135,7 @@ class StoreConnection:
         )
 
     def _begin_loop(self) -> None:
-        """Prepare for training; called before gradients are pushed or a clock advances."""
+        """Prepare for a training loop; called before gradients are pushed or a clock advances."""
 
     def leave_group(self, member: RoundMember, *, timeout_s: float | None = None) -> None:
         """Leave the group, so no later round or clock waits for this member. Idempotent.

@@ -18,7 +18,7 @@ from sparsefleet.store.rows import DataMark, RejectedRows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SenderConfig:
-    """How a :class:`GradientSender` merges, waits and fetches."""
+    """How a :class:`GradientSender` merges gradients, waits, and fetches dense values."""
 
     max_merge: int = 1
     """Maximum number of mini-batches in one push."""
@@ -149,7 +149,7 @@ class GradientSender:
 
     @property
     def stats(self) -> _core.SenderStats:
-        """Return the counters so far."""
+        """Return the sender's counters since it was created."""
         return self._native.stats
 
     def _report_rejected(self) -> None:

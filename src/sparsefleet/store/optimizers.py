@@ -248,7 +248,7 @@ class Adadelta(Optimizer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FluidAdadelta(Adadelta):
-    """Adadelta as in Fluid 1.8, which ignores the learning rate and includes this step in the mean.
+    """Adadelta as in Fluid 1.8: no learning rate, and the mean includes the current step.
 
     State: 2 floats per value.
     """

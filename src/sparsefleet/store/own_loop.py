@@ -1,4 +1,4 @@
-"""Reports loops that a worker's next process cannot continue, and data that was skipped.
+"""Reports training loops that a worker's replacement cannot continue, and data that was skipped.
 
 With a launcher, reports are files that the launcher reads. Without a launcher, a note on the
 servers tells a process that it had a predecessor.

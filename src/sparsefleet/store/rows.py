@@ -23,7 +23,7 @@ stream, such as the batches of a worker or the records of a file.
 
 
 def join_marks(marks: Iterable[DataMark]) -> list[DataMark]:
-    """Return the same marks in order, with adjacent intervals joined.
+    """Return the same marks in order, joining marks whose intervals are adjacent.
 
     >>> join_marks([(0, 1, 4, 5), (0, 1, 3, 4), (0, 2, 5, 6)])
     [(0, 1, 3, 5), (0, 2, 5, 6)]

@@ -296,7 +296,7 @@ class Store(StoreConnection):
         )
 
     def shrink(self, table: str, *, timeout_s: float | None = None) -> int:
-        """Remove the rows that the table's eviction rules select; return their number."""
+        """Remove the rows that match the table's eviction rules; return their number."""
         return self._native.shrink(table, self.step, self._deadline(timeout_s))
 
     def erase(self, table: str, keys: Any, *, timeout_s: float | None = None) -> int:
@@ -473,7 +473,7 @@ class Store(StoreConnection):
 
 def _pull_mode(train: bool, unknown: str) -> _core.PullMode:
     if unknown not in ("zeros", "initial"):
-        raise ConfigError(f"unknown must be 'zeros' or 'initial', got {unknown!r}")
+        raise ConfigError(f"`unknown` must be 'zeros' or 'initial', got {unknown!r}")
     if train:
         return _core.PullMode.train
     return _core.PullMode.infer_zeros if unknown == "zeros" else _core.PullMode.infer_initial

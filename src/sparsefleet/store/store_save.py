@@ -127,7 +127,7 @@ class ServerSnapshots:
             raise self._error
 
     def table(self, pending: PendingCheckpoint, name: str) -> TableEntry:
-        """Return the table with the files written by servers, which must be visible here."""
+        """Return the table's entry, with the files that servers wrote and this process must see."""
         files: list[FileEntry] = []
         removed: list[FileEntry] = []
         for server, tables in self._written.items():
@@ -165,8 +165,9 @@ class ServerSnapshots:
     def close(self, *, is_saved: bool = False) -> None:
         """Release the snapshot. Never raises an error; idempotent.
 
-        is_saved: whether the checkpoint is committed, so that rows unchanged since then are saved.
-            A server that misses this message writes more rows than necessary to the next delta.
+        is_saved: whether the checkpoint is committed, so that rows unchanged since the snapshot
+            count as saved. A server that misses this message writes more rows than necessary to the
+            next delta.
         """
         if self._is_open:
             self._is_open = False

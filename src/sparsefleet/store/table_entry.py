@@ -29,7 +29,7 @@ _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def state_names(optimizer: Optimizer) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of an optimizer's state: arrays as wide as the row, and single floats.
+    """Return the names of an optimizer's state: of arrays as wide as a row, and of single floats.
 
     >>> from sparsefleet.optim import Adam
     >>> state_names(Adam())

@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 
 
 class TableFolders:
-    """Saves a snapshot of several tables, each to its folder: `open`, `write`, `finish`, `commit`.
+    """Saves a snapshot of several tables, each to its own folder.
+
+    Call `open`, `write`, `finish` and `commit`, in this order.
 
     `commit` replaces each folder atomically; until then, and after `abort`, folders keep their
     previous contents. Not thread-safe.

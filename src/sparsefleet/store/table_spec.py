@@ -55,7 +55,7 @@ class AdmitByCount:
 
 @dataclass(frozen=True, slots=True)
 class AdmitByProbability:
-    """A key gets a row with some probability; until it has a row, the key reads as zeros."""
+    """A training pull gives a key a row with some probability; until then, it reads as zeros."""
 
     probability: float
     """Probability at each training pull; the draw is a pure function of (seed, key, step)."""
@@ -69,7 +69,7 @@ class AdmitByProbability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evict:
-    """Rules for `shrink()`, which removes rows that match any rule. 0 turns a rule off."""
+    """Eviction rules for `shrink()`, which removes rows that match any rule. 0 turns a rule off."""
 
     untouched_steps: int = 0
     """Remove rows without a push for more than this many steps. Costs 4 bytes per row."""
@@ -293,7 +293,7 @@ def lower_dense(spec: DenseSpec) -> _core.DenseSpec:
 def chosen_specs(
     specs: Mapping[str, TableSpec | DenseSpec], names: Collection[str] | None, verb: str
 ) -> dict[str, TableSpec | DenseSpec]:
-    """Return the specs with these names, or all specs for None.
+    """Return the specs with these names, or all specs if `names` is None.
 
     Raises UnknownTableError if there are none.
     """
