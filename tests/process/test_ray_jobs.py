@@ -313,6 +313,81 @@ def test_reports_stay_aligned_when_workers_are_replaced(
         assert "sparsefleet_worker_steps_total" in (tmp_path / f"metrics-{index}").read_text()
 
 
+def test_a_report_that_is_uploaded_while_a_worker_is_replaced_is_not_paired_with_the_next(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Ray Train forgets what it has collected of report 1; worker 0 delivers its part later."""
+    import ray.train
+
+    from sparsefleet.ray import RayTrainer, Servers
+
+    del cluster
+    replaced = tmp_path / "replaced"
+
+    def train() -> None:
+        import os
+        import signal
+        import tempfile
+
+        import torch
+        from torch import nn
+
+        import sparsefleet
+        from sparsefleet.fleet import role_from_environment
+        from sparsefleet.nn import SparseEmbedding
+
+        index, start = role_from_environment().index, int(os.environ["SPARSEFLEET_INCARNATION"])
+        if index == 1 and start == 1:
+            replaced.touch()
+
+        class Rows(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.rows = SparseEmbedding("rows", 1)
+
+            def forward(self, ids: torch.Tensor) -> torch.Tensor:
+                return self.rows(ids).sum()
+
+        def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+            if index == 0 and Path(checkpoint.path, "worker-0").read_text() == "1":
+                wait_until(replaced.exists, "worker 1 is replaced")
+            storage = ray.train.get_context().get_storage()
+            return storage.persist_current_checkpoint(checkpoint, name)
+
+        def report(number: int) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, f"worker-{index}").write_text(str(number))
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+                metrics = {"number": number}
+                ray.train.report(metrics, checkpoint=checkpoint, checkpoint_upload_fn=upload)
+
+        config = sparsefleet.TrainerConfig(quiet=True)
+        optimizer = sparsefleet.optim.SGD(lr=1.0)
+        with sparsefleet.Trainer(Rows(), None, optimizer, mode="async", config=config) as trainer:
+            for number in range(4):
+                trainer.fit([torch.arange(20)])
+                report(number)
+                if (index, start, number) == (1, 0, 0):
+                    ray.train.get_all_reported_checkpoints()
+                if (index, start, number) == (1, 0, 1):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    result = RayTrainer(
+        train,
+        servers=Servers(1, num_cpus=0.5),
+        scaling_config=ray.train.ScalingConfig(num_workers=2),
+        run_config=ray.train.RunConfig(
+            storage_path=str(tmp_path), failure_config=ray.train.FailureConfig(max_failures=1)
+        ),
+    ).fit()
+    pairs = [
+        [Path(checkpoint.path, f"worker-{index}").read_text() for index in range(2)]
+        for checkpoint, _ in result.best_checkpoints
+    ]
+    assert pairs == [["0", "0"], ["2", "2"], ["3", "3"]]
+    assert [metrics["number"] for _, metrics in result.best_checkpoints] == [0, 2, 3]
+
+
 def test_a_single_worker_gets_all_of_a_dataset_that_a_function_makes(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -37,7 +37,11 @@ class Context:
 
     def __init__(self) -> None:
         self.made: list[str] = []
+        self.rounds: list[tuple[int, int]] = []
         self.is_lost_in_upload = False
+        self.report_call_index = 0
+        default = SimpleNamespace(make_default_checkpoint_dir_name=lambda: "checkpoint_0")
+        self.storage_context = default
 
     def get_synchronization_actor(self) -> None:
         """Return nothing: no other worker ends here."""
@@ -45,23 +49,29 @@ class Context:
     def _sync_checkpoint_dir_name_across_ranks(self, name: str) -> str:
         return name
 
+    def _wait_then_report(self, report: Any, report_call_index: int) -> None:
+        assert report_call_index == self.report_call_index
+        self.rounds.append(report.round)
+
     def report(self, label: str) -> None:
-        self._sync_checkpoint_dir_name_across_ranks(label)
+        self.report_call_index += 1
+        assert self._sync_checkpoint_dir_name_across_ranks(label) == label
         if self.is_lost_in_upload:
             raise SystemExit
+        self._wait_then_report(SimpleNamespace(), self.report_call_index)
         self.made.append(label)
 
 
 class Process:
     """A process of a rank with the reports that previous ones made."""
 
-    def __init__(self, coordinator: Coordinator, reports: Reported) -> None:
+    def __init__(self, coordinator: Coordinator, reports: Reported, start: int = 0) -> None:
         from sparsefleet.launch.ray.node import AddressBook
         from sparsefleet.launch.ray.reports import AlignedReports
 
         self.context: Any = Context()
         self.position = SimpleNamespace(place="", has_trained=False)
-        who = dataclasses.replace(WHO, reports=reports)
+        who = dataclasses.replace(WHO, reports=reports, start=start)
         book = AddressBook(coordinator, None, who)  # type: ignore[arg-type]
         AlignedReports(self.context, coordinator, book, self.position)  # type: ignore[arg-type]
 
@@ -100,6 +110,37 @@ def test_a_report_counts_once_all_workers_have_agreed_on_it(coordinator: Coordin
     assert coordinator.known.reports.count == 2
     calls = [(f"round {number}", "") for number in range(3)]
     assert made_by_next(coordinator, *calls) == ["round 2"]
+
+
+def test_rounds_of_reports_increase_over_the_processes_of_worker_0(
+    coordinator: Coordinator,
+) -> None:
+    rounds = []
+    for start in (0, 1, 10_000):
+        process = Process(coordinator, Reported(), start)
+        process.report("a/name")
+        process.report("another")
+        rounds += process.context.rounds
+    assert rounds == [(0, 1), (0, 2), (1, 1), (1, 2), (10_000, 1), (10_000, 2)]
+
+
+def test_reports_of_different_rounds_are_never_paired(capfd: pytest.CaptureFixture[str]) -> None:
+    from sparsefleet.launch.ray.report_rounds import report_queues
+
+    queues = report_queues(3)
+
+    def collect(worker: int, number: int) -> list[list[int]]:
+        """Return what each queue holds once it has this report, as Ray Train appends it."""
+        queues[worker].append(SimpleNamespace(round=(0, number)))
+        return [[each.round[1] for each in queue] for queue in queues]
+
+    assert collect(0, 5) == [[5], [], []]
+    assert collect(1, 5) == [[5], [5], []]
+    assert collect(1, 6) == [[5], [5, 6], []]
+    # Worker 2 was replaced, and the process before it has made report 5.
+    assert collect(2, 6) == [[], [6], [6]]
+    assert collect(0, 6) == [[6], [6], [6]]
+    assert capfd.readouterr().err.count("is dropped") == 2
 
 
 def test_a_report_after_a_pass_without_data_left_is_made_once(coordinator: Coordinator) -> None:

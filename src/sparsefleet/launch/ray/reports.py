@@ -13,6 +13,7 @@ import ray.train
 
 from sparsefleet.launch.ray.coordinator import Presence, Reported
 from sparsefleet.launch.ray.node import AddressBook
+from sparsefleet.launch.ray.report_rounds import ReportRound
 from sparsefleet.launch.ray.train_internals import SynchronizationBarrierResetError
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class AlignedReports:
     the same order, and inside `fit` the calls after the pass that it resumes, if that pass had no
     data left. It does not repeat calls of earlier passes, so counting calls is not enough to
     recognize repeated ones.
+
+    Each report carries its round, so that Ray Train's controller does not combine it with a report
+    of a different round (`PairedReports`).
     """
 
     def __init__(
@@ -100,10 +104,14 @@ class AlignedReports:
         self._outside = 0
         self._place, self._within = self._before.place, 0
         self._is_released = False
+        self._attempts = 0
+        self._rounds: dict[int, ReportRound] = {}  # of reports that are being uploaded
         self._report: Callable[..., None] = context.report
         self._synchronize: Callable[..., str] = context._sync_checkpoint_dir_name_across_ranks
+        self._deliver: Callable[..., None] = context._wait_then_report
         context.report = self.report
         context._sync_checkpoint_dir_name_across_ranks = self._agree
+        context._wait_then_report = self._deliver_with_round
 
     def report(self, *arguments: Any, **settings: Any) -> None:
         """Report as Ray Train does, unless the previous process has already made this report."""
@@ -138,16 +146,24 @@ class AlignedReports:
         with contextlib.suppress(ray.exceptions.RayActorError):
             self._book.tell(reports=reports)
 
-    def _agree(self, *arguments: Any) -> str:
-        """Agree with the others on a directory; try again if the loss of a worker interrupts it.
+    def _deliver_with_round(self, report: Any, report_call_index: int) -> None:
+        report.round = self._rounds.pop(report_call_index)
+        self._deliver(report, report_call_index)
+
+    def _agree(self, name: str | None = None) -> str:
+        """Agree with the others on a directory and a round; try again if a worker is lost.
 
         From then on the report counts as made: the others do not wait for it again, even if this
         process ends while uploading its checkpoint.
         """
+        name = name or self._context.storage_context.make_default_checkpoint_dir_name()
         while True:
+            self._attempts += 1
             try:
                 with self._looking_for_the_end_of_others():
-                    directory = self._synchronize(*arguments)
+                    agreed = self._synchronize(f"{self._book.who.start}/{self._attempts}/{name}")
+                start, attempt, directory = agreed.split("/", 2)  # as worker 0 has sent it
+                self._rounds[self._context.report_call_index] = (int(start), int(attempt))
                 self._count()
                 return directory
             except ray.exceptions.RayTaskError as error:

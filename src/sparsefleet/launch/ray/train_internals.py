@@ -17,7 +17,10 @@ __all__ = [
     "FailureDecision",
     "FailurePolicy",
     "RayTrainError",
+    "ReplicaGroupCallback",
+    "ReportCallbackHandler",
     "SynchronizationBarrierResetError",
+    "WorkerGroupCallback",
     "get_train_context",
 ]
 
@@ -32,6 +35,11 @@ def _unsupported(found: str) -> ConfigError:
 try:
     from ray.train.v2._internal.constants import is_v2_enabled
     from ray.train.v2._internal.exceptions import RayTrainError
+    from ray.train.v2._internal.execution.callback import (
+        ReplicaGroupCallback,
+        WorkerGroupCallback,
+    )
+    from ray.train.v2._internal.execution.checkpoint.report_handler import ReportCallbackHandler
     from ray.train.v2._internal.execution.checkpoint.sync_actor import (
         SynchronizationBarrierResetError,
     )
@@ -51,6 +59,10 @@ if not is_v2_enabled():
     raise ConfigError("sparsefleet on Ray needs Ray Train v2; remove RAY_TRAIN_V2_ENABLED=0")
 _require(DataParallelTrainer, "_initialize_and_run_controller")
 _require(FailurePolicy, "make_decision")
+_require(ReplicaGroupCallback, "after_replica_group_start")
+_require(WorkerGroupCallback, "after_worker_group_start")
+if not hasattr(ReportCallbackHandler([]), "_training_report_queues"):
+    raise _unsupported("whose ReportCallbackHandler has no _training_report_queues")
 for _name in (
     "checkpoint",
     "collective_seq",
@@ -58,5 +70,6 @@ for _name in (
     "report",
     "storage_context",
     "_sync_checkpoint_dir_name_across_ranks",
+    "_wait_then_report",
 ):
     _require(TrainContext, _name)

@@ -17,6 +17,7 @@ from sparsefleet.errors import ConfigError, PeerLostError
 from sparsefleet.job_key import find_job_key
 from sparsefleet.launch.job import given_key
 from sparsefleet.launch.ray.coordinator import continued
+from sparsefleet.launch.ray.report_rounds import PairedReports
 from sparsefleet.launch.ray.running_servers import RunningServers
 from sparsefleet.launch.ray.servers import FleetPlan, ScriptPlan, Servers
 from sparsefleet.launch.ray.train_internals import (
@@ -231,13 +232,15 @@ def _parts(dataset: Any, count: int) -> list[Any]:
 
 
 class _FleetTrainer(DataParallelTrainer):  # type: ignore[misc]
-    """Ray Train's trainer, which checks the servers when a worker fails."""
+    """Ray Train's trainer, which checks the servers when a worker fails, and pairs reports."""
 
     def _initialize_and_run_controller(self, **settings: Any) -> Any:
         backend: FleetBackendConfig = self.backend_config
         settings["failure_policy"] = _FleetFailurePolicy(
             settings["failure_policy"], backend.coordinator, backend.plan.script
         )
+        if backend.plan.servers.is_restartable:
+            settings["callbacks"] = [*settings["callbacks"], PairedReports()]
         return super()._initialize_and_run_controller(**settings)
 
 
