@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import get_args
 
+from sparsefleet.cli.option_names import naming_options
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch.launch_config import DurabilityName, LaunchConfig, RestartName
 
@@ -250,32 +251,40 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 def launch_config(options: argparse.Namespace) -> LaunchConfig:
     """Return the job described by the flags. Raises ConfigError."""
-    return LaunchConfig(
-        script=options.script,
-        arguments=tuple(options.arguments),
-        is_module=options.is_module,
-        num_servers=options.servers,
-        num_workers=options.workers,
-        log_dir=options.log_dir,
-        transport=options.transport,
-        durability=options.durability,
-        state_dir=options.state_dir,
-        start_port=options.start_port,
-        nodes=tuple(host.strip() for host in options.nodes.split(",")) if options.nodes else (),
-        node_rank=options.node_rank,
-        native_servers=options.native_servers,
-        keep_going=options.keep_going,
-        restart=options.restart,
-        max_restarts=options.max_restarts,
-        quiet=options.quiet,
-        show=options.show,
-        grace_s=options.grace_seconds,
-        join_timeout_s=options.join_seconds,
-        set_variables=tuple(assignment(text) for text in options.env),
-        metrics="" if options.metrics in ("off", "0") else options.metrics,
-        dashboard=options.dashboard_address if options.dashboard else "",
-        otlp="" if options.otlp in ("off", "0") else options.otlp,
-    )
+    with naming_options(
+        "LaunchConfig",
+        num_servers="--servers",
+        num_workers="--workers",
+        grace_s="--grace-seconds",
+        join_timeout_s="--join-seconds",
+        script="SCRIPT",
+    ):
+        return LaunchConfig(
+            script=options.script,
+            arguments=tuple(options.arguments),
+            is_module=options.is_module,
+            num_servers=options.servers,
+            num_workers=options.workers,
+            log_dir=options.log_dir,
+            transport=options.transport,
+            durability=options.durability,
+            state_dir=options.state_dir,
+            start_port=options.start_port,
+            nodes=tuple(host.strip() for host in options.nodes.split(",")) if options.nodes else (),
+            node_rank=options.node_rank,
+            native_servers=options.native_servers,
+            keep_going=options.keep_going,
+            restart=options.restart,
+            max_restarts=options.max_restarts,
+            quiet=options.quiet,
+            show=options.show,
+            grace_s=options.grace_seconds,
+            join_timeout_s=options.join_seconds,
+            set_variables=tuple(assignment(text) for text in options.env),
+            metrics="" if options.metrics in ("off", "0") else options.metrics,
+            dashboard=options.dashboard_address if options.dashboard else "",
+            otlp="" if options.otlp in ("off", "0") else options.otlp,
+        )
 
 
 def launch_on_ray(config: LaunchConfig, options: argparse.Namespace) -> int:
@@ -286,17 +295,19 @@ def launch_on_ray(config: LaunchConfig, options: argparse.Namespace) -> int:
         raise ConfigError(str(error)) from error
     from sparsefleet.launch.ray.script_job import RayLaunch, run_on_ray
 
-    return run_on_ray(
-        config,
-        RayLaunch(
+    with (
+        naming_options("RayLaunch", name="--job"),
+        naming_options("Servers", num_cpus="--server-cpus", memory="--server-memory"),
+    ):
+        on_ray = RayLaunch(
             address=options.address,
             name=options.job,
             server_memory=options.server_memory,
             server_cpus=options.server_cpus,
             worker_cpus=options.worker_cpus,
             worker_placement=options.worker_placement,
-        ),
-    )
+        )
+        return run_on_ray(config, on_ray)
 
 
 def assignment(text: str) -> tuple[str, str]:

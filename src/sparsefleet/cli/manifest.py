@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sparsefleet.cli.launch import assignment
+from sparsefleet.cli.option_names import naming_options
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch.launch_config import TransportName
 from sparsefleet.launch.manifests import (
@@ -242,9 +243,21 @@ def _add_kubernetes_flags(parser: argparse.ArgumentParser, kind: str) -> None:
         )
 
 
+_OPTIONS = {
+    "script": "SCRIPT",
+    "arguments": "the script's arguments",
+    "grace_s": "--grace-seconds",
+    "directives": "--option",
+    "environment": "--env",
+}
+"""Options of `ManifestConfig`'s fields, where their names differ."""
+
+
 def run_manifest_command(options: argparse.Namespace) -> int:
     """Write the manifest. Raises ConfigError for an invalid command line."""
-    text = _WRITERS[options.kind](options, manifest_config(options))
+    config = manifest_config(options)
+    with naming_options("ManifestConfig", **_OPTIONS):
+        text = _WRITERS[options.kind](options, config)
     if not options.output:
         sys.stdout.write(text)
         return 0
@@ -277,23 +290,24 @@ def manifest_config(options: argparse.Namespace) -> ManifestConfig:
             "state_size": options.state_size,
             "storage_class": options.storage_class,
         }
-    return ManifestConfig(
-        name=options.name or default_name(options.script),
-        script=options.script,
-        arguments=tuple(options.arguments),
-        is_module=options.is_module,
-        servers=_tasks(options, "server"),
-        workers=_tasks(options, "worker"),
-        image=options.image,
-        native_servers=options.native_servers,
-        transport=options.transport,
-        durability=options.durability,
-        port=getattr(options, "port", 0),
-        max_restarts=options.max_restarts,
-        grace_s=options.grace_seconds,
-        environment=tuple(assignment(text) for text in options.env),
-        **more,
-    )
+    with naming_options("ManifestConfig", **_OPTIONS):
+        return ManifestConfig(
+            name=options.name or default_name(options.script),
+            script=options.script,
+            arguments=tuple(options.arguments),
+            is_module=options.is_module,
+            servers=_tasks(options, "server"),
+            workers=_tasks(options, "worker"),
+            image=options.image,
+            native_servers=options.native_servers,
+            transport=options.transport,
+            durability=options.durability,
+            port=getattr(options, "port", 0),
+            max_restarts=options.max_restarts,
+            grace_s=options.grace_seconds,
+            environment=tuple(assignment(text) for text in options.env),
+            **more,
+        )
 
 
 def _tasks(options: argparse.Namespace, role: str) -> TaskShape:
@@ -305,12 +319,14 @@ def _tasks(options: argparse.Namespace, role: str) -> TaskShape:
             "worker": "workers run the script; pass the number of processes that train",
         }
         raise ConfigError(f"--{role}s must be at least 1, got {count}; {advice[role]}")
-    return TaskShape(
-        count=count,
-        cpus=getattr(options, f"{role}_cpus"),
-        memory=memory_bytes(getattr(options, f"{role}_memory")),
-        per_node=getattr(options, f"{role}s_per_node", 0),
-    )
+    fields = {"cpus": f"--{role}-cpus", "memory": f"--{role}-memory", "count": f"--{role}s"}
+    with naming_options("TaskShape", **fields, per_node=f"--{role}s-per-node"):
+        return TaskShape(
+            count=count,
+            cpus=getattr(options, f"{role}_cpus"),
+            memory=memory_bytes(getattr(options, f"{role}_memory")),
+            per_node=getattr(options, f"{role}s_per_node", 0),
+        )
 
 
 _WRITERS: dict[str, Callable[[argparse.Namespace, ManifestConfig], str]] = {

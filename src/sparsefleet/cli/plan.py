@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsefleet.cli.option_names import naming_options
 from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ machine runs one worker process per core; every server has a machine of its own.
 """
 _GIB = 2**30
 _NOTE_LENGTH = 90
+_OPTIONS = {
+    "examples_per_s": "--examples-per-second",
+    "ids_per_example": "--ids",
+    "memory_gib": "--memory",
+    "network_gbit": "--network",
+    "price_per_hour": "--price",
+}
+"""Options of `PlanRequest`'s fields, where their names differ."""
 _MODE_HEADS = ("mode", "workers", "servers", "machines", "examples/s", "network", "price", "why")
 
 
@@ -238,23 +247,24 @@ def _run_plan(options: argparse.Namespace, modes: Sequence[str]) -> int:
     for name, value in (("ids_per_example", options.ids), ("distinct", options.distinct)):
         if value is not None:
             settings[name] = value
-    request = PlanRequest(
-        rows=options.rows,
-        dim=options.dim,
-        optimizer=options.optimizer,
-        row_dtype=options.row_dtype,
-        batch=options.batch,
-        examples_per_s=options.examples_per_second,
-        dense=options.dense,
-        compute_us=options.compute_us,
-        cores=options.cores,
-        memory_gib=options.memory,
-        network_gbit=options.network,
-        price_per_hour=options.price,
-        headroom=options.headroom,
-        modes=modes or MODES,
-        **settings,
-    )
+    with naming_options("PlanRequest", **_OPTIONS):
+        request = PlanRequest(
+            rows=options.rows,
+            dim=options.dim,
+            optimizer=options.optimizer,
+            row_dtype=options.row_dtype,
+            batch=options.batch,
+            examples_per_s=options.examples_per_second,
+            dense=options.dense,
+            compute_us=options.compute_us,
+            cores=options.cores,
+            memory_gib=options.memory,
+            network_gbit=options.network,
+            price_per_hour=options.price,
+            headroom=options.headroom,
+            modes=modes or MODES,
+            **settings,
+        )
     machine = load_machine(_calibrated(options.calibrate) if options.calibrate else options.machine)
     advice = advise_job(request, machine)
     if options.json:

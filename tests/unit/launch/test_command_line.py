@@ -70,11 +70,11 @@ def test_all_flags(launched: list[LaunchConfig]) -> None:
     [
         ("", "SCRIPT"),
         ("missing.py", "script 'missing.py' does not exist"),
-        ("--workers 0 train.py", "num_workers"),
+        ("--workers 0 train.py", "--workers must"),
         ("--workers two train.py", "invalid int value"),
         ("--env A train.py", "--env must be NAME=VALUE, got 'A'"),
-        ("--nodes a,b train.py", "start_port is required with nodes"),
-        ("--nodes a,b --node-rank 2 --start-port 9100 train.py", "node_rank"),
+        ("--nodes a,b train.py", "--start-port is required with nodes"),
+        ("--nodes a,b --node-rank 2 --start-port 9100 train.py", "--node-rank"),
         ("--transport pigeon train.py", "invalid choice"),
     ],
 )

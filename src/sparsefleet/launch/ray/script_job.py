@@ -16,6 +16,7 @@ from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError
+from sparsefleet.field_checks import require_not_negative
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.ray.script import ScriptFailedError, run_script
 from sparsefleet.launch.ray.servers import PlacementName, ScriptPlan, Servers
@@ -48,6 +49,9 @@ class RayLaunch:
     worker_placement: PlacementName = "PACK"
     """Whether workers are packed onto few nodes or spread over many."""
 
+    def __post_init__(self) -> None:
+        require_not_negative(self, "worker_cpus")
+
 
 def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     """Run the job to its end; return the exit code of the command.
@@ -57,6 +61,13 @@ def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     itself or does not support.
     """
     _require_possible(config)
+    servers = Servers(
+        config.num_servers,
+        memory=on_ray.server_memory,
+        num_cpus=on_ray.server_cpus,
+        durability=config.durability,
+        transport=config.transport,
+    )
     dashboard = _connect(on_ray.address, shows_output=not config.quiet)
     # Ray Train reads this variable here, and would otherwise move workers to its own directory.
     os.environ[RAY_CHDIR_TO_TRIAL_DIR] = "0"
@@ -74,13 +85,6 @@ def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
         native_servers=config.native_servers,
         directory=os.getcwd(),
         restart=config.restart,
-    )
-    servers = Servers(
-        config.num_servers,
-        memory=on_ray.server_memory,
-        num_cpus=on_ray.server_cpus,
-        durability=config.durability,
-        transport=config.transport,
     )
     plan = make_plan(
         servers,
