@@ -34,7 +34,7 @@ from word2vec_pairs import DIM as WORD_DIM
 from word2vec_pairs import NUM_WORDS, PairTurns
 
 GEO_STEPS = 20
-"""Geo's default interval grows to 100 over 2,000 steps; a short measurement needs a fixed one."""
+"""Geo's default interval grows over 10,000 steps; a short measurement needs a fixed one."""
 WARM_S = 0.8
 MEASURED_S = 1.5
 NUM_BATCHES = 20
