@@ -479,6 +479,9 @@ def test_killed_server_and_worker_restart_alone(
     job = _start(cluster, tmp_path, mode)
     try:
         before = job.wait_for(*SERVERS, *WORKERS)
+        nodes = {name: who.node_id for name, who in before.items()}
+        assert nodes["server-0"] != nodes["server-1"]  # spread
+        assert nodes["worker-0"] == nodes["worker-1"]  # packed
         _wait_until_training(job)
         killed = {_kill(job, "server-1"), _kill(job, "worker-1")}
         after = job.wait_for(*SERVERS, *WORKERS)

@@ -1,9 +1,11 @@
-"""What `sparsefleet launch --on ray` refuses before it connects to a cluster."""
+"""What `sparsefleet launch --on ray` refuses, and what it asks of Ray."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,3 +35,25 @@ def test_flags_that_ray_replaces_are_refused(
         main(["launch", "--on", "ray", *flags, str(script)])
     assert ended.value.code == 2
     assert error in capsys.readouterr().err
+
+
+def test_the_dashboard_is_named_first_and_workers_are_placed_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sparsefleet.launch.ray import script_job
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(script_job, "_connect", lambda *_, **__: "127.0.0.1:8265")
+    monkeypatch.setattr(script_job, "make_plan", lambda *_, **__: SimpleNamespace(attempt=0))
+    monkeypatch.setattr(script_job, "run_plan", lambda *_, **settings: asked.update(settings))
+    monkeypatch.setenv(script_job.RAY_CHDIR_TO_TRIAL_DIR, "0")
+    script = tmp_path / "train.py"
+    script.write_text("")
+    words = ["--worker-placement", "SPREAD", "--worker-cpus", "2", "--workers", "3"]
+    words += ["--job", "ads", "--log-dir", str(tmp_path)]
+    assert main(["launch", "--on", "ray", *words, str(script)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "job ads on Ray; dashboard at http://127.0.0.1:8265"
+    scaling = asked["scaling_config"]
+    assert (scaling.num_workers, scaling.placement_strategy) == (3, "SPREAD")
+    assert scaling.resources_per_worker == {"CPU": 2.0}
