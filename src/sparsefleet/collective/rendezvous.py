@@ -150,7 +150,7 @@ def open_meeting(
             generation = None if incarnation is None else 0
         store = _stores[where]
     elif meeting_point is not None:
-        return MeetingStore(store=meeting_point, where="in their store", is_loopback=is_one_node)
+        return MeetingStore(store=meeting_point, where="the given store", is_loopback=is_one_node)
     else:
         raise ConfigError(
             "World.join: several ranks need a meeting_point, the 'host:port' of rank 0; "

@@ -99,7 +99,7 @@ def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
         SkipGram([])
     with pytest.raises(ConfigError, match="min_count=5 times or more among 3 words"):
         SkipGram([["a", "b", "c"]])
-    with pytest.raises(ConfigError, match="strings or integers, got a float"):
+    with pytest.raises(ConfigError, match="strings or integers, found a float"):
         SkipGram([[1.5]])
     with pytest.raises(DataError, match="sentence 1: expected a list of strings"):
         SkipGram([["a"], ["b", 3]], **SMALL)

@@ -59,7 +59,7 @@ def test_tables_are_defined_with_the_default_optimizer_or_their_own() -> None:
         ({}, {"seed": 3}, "seed is 0 and 3"),
         ({"initializer": Constant(1.0)}, {}, "initializer is Constant"),
         ({"optimizer": optim.SGD()}, {"optimizer": optim.Adam()}, "optimizer is SGD"),
-        ({}, {"unknown": "initial"}, "unknown: 'zeros' and 'initial'"),
+        ({}, {"unknown": "initial"}, "`unknown`: 'zeros' and 'initial'"),
     ],
 )
 def test_modules_that_describe_a_table_differently_are_both_named(

@@ -196,9 +196,9 @@ class Pruning:
             missing = [name for name in wanted if name not in fed]
             if missing:
                 raise ConfigError(
-                    f"target '{target}' needs {', '.join(missing)}, which are not among the "
-                    f"feeds ({', '.join(feeds or ())}); feed these inputs, or choose a different "
-                    "target"
+                    f"target '{target}' needs inputs that are not among the feeds "
+                    f"({', '.join(feeds or ())}): {', '.join(missing)}; feed them, or choose a "
+                    "different target"
                 )
             if not wanted:
                 raise ConfigError(f"target '{target}' depends on no input of the model")

@@ -88,7 +88,7 @@ def test_user_defined_roles() -> None:
         ({"server_endpoints": None}, TypeError, "server_endpoints must be a list"),
         ({"server_endpoints": ("a:1",)}, TypeError, "server_endpoints must be a list"),
         ({"server_endpoints": []}, ValueError, "at least one"),
-        ({"server_endpoints": ["a:1", "a:1"]}, ValueError, "twice"),
+        ({"server_endpoints": ["a:1", "a:1"]}, ValueError, "duplicate endpoints, got"),
         ({"server_endpoints": ["a:1", 2]}, TypeError, "only strings, got 2"),
         ({"server_endpoints": ["a"]}, ValueError, "HOST:PORT"),
         ({"role": 3}, TypeError, "Role.WORKER or Role.SERVER, got 3"),
