@@ -203,7 +203,10 @@ def test_restarts_of_a_process_are_limited(start: Start, tmp_path: Path) -> None
     launcher = start(OBEDIENT, "--restart", "killed", "--max-restarts", "2")
     assert launcher.wait() == 137
     assert launcher.output().count("restarted alone, pid") == 2
-    assert "it was restarted 2 times within 300 s, which is the limit set by --max-restarts" in launcher.output()
+    assert (
+        "it was restarted 2 times within 300 s, which is the limit set by --max-restarts"
+        in launcher.output()
+    )
     launcher.wait_for_no_child()
 
 

@@ -201,7 +201,7 @@ def test_labels_of_floats_are_refused_where_classes_are_wanted() -> None:
     x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
     loss = L.cross_entropy(L.softmax(x), y)
     feed = {"x": np.ones((2, 3), "float32"), "y": np.zeros((2, 1), "float32")}
-    with pytest.raises(ProgramError, match=r"cross_entropy: .* must be int64, got torch.float32; cast them"):
+    with pytest.raises(ProgramError, match=r"cross_entropy: .* must be int64, got .*; cast them"):
         fluid.Executor().run(feed=feed, fetch_list=[loss])
 
 

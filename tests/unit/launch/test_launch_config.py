@@ -33,7 +33,10 @@ def script(tmp_path: Path) -> str:
         ({"num_workers": "2"}, "num_workers"),
         ({"transport": "pigeon"}, "transport must be auto or tls or plain"),
         ({"start_port": 70000}, "start_port"),
-        ({"start_port": 65535, "num_servers": 2}, "start_port must leave 2 ports for servers below 65536, got 65535"),
+        (
+            {"start_port": 65535, "num_servers": 2},
+            "start_port must leave 2 ports for servers below 65536, got 65535",
+        ),
         ({"grace_s": -1.0}, "grace_s"),
         ({"show": "worker.1"}, "show must be a process of the job, worker.0 to worker.0 or"),
         ({"show": "worker"}, "show must be a process of the job"),

@@ -333,7 +333,9 @@ def test_a_damaged_state_of_a_job_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     for text in ("", "[]", '{"job_id": "3f"}'):
         path.write_text(text)
-        with pytest.raises(ConfigError, match=r"state\.json, which the run 'test' continues from, is damaged"):
+        with pytest.raises(
+            ConfigError, match=r"state\.json, which the run 'test' continues from, is damaged"
+        ):
             continued(_plan(state_file=str(path)))
 
 

@@ -172,7 +172,10 @@ def test_wrong_feeds_and_targets_are_reported_before_anything_is_written(tmp_pat
     for options, message in (
         ({"targets": "price"}, r"target 'price' is neither an output .*\(score, loss\)"),
         ({"targets": []}, "targets must be names of outputs"),
-        ({"targets": "loss", "feeds": ["ids"]}, "'loss' needs inputs that are not among the feeds .ids.: label; feed"),
+        (
+            {"targets": "loss", "feeds": ["ids"]},
+            "needs inputs that are not among the feeds .ids.: label",
+        ),
         ({"targets": "score", "feeds": ["price"]}, "feed 'price' is not an input of the model"),
         ({"rows": "int4"}, "rows must be one of"),
         (
