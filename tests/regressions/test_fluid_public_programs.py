@@ -128,3 +128,59 @@ def test_a_library_converts_what_layers_take_as_attributes(given: Any, wanted: s
 
 def test_a_library_converts_a_missing_bias_to_false() -> None:
     assert fluid.ParamAttr._to_attr(False) is False
+
+
+def test_weight_decay_in_an_optimized_guard_as_bert_and_ernie_write_it() -> None:
+    x = fluid.data("x", [None, 2])
+    ones = fluid.ParamAttr("w", initializer=fluid.initializer.Constant(1.0))
+    loss = L.mean(L.fc(x, 1, param_attr=ones, bias_attr=False))
+    rate = L.create_global_var([1], 0.1, "float32", persistable=True)
+    main = fluid.default_main_program()
+    optimizer = fluid.optimizer.Adam(rate)
+    optimizer._learning_rate_map[main] = rate
+    before = {one.name: one * 1.0 for one in main.global_block().all_parameters()}
+    _, pairs = optimizer.minimize(loss)
+    for parameter, gradient in pairs:
+        with (
+            main._optimized_guard([parameter, gradient]),
+            fluid.framework.name_scope("weight_decay"),
+        ):
+            L.assign(parameter - before[parameter.name] * 0.5 * rate, parameter)
+    assert not any(op.type == "adam" for op in main.clone(for_test=True).global_block().ops)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    found = [exe.run(feed={"x": np.ones((2, 2), "float32")}, fetch_list=[loss])[0] for _ in "123"]
+    np.testing.assert_allclose(np.ravel(found), [2.0, 1.7, 1.4150007], rtol=1e-5)  # as 1.8.5
+
+
+def test_roles_of_operators_are_numbers_as_scripts_compare_them() -> None:
+    roles = fluid.core.op_proto_and_checker_maker
+    main = fluid.default_main_program()
+    loss = L.mean(L.fc(fluid.data("x", [None, 2]), 1))
+    fluid.optimizer.SGD(L.exponential_decay(0.1, 10, 0.5)).minimize(loss)
+    key = roles.kOpRoleAttrName()
+    counts = {
+        name: sum(
+            key in op.attr_names and int(op.all_attrs()[key]) == int(getattr(roles.OpRole, name))
+            for op in main.global_block().ops
+        )
+        for name in ("Forward", "Backward", "Optimize", "LRSched")
+    }
+    assert all(counts.values()), counts
+    with main._backward_role_guard():
+        assert main._current_role == roles.OpRole.Backward
+    main._current_role = roles.OpRole.Optimize
+    assert L.relu(loss).block.ops[-1].role == "optimize"
+    main._current_role = roles.OpRole.Optimize | roles.OpRole.LRSched
+    assert main.role == "schedule"
+
+
+def test_operators_can_be_inserted_and_removed() -> None:
+    x = fluid.data("x", [None, 2])
+    block = fluid.default_main_program().global_block()
+    y = L.scale(x, 2.0)
+    block._insert_op(0, type="scale", inputs={"X": x}, outputs={"Out": x}, attrs={"scale": 10.0})
+    feed, exe = {"x": np.ones((1, 2), "float32")}, fluid.Executor()
+    assert exe.run(feed=feed, fetch_list=[y])[0].tolist() == [[20.0, 20.0]]
+    block._remove_op(0)
+    assert exe.run(feed=feed, fetch_list=[y])[0].tolist() == [[2.0, 2.0]]

@@ -200,6 +200,26 @@ class Block:
         self.program.changed()
         return made
 
+    def _insert_op(self, index: int, **settings: Any) -> Operator:
+        """Add an operator before the one at this index; see `append_op` for the settings."""
+        made = self.append_op(**settings)
+        self.ops.insert(index, self.ops.pop())
+        return made
+
+    def _prepend_op(self, **settings: Any) -> Operator:
+        """Add an operator before all others; see `append_op` for the settings."""
+        return self._insert_op(0, **settings)
+
+    def _remove_op(self, index: int) -> None:
+        """Remove the operator at this index."""
+        del self.ops[index]
+        self.program.changed()
+
+    def _remove_var(self, name: str) -> None:
+        """Remove a variable."""
+        del self.vars[name]
+        self.program.changed()
+
     def hold_ops(self, ops: Iterable[Operator]) -> None:
         """Replace the operators."""
         self.ops = list(ops)

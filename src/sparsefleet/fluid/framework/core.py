@@ -10,6 +10,7 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.fluid.framework.call_site import EnforceNotMet
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor, LoDTensorArray
+from sparsefleet.fluid.framework.operator import OpRole
 from sparsefleet.fluid.framework.places import (
     CPUPlace,
     CUDAPinnedPlace,
@@ -105,18 +106,9 @@ class VarDesc:
 
 
 class op_proto_and_checker_maker:  # noqa: N801  Fluid's name
-    """Names of attributes that Fluid attaches to operators. Here, operators use `role` instead."""
+    """Names of attributes that Fluid attaches to operators."""
 
-    class OpRole:
-        """The purpose of an operator."""
-
-        Forward = "forward"
-        Backward = "backward"
-        Optimize = "optimize"
-        LRSched = "schedule"
-        Loss = "loss"
-        RPC = "rpc"
-        Dist = "dist"
+    OpRole = OpRole
 
     @staticmethod
     def kOpRoleAttrName() -> str:  # noqa: N802

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparsefleet.fluid.framework.call_site import CallSite
@@ -10,9 +11,40 @@ from sparsefleet.fluid.framework.call_site import CallSite
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
 
-__all__ = ["Operator", "Role"]
+__all__ = ["OpRole", "Operator", "Role", "number_of_role", "role_of_number"]
 
 Role = Literal["forward", "backward", "optimize", "schedule"]
+
+
+class OpRole(IntEnum):
+    """The purpose of an operator, as Fluid numbers it in the attr `op_role`."""
+
+    Forward = 0
+    Backward = 1
+    Optimize = 2
+    RPC = 4
+    Dist = 8
+    LRSched = 16
+    Loss = 256
+
+
+_NUMBERS: dict[Role, OpRole] = {
+    "forward": OpRole.Forward,
+    "backward": OpRole.Backward,
+    "optimize": OpRole.Optimize,
+    "schedule": OpRole.LRSched,
+}
+
+
+def number_of_role(role: Role) -> OpRole:
+    """Return Fluid's number for a role."""
+    return _NUMBERS[role]
+
+
+def role_of_number(number: int) -> Role:
+    """Return the role with this number in Fluid; sums of numbers name the first that fits."""
+    fitting = (role for role, bit in reversed(_NUMBERS.items()) if bit & int(number))
+    return next(fitting, "forward")
 
 
 class Operator:
@@ -67,7 +99,7 @@ class Operator:
 
     @property
     def attr_names(self) -> list[str]:
-        return list(self.attrs)
+        return list(self.all_attrs())
 
     def input(self, name: str) -> list[str]:
         """Return the names of the variables in a slot."""
@@ -79,20 +111,23 @@ class Operator:
 
     def attr(self, name: str) -> Any:
         """Return an attr. Raises KeyError if there is no attr with that name."""
-        return self.attrs[name]
+        return self.all_attrs()[name]
 
     def all_attrs(self) -> dict[str, Any]:
-        """Return all attrs by name."""
-        return dict(self.attrs)
+        """Return all attrs by name, and the operator's role as `op_role`."""
+        return {**self.attrs, "op_role": int(number_of_role(self.role))}
 
     def _set_attr(self, name: str, value: Any) -> None:
         """Change an attr. The change takes effect at the next run."""
-        self.attrs[name] = value
+        if name == "op_role":
+            self.role = role_of_number(value)
+        else:
+            self.attrs[name] = value
         if self.block is not None:
             self.block.program.changed()
 
     def has_attr(self, name: str) -> bool:
-        return name in self.attrs
+        return name in self.attrs or name == "op_role"
 
     @property
     def has_sub_block(self) -> bool:

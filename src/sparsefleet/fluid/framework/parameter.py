@@ -43,7 +43,8 @@ class Parameter(Variable):
         persistable = bool(attrs.pop("persistable", True))
         optimize_attr = attrs.pop("optimize_attr", {"learning_rate": learning_rate})
         self.do_model_average = attrs.pop("do_model_average", None)
-        for unused in ("gradient_clip_attr", "error_clip", "is_distributed"):
+        self.is_distributed = bool(attrs.pop("is_distributed", False))
+        for unused in ("gradient_clip_attr", "error_clip"):
             attrs.pop(unused, None)
         if attrs:
             raise TypeError(f"parameter '{name}' got unknown settings {', '.join(sorted(attrs))}")
@@ -76,6 +77,7 @@ class Parameter(Variable):
             lod_level=self.lod_level,
             need_clip=self.need_clip,
             do_model_average=self.do_model_average,
+            is_distributed=self.is_distributed,
         )
         made.stop_gradient = self.stop_gradient
         made.table_optimizer = self.table_optimizer

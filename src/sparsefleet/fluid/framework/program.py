@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid.framework.block import Block
 from sparsefleet.fluid.framework.call_site import CallSite, ProgramError, call_site
-from sparsefleet.fluid.framework.operator import Operator, Role
+from sparsefleet.fluid.framework.operator import (
+    Operator,
+    OpRole,
+    Role,
+    number_of_role,
+    role_of_number,
+)
 from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_desc import program_of_desc
 from sparsefleet.fluid.framework.program_json import block_from_json, block_to_json
@@ -148,6 +154,26 @@ class Program:
         del is_with_opt
         with self.role_guard("schedule"):
             yield
+
+    @contextmanager
+    def _optimized_guard(self, param_and_grads: Sequence[Variable | str]) -> Iterator[None]:
+        del param_and_grads
+        with self.role_guard("optimize"):
+            yield
+
+    @contextmanager
+    def _backward_role_guard(self) -> Iterator[None]:
+        with self.role_guard("backward"):
+            yield
+
+    @property
+    def _current_role(self) -> OpRole:
+        """The role of operators added now, as Fluid counts roles; scripts also set it."""
+        return number_of_role(self.role)
+
+    @_current_role.setter
+    def _current_role(self, number: int) -> None:
+        self.role = role_of_number(number)
 
     # -- copies -------------------------------------------------------------------------------
 

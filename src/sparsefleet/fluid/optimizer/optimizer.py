@@ -233,6 +233,16 @@ class Optimizer:
                 self._rates[program] = helper.create_state(name, [1], "float32", float(self._rate))
         return self._rates[program]
 
+    @property
+    def _learning_rate_map(self) -> dict[Program, Variable]:
+        """The variable with the learning rate of each program; scripts also set it."""
+        return self._rates
+
+    @property
+    def _learning_rate(self) -> Any:
+        """The learning rate as it was given."""
+        return self._rate
+
     def _rate_now(self) -> Variable:
         """Return the learning rate of this step in imperative mode."""
         from sparsefleet.fluid.dygraph.eager import to_variable
