@@ -116,7 +116,7 @@ class Checkpoint:
     ) -> Iterator[RowChunk]:
         """Yield all rows of a table with deltas merged: each key once, in no particular order.
 
-        `shard` (index, number) selects the rows of one of `number` shards, regardless of how many
+        `shard` (index, count) selects the rows of one of `count` shards, regardless of how many
         shards wrote them. Columns not listed in `columns` have width 0 and are not read. Memory use
         is a chunk of up to 16 MiB, plus 8 bytes for each row and removed key in the deltas.
         """
@@ -124,7 +124,7 @@ class Checkpoint:
         if unknown:
             raise ConfigError(f"columns must be a subset of {COLUMNS}, got {unknown}")
         if shard is not None and not 0 <= shard[0] < shard[1]:
-            raise ConfigError(f"shard must be (index, number) with index < number, got {shard}")
+            raise ConfigError(f"shard must be (index, count) with index < count, got {shard}")
         self.manifest.table(table, self.path)
         return merged_rows(self.chain, table, shard, columns)
 

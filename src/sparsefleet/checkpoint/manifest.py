@@ -259,7 +259,7 @@ def _check_format(value: JsonObject, location: str) -> None:
     if "format" not in value and value.get("kind") == "sparsefleet inference model":
         raise ConfigError(
             "expected a checkpoint, found an exported model, which has no optimizer state; pass a "
-            "directory that Trainer.save wrote, or a checkpoint of the training"
+            "directory that Trainer.save wrote, or a checkpoint saved during training"
         )
     check(value.get("format") == FORMAT, "manifest.format", repr(FORMAT), value.get("format"))
     version = value.get("format_version")

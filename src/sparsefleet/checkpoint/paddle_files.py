@@ -46,9 +46,9 @@ def read_paddle_persistables(
     """Read the variables of a persistables directory, by name.
 
     Without `filename`, each file holds the variable of the same name, and `names` selects the
-    variables to read. With
-    `filename`, that file holds all variables in the order of their names, but not the names
-    themselves, which come from `names` or from the program (`__model__`) next to it.
+    variables to read. With `filename`, that file holds all variables in the order of their names,
+    but not the names themselves, which come from `names` or from the program (`__model__`) next to
+    it.
     """
     folder = open_folder(path, storage_options)
     if filename is not None:

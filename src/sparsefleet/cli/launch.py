@@ -102,7 +102,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="what to restart when a process fails. killed: that process alone, if a signal "
         "killed it (kill -9, out of memory, crash) or if it is a server that has served; "
-        "failed: that process alone, also after an error, and it then repeats its epoch; "
+        "failed: that process alone, even after an error, and it then repeats its epoch; "
         "all: every process, and a Trainer with resume='auto' resumes from its last "
         "checkpoint. auto (default): killed with durable servers, and all for other "
         "failures if --max-restarts is given; all with --durability off or --servers 0",

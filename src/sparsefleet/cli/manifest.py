@@ -182,8 +182,8 @@ def _add_task_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_slurm_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--servers-per-node", type=int, default=0, metavar="N", help="default: up to Slurm")
-    add("--workers-per-node", type=int, default=0, metavar="N", help="default: up to Slurm")
+    add("--servers-per-node", type=int, default=0, metavar="N", help="default: chosen by Slurm")
+    add("--workers-per-node", type=int, default=0, metavar="N", help="default: chosen by Slurm")
     add(
         "--option",
         action="append",

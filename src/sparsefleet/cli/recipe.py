@@ -45,7 +45,7 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--plain-sgd",
         action="store_true",
-        help="train with plain SGD, as mode geo always does, for comparison",
+        help="train with plain SGD, as geo mode always does, for comparison",
     )
     run.add_argument(
         "--out",

@@ -177,7 +177,7 @@ class CollectiveTraining:
         """Update the parameters with the mean gradient of all ranks, unless the step is skipped.
 
         Returns False while batches are merged, and if the step is skipped because of an overflow.
-        In that case all ranks skip the step, since an overflow on one rank is in the mean of all.
+        In that case all ranks skip the step, since an overflow on one rank makes the mean overflow.
         (With LocalSGD, each rank decides on its own.)
 
         Raises:

@@ -1,7 +1,7 @@
 """Distributes records over all workers; each record ends up on exactly one worker.
 
-Workers exchange records as blocks of bytes. Format, little-endian, arrays start at multiples of
-8 bytes:
+Workers exchange records as blocks of bytes. Format (little-endian; arrays start at multiples of 8
+bytes):
 
     block  = magic "SFRB", version u16, columns u16, sender u32, number u32, B u64,
              per column (dtype u8, bytes of a length u8, 0 u16, 0 u32, N u64), then its arrays
@@ -109,7 +109,7 @@ class RandomDealer:
 
     def __init__(self, num_records: int, num_workers: int, seed: tuple[int, ...]) -> None:
         rng = np.random.default_rng(seed)
-        # Which workers get one record more is also random, so that many workers with few records
+        # Which workers get one extra record is also random, so that many workers with few records
         # stay balanced.
         turn = np.roll(np.arange(num_workers, dtype=np.uint16), rng.integers(num_workers))
         self._ranks: Ranks = np.resize(turn, num_records)

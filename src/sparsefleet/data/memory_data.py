@@ -281,9 +281,9 @@ class MemoryData:
         """Redistribute the records randomly over all workers, each to exactly one, and shuffle.
 
         Must be called by all workers, between passes and with the same arguments; the result
-        depends only on the seed, the data and the number of workers. Afterwards, the workers'
-        record counts differ by at most one per worker. If a worker or server is lost during the
-        shuffle, all workers raise an error and have no records left.
+        depends only on the seed, the data and the number of workers. Afterwards, unless `by` is
+        given, the workers' record counts differ by at most the number of workers. If a worker or
+        server is lost during the shuffle, all workers raise an error and have no records left.
 
         workers: `sparsefleet.fleet`, or any `Fleet` whose worker has started.
         seed: if None, the first worker draws a random seed.

@@ -14,7 +14,7 @@ class ReaderStats:
     """Counts over all passes of a reader so far.
 
     If producers are blocked, reading is faster than training, as it should be. If consumers are
-    blocked, training waits for data: use more threads, smaller data or a faster disk.
+    blocked, training waits for data: use more threads, a more compact format or a faster disk.
 
     >>> ReaderStats(lines=5, threads=2).since(ReaderStats(lines=3, threads=1))
     ReaderStats(lines=2, threads=2)

@@ -25,8 +25,8 @@ _BARRIER_S = 3600.0
 def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
     """Add up the word counts of all workers; each worker gets the totals for its own words.
 
-    Must be called by all workers. Counts are stored as rows of a table of width 2 with their upper
-    and lower 20 bits, because a float32 adds only integers of up to 24 bits exactly.
+    Must be called by all workers. Each count is stored as a row of width 2, which holds its upper
+    and lower 20 bits, because float32 addition is exact only for integers of up to 24 bits.
     """
     table = f"{name}.counts"
     zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}

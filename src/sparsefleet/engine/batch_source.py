@@ -439,7 +439,7 @@ class BatchSource:
         )
 
     def _may_be_shared(self, start: PassStart) -> bool:
-        """Return whether a data function may return shared data that has batches left."""
+        """Return whether the data is a function that could return shared data with batches left."""
         is_function = not isinstance(self._data, Iterable)
         return is_function and start.together is not None and not start.together.is_through
 

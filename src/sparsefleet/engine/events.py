@@ -116,7 +116,7 @@ class PassEnded(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """Validation data was evaluated by all workers together."""
+    """All workers together have evaluated the model on validation data."""
 
     epoch: int
     epochs: int
@@ -125,7 +125,7 @@ class Evaluated(NamedTuple):
 
 
 class EvaluatedWithin(NamedTuple):
-    """Validation data was evaluated within an epoch by all workers, with their threads paused.
+    """All workers have evaluated the model within an epoch, with their threads paused.
 
     Emitted in a training thread, or where `fit` was called if this worker has no more data.
     """

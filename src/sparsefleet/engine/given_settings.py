@@ -50,7 +50,7 @@ class GivenSettings:
             self._given[index] = {field: _plain(group[field]) for field in fields if field in group}
 
     def require_unchanged(self) -> None:
-        """Raise ConfigError if a setting that tables use has changed since."""
+        """Raise ConfigError if a setting that tables use has changed since they took it over."""
         if self._schedule is not None:
             self._schedule.require_own_steps()
         if self._optimizer is None:

@@ -187,7 +187,7 @@ class SaveCoordinator:
         )
 
     def _catch_up(self) -> None:
-        """Repeat the pauses that this worker's previous process started after its last record."""
+        """Repeat the pauses that this worker's previous process began but did not record."""
         while (text := self._distributed.meeting.sent_before()) is not None:
             if not json.loads(text).get("has_data"):  # this was not a pause but the end of its pass
                 return

@@ -46,11 +46,10 @@ _FIGURES_S = 5.0  # metrics like AUC take milliseconds to compute, too long for 
 
 
 class WorkerMetrics:
-    """Metrics about training in this process, for any kind of loop; see `WORKER`. Thread-safe. The
-    engine's loop is observed through its events at no extra cost, by reading the existing clocks of
-    its threads.
+    """Metrics about training in this process, for any kind of loop; see `WORKER`. Thread-safe.
 
-    The steps of a custom loop have their own clocks here.
+    The engine's loop is observed through its events at no extra cost, by reading the existing
+    clocks of its threads. The steps of a custom loop have their own clocks here.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class WorkerMetrics:
                 self._remove = PROCESS.add(self.samples) if is_seen else _nothing
 
     def release(self, model: BoundModel) -> None:
-        """Stop reporting about a model that is being closed."""
+        """Stop reporting the metrics of a model that is being closed."""
         with self._lock:
             if self._started_model() is model:
                 self.figures = None  # they belong to the model's run

@@ -10,9 +10,10 @@ a batch:
 One step of one thread, as the engine runs it (`engine.training_pass`):
 
 1. ``batch = workload.as_batch(raw, number)`` converts a raw item. It may run in a thread that reads
-ahead.
+   ahead.
 2. ``workload.lookups(batch.inputs)`` lists the ids looked up in each table. Their rows are pulled
-in one request per server: ahead of time, together with the last push, or now, as the mode allows.
+   in one request per server: ahead of time, together with the last push, or now, as the mode
+   allows.
 3. ``with model.step(...) as step: outcome = runner.train(batch, step)``. Inside, the thread's
    active `nn.StepRows` is ``step.rows``: lookups find the rows pulled in 2, and pull any rows that
    were not planned.
@@ -20,7 +21,7 @@ in one request per server: ahead of time, together with the last push, or now, a
    those in the ``grad`` of ``runner.module``'s parameters; or, for a runner without a module,
    exactly what it passed to ``step.give(StepGradients(...))``.
 5. ``workload.learn(step.rows, batch.inputs, planned=...)`` receives the actual lookups of the step,
-for planning the next batch of this layout.
+   for planning the next batch of this layout.
 
 Evaluation and inference do 1-3 with ``runner.infer(batch)``, without gradients, and create no rows.
 
@@ -125,9 +126,10 @@ class LookupSource(Protocol):
     def learn(self, rows: StepRows, inputs: Any, *, planned: bool) -> None:
         """Learn which lookups a batch causes; those of its training step are in ``rows.lookups``.
 
-        planned: whether `lookups` had predicted the lookups of this batch. Workloads that know
-            their lookups by construction
-        do nothing. `nn.LookupPlans` implements both methods for any nested structure of tensors.
+        planned: whether `lookups` had predicted the lookups of this batch.
+
+        Workloads that know their lookups by construction do nothing. `nn.LookupPlans` implements
+        both methods for any nested structure of tensors.
         """
 
 

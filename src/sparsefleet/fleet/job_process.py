@@ -111,8 +111,8 @@ class JobProcess:
     def split_files(self, files: list[str]) -> list[str]:
         """Return this worker's contiguous part of the files.
 
-        The first workers may get one file more each. If there are more workers than files, the last
-        workers get none. A server process gets all files.
+        The first workers may get one extra file each. If there are more workers than files, the
+        last workers get none. A server process gets all files.
         """
         return split_files(files, self.role)
 

@@ -171,7 +171,7 @@ class Meeting:
                 _log.info("still waiting: %s", error)
 
     def all_gather(self, data: bytes, *, patient: bool = False) -> list[bytes]:
-        """Return the values of all workers, by rank and without lost workers, on every worker.
+        """Return, on every worker, the values of all workers that are not lost, in rank order.
 
         For `patient`, see `barrier`.
         """
@@ -193,9 +193,9 @@ class Meeting:
     ) -> bytes | None:
         """Let one worker decide from the values of all workers; return its answer on every worker.
 
-        All workers must call it. `rule` takes the values of the workers, by rank and without lost
-        workers, and returns the answer. It runs in the first remaining worker, when all workers
-        have arrived and before any of them continues; its exceptions are raised on all workers.
+        All workers must call it. `rule` takes the values of all workers that are not lost, in rank
+        order, and returns the answer. It runs in the first remaining worker, when all workers have
+        arrived and before any of them continues; its exceptions are raised on all workers.
         Returns None only if no worker is left to answer. For `patient`, see `barrier`.
 
         >>> from sparsefleet.store import LocalStore
@@ -315,7 +315,7 @@ class Meeting:
         return [*names, name]
 
     def _get_all(self, prefix: str) -> list[bytes]:
-        """Return the data of all workers, by rank and without lost workers."""
+        """Return the data of all workers that are not lost, in rank order."""
         names = [f"{prefix}/{rank}" for rank in range(self._role.worker_num)]
         found = self._find_all(names)
         for rank, data in enumerate(found):

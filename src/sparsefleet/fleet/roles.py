@@ -84,7 +84,7 @@ def role_from_environment(
 
 
 def split_files(files: list[str], role: RoleInfo) -> list[str]:
-    """Return this worker's contiguous part of the files; the first workers may get one file more.
+    """Return this worker's contiguous part of the files; the first workers may get an extra one.
 
     A server process gets all files, so that a script reaches the call that starts serving.
 

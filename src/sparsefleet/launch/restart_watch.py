@@ -38,7 +38,7 @@ class RestartWatch:
     """Tracks the unfinished restarts on one node. Not thread-safe.
 
     state_dir: where notes are written. listens_since: returns when a server last began to listen.
-    Only whether that changes counts, since the system's clock may be set meanwhile.
+        Only changes of that time matter, since the system's clock may be set meanwhile.
     """
 
     def __init__(

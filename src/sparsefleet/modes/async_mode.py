@@ -247,8 +247,8 @@ class StalenessBound:
     Stale synchronous parallel (Ho et al. 2013). The bound is split in two: up to ``max_open``
     mini-batches may be handed over and not yet applied, which the training thread enforces by
     waiting; the sender enforces the rest, by which the applied mini-batches may be ahead of the
-    slowest worker. A worker that has done c mini-batches therefore knows that every other worker
-    has applied at least c - max_staleness. Not thread-safe.
+    slowest worker. A worker that has finished c mini-batches therefore knows that every other
+    worker has applied at least c - max_staleness. Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:

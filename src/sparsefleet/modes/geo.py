@@ -2,7 +2,7 @@
 
 In shapes, N is the number of keys, D the row width, and W the number of workers. For each value,
 *train* is the value trained here; *old* is the servers' value when this worker last fetched it,
-plus its own changes sent since.
+plus the changes that this worker has sent since.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class ExchangeRoom:
             self._bytes = _FRAME_SHARE * max(frame - dense, 0) * servers
 
     def fits(self, rows: Mapping[str, int]) -> bool:
-        """Return whether a mini-batch with `rows` of each table can be added."""
+        """Return whether a mini-batch with this many rows of each table can be added."""
         counts = {table: self._rows[table] + rows.get(table, 0) for table in self._rows}
         return self._bytes >= sum(
             min(count, self._replica.size(table)) * self._row_bytes[table]
@@ -298,8 +298,8 @@ class Account:
         self._marks: list[DataMark] = []
 
     def begin(self, rows: Mapping[str, int], *, is_partial: bool) -> bool:
-        """Start entering a mini-batch with `rows` of each table; return False if the mini-batches
-        entered so far must be collected first.
+        """Start entering a mini-batch with this many rows of each table; return False if the
+        mini-batches entered so far must be collected first.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closing)

@@ -225,8 +225,8 @@ class Mode(ABC):
     def hand_over(self, gradients: StepGradients) -> None:
         """End the calling thread's step; return when the thread may start its next step.
 
-        The mode takes over the arrays: it may overwrite them and, if ``keeps_gradients``, read them
-        later. Raises errors that have occurred in the background since the last call.
+        The mode takes over the arrays: it may overwrite them and, if ``keeps_gradients`` is true,
+        read them later. Raises errors that have occurred in the background since the last call.
         """
 
     def drop(self, origin: BatchOrigin) -> None:

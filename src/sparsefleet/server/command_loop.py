@@ -87,7 +87,7 @@ class Holders:
             raise NotOwnerError(
                 f"{called} belongs to session {holder}, which is alive; session {session} cannot "
                 "take over. Give each worker its own index, or end the other process: ownership is "
-                "released when it closes its store or is silent for the server's peer timeout"
+                "released when it closes its store, or after the server's peer timeout"
             )
         self._sessions[thing] = session
 

@@ -87,7 +87,7 @@ class StoreConnection:
         self._native.shutdown(self._deadline(timeout_s))
 
     def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
-        """Wait until any workers have made ``members`` calls with this name."""
+        """Wait until workers have made ``members`` calls with this name, counting this one."""
         self._native.barrier(name, members, self._deadline(timeout_s))
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
@@ -123,6 +123,7 @@ class StoreConnection:
 
         The sum includes the last clock of members that have left, and 0 for members that have not
         reported yet.
+
         With ``bound``, waits until no active member is below ``clock - bound``, and raises
         ``PeerLostError`` if a member is lost in the meantime; see ``RoundMember``. A clock of 0
         without ``bound`` joins the group: from then on every server notices the member's loss.

@@ -352,8 +352,8 @@ class Store(StoreConnection):
         Rows changed by this process's own pushes are included. Yields chunks (uint64[N],
         float32[N, D]). Each change is returned exactly once, even if requests are retried; rows
         that an abandoned iteration did not return come with the next iteration. Removed rows are
-        left out. ``timeout_s`` applies to each chunk. Raises
-        ``NotFoundError`` if ``watch_changes`` has not been called.
+        left out. ``timeout_s`` applies to each chunk. Raises ``NotFoundError`` if ``watch_changes``
+        has not been called.
         """
         cut = self._native.take_changes(table, self._requests.dim(table), self._deadline(timeout_s))
         return ((rows.keys, rows.values) for rows in _chunks(cut, _CHANGES_CHUNK_ROWS))
@@ -400,9 +400,8 @@ class Store(StoreConnection):
         """Load the contents of ``tables`` (default: all defined here) from a checkpoint.
 
         Any number of servers may have written the checkpoint; all servers and this process must
-        have access to it.
-        Everything is checked before the first row changes; a table that does not match raises
-        ``CheckpointMismatchError``.
+        have access to it. Everything is checked before the first row changes; a table that does not
+        match raises ``CheckpointMismatchError``.
         """
         from sparsefleet.store.store_load import load_tables
 

@@ -358,8 +358,7 @@ class Trainer:
         """Load a checkpoint written by `save`, with any number of servers and workers.
 
         Must be called by all workers. The training position is not restored, so the next `fit`
-        starts with its first batch. To
-        resume within an epoch, pass `resume=`.
+        starts with its first batch. To resume within an epoch, pass `resume=`.
         """
         self._begin().load(directory)
 

@@ -26,7 +26,7 @@ class YouTubeDNN(nn.Module):
 
     user: names of the user's features, including the history.
     item: the Categorical that is watched next. Its rows, of width D, are in the table with its name
-    and ".output" appended; as part of a history, an item has a different row.
+        and ".output" appended; as part of a history, an item has a different row.
     log_frequency: a Numeric with the log of the item's share of all examples, for the loss.
 
     Train it with `InBatchSoftmax(temperature=1.0)`.
@@ -55,7 +55,7 @@ class YouTubeDNN(nn.Module):
         if item in user:
             raise ConfigError(
                 f"feature '{item}' is the prediction target, so it cannot be an input: "
-                "remove it from user"
+                f"remove '{item}' from user="
             )
         require_one_id(features, "item", item)
         if log_frequency is not None:

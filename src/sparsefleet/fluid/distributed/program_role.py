@@ -53,7 +53,7 @@ class ProgramRole(ABC):
 
     @abstractmethod
     def get_ready(self, scope: Scope) -> None:
-        """Prepare a run by bringing the values it needs into the scope."""
+        """Prepare for a run by bringing the values it needs into the scope."""
 
     def begin_pass(self, program: Program, threads: int) -> bool:
         """Prepare for a pass with this many threads.
@@ -112,7 +112,7 @@ class ProgramRole(ABC):
         return True
 
     def before_saving(self, scope: Scope) -> None:  # noqa: B027
-        """Prepare a save: fill the scope and wait for pending updates."""
+        """Prepare for a save: fill the scope and wait for pending updates."""
 
     def open_tables(
         self, folders: Mapping[str, os.PathLike[str]]

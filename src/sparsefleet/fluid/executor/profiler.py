@@ -1,4 +1,4 @@
-"""Profile runs with torch; report a table and a trace to open in a browser."""
+"""Profile runs with torch's profiler; print a table, and write a trace for a browser."""
 
 from __future__ import annotations
 

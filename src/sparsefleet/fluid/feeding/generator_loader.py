@@ -33,7 +33,7 @@ class GeneratorLoader(Loader):
     capacity: the number of batches to buffer.
     use_double_buffer: keep one more batch ready, already on the GPU if there is one.
     iterable: yield batches in `for batch in loader`; otherwise use `start` and `reset`, and an
-    Executor calls `take_feed` for each run.
+        Executor calls `take_feed` for each run.
     return_list: yield lists in the order of feed_list instead of dicts by name; only when iterable.
     drop_last: with several places, drop a last group with fewer batches than places.
     wait_s: seconds to wait for a batch before raising DataError.
@@ -161,8 +161,8 @@ class GeneratorLoader(Loader):
     def take_feed(self) -> dict[str, LoDTensor]:
         """Return the next batch of a started loader, for one replica. Thread-safe.
 
-        An Executor calls this once per run and replica. Raises EOFException at the end of the data,
-        and any error from the generator.
+        An Executor calls this once per replica in each run. Raises EOFException at the end of the
+        data, and any error from the generator.
         """
         self._check_iterable(False, "taken from")
         started = self._started

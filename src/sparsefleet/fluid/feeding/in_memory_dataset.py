@@ -47,7 +47,7 @@ class InMemoryDataset(DatasetBase):
             raise ConfigError(f"data_feed_type must be {self.feed_name!r}, got {data_feed_type!r}")
 
     def set_queue_num(self, queue_num: int) -> None:
-        """Set the number of blocks that batches come from. Default and maximum: one per thread."""
+        """Set how many blocks the records are split into. Default and maximum: one per thread."""
         self._queue_num = queue_num
 
     def set_parse_ins_id(self, parse_ins_id: bool) -> None:

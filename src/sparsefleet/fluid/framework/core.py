@@ -145,7 +145,7 @@ def kGradVarSuffix() -> str:  # noqa: N802  Fluid's name
 
 
 def kEmptyVarName() -> str:  # noqa: N802
-    """Return the name that stands for a variable that is not there."""
+    """Return the name that stands for a missing variable."""
     return "@EMPTY@"
 
 
@@ -204,7 +204,7 @@ def op_support_gpu(op_type: str) -> bool:
 
 
 def is_compiled_with_mkldnn() -> bool:
-    """Return False, since torch uses oneDNN, not Fluid."""
+    """Return False, since oneDNN is used by torch, not by Fluid."""
     return False
 
 

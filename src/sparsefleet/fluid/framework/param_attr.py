@@ -46,7 +46,7 @@ class ParamAttr:
 
     @staticmethod
     def _to_attr(arg: Any) -> Any:
-        """Convert what a layer takes as an attribute to a ParamAttr, or to False; lists also."""
+        """Convert a layer's attr argument, or each in a list of them, to a ParamAttr or False."""
         if isinstance(arg, list | tuple):
             return [ParamAttr._to_attr(item) for item in arg]
         return to_param_attr(arg) or False

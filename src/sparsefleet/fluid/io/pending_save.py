@@ -198,8 +198,8 @@ def _require_no_other_folder(path: Path) -> None:
     others = [file for file in files if file != MANIFEST and token_of(file) is None]
     if MANIFEST not in files or others:
         raise ConfigError(
-            f"{path} is a folder with other contents ({', '.join(others[:1]) or 'no table'}), but "
-            "a file with that name is to be saved; remove the folder, or save elsewhere"
+            f"cannot save to {path}, which is a folder with other contents "
+            f"({', '.join(others[:1]) or 'no table'}); remove the folder, or save elsewhere"
         )
 
 

@@ -1,7 +1,7 @@
 """Save a scope's variables, either in one file per variable, named after it, or all in one file.
 
 Files are safetensors. A table (an embedding with `is_sparse=True`) is also a file, or a folder that
-the servers write: a checkpoint of manifest and Parquet.
+the servers write: a checkpoint with a manifest and Parquet files.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ _MOST_PROBED = 10_000
 
 
 def _probe_key(op: Operator, inputs: Sequence[Variable]) -> Any:
-    """Return a cache key of everything that a probe's result depends on, or None if that cannot be
+    """Return a cache key for everything that a probe's result depends on, or None if it cannot be
     hashed.
     """
     if not all("block" not in name and _is_plain(value) for name, value in op.attrs.items()):

@@ -217,7 +217,7 @@ def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any])
 
 
 def _taken(x: Tensor, lod: Lod, items: Tensor) -> Held:
-    """Return these rows or, with a LoD, these sequences of the first level, and their LoD."""
+    """Return the rows `items` of x or, with a LoD, its first-level sequences and their LoD."""
     levels = []
     for offsets in lod:
         begins, lengths = offsets[:-1][items], offsets.diff()[items]

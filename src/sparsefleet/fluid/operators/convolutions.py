@@ -269,11 +269,10 @@ def _transpose(
     channels = check_format(helper, data_format, helper.check_input(input).shape, rank)
     groups = windows.groups or 1
     known = to_param_attr(attrs_of_parameters[0])
-    if known is None or channels < 1 or channels % groups:
-        raise helper.refuse(
-            f"{channels} channels must be divisible by {groups} groups, and param_attr cannot "
-            "be False"
-        )
+    if known is None:
+        raise helper.refuse("param_attr cannot be False")
+    if channels < 1 or channels % groups:
+        raise helper.refuse(f"{channels} channels must be divisible by {groups} groups")
     attrs = windows.attrs(helper, rank)
     wanted = [] if output_size is None else span(helper, output_size, rank, "output_size")
     if filter_size is None:

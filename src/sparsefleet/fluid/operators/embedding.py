@@ -148,8 +148,10 @@ def add_lookup(
     if helper.check_input(ids).dtype not in ("int64", "int32"):
         raise helper.refuse(f"ids must be int64, got {ids}")
     attr = to_param_attr(param_attr)
-    if attr is None or not isinstance(size, (list, tuple)) or len(size) != 2:
-        raise helper.refuse(f"size must be [ids, width], got {size!r}; param_attr cannot be False")
+    if attr is None:
+        raise helper.refuse("param_attr cannot be False")
+    if not isinstance(size, (list, tuple)) or len(size) != 2:
+        raise helper.refuse(f"size must be [ids, width], got {size!r}")
     weight = helper.create_parameter(attr, list(size), dtype, is_table=is_sparse)
     if not is_sparse:
         make_plain(helper.main_program, helper.startup_program, weight.name)

@@ -1,7 +1,7 @@
 """Long short-term memory.
 
 In shapes, N is the number of rows in all sequences, B the batch size, T the number of steps, D the
-    width.
+width.
 """
 
 from __future__ import annotations

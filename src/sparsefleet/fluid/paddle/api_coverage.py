@@ -62,10 +62,10 @@ def coverage() -> list[ApiName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicName:
-    """A public name of Fluid 1.8.5, as `scripts/list_fluid_names.py` lists them.
+    """A public name of Fluid 1.8.5, as listed by `scripts/list_fluid_names.py`.
 
-    Each name that a module declares in `__all__`, or, without `__all__`, defines; modules of
-    `dygraph`, `slim` and `hapi` are left out.
+    A name is public if a module declares it in `__all__` or, without `__all__`, defines it; modules
+    of `dygraph`, `slim` and `hapi` are left out.
 
     >>> {one.name: one for one in public_names()}["paddle.fluid.layers.fc"].is_here
     True
@@ -111,7 +111,7 @@ def _resolves(name: str) -> bool:
 
 
 def _starts() -> dict[str, list[Start]]:
-    """Return first part of a name -> the objects in which to look up the rest."""
+    """Map the first part of a name to the objects in which to look up the rest."""
     fleet = "incubate.fleet"
     servers = f"{fleet}.parameter_server.distribute_transpiler"
     strategies = [

@@ -19,7 +19,7 @@ int_type = long_type = int
 
 
 def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with bytes decoded, also inside containers; `inplace` modifies the containers.
+    """Return `obj` with bytes decoded, even inside containers; `inplace` modifies the containers.
 
     >>> to_text([b"a", "b", 3])
     ['a', 'b', 3]
@@ -28,7 +28,7 @@ def to_text(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
 
 
 def to_bytes(obj: Any, encoding: str = "utf-8", inplace: bool = False) -> Any:
-    """Return `obj` with strings encoded, also inside containers; `inplace` modifies the containers.
+    """Return `obj` with strings encoded, even inside containers; `inplace` modifies the containers.
 
     >>> to_bytes({"a"})
     {b'a'}

@@ -232,7 +232,7 @@ def _parts(dataset: Any, count: int) -> list[Any]:
 
 
 class _FleetTrainer(DataParallelTrainer):  # type: ignore[misc]
-    """Ray Train's trainer, which checks the servers when a worker fails, and pairs reports."""
+    """Ray Train's trainer, which also checks the servers on failures and pairs reports by round."""
 
     def _initialize_and_run_controller(self, **settings: Any) -> Any:
         backend: FleetBackendConfig = self.backend_config

@@ -325,7 +325,7 @@ def _stored_size(value: Any) -> Any:
 
 def _not_pickled(value: Any) -> Any:
     if value is not False:
-        raise RefusedError("the tensor is pickled, which is refused because it may run code")
+        raise RefusedError("the tensor is pickled, and loading a pickle may run code")
     return value
 
 

@@ -1,7 +1,7 @@
 """The manifest of an exported model, with its files, schema and tables.
 
 Format: docs/exporting.md. Reading is strict: a missing field or a field of the wrong type is an
-    error.
+error.
 """
 
 from __future__ import annotations

@@ -99,7 +99,10 @@ class ModelInputs:
         return value
 
     def _own(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that no other input has: `torch.export` would make one input of both."""
+        """Return the tensor, or a copy if an input already uses it.
+
+        `torch.export` would merge inputs that are the same tensor.
+        """
         return tensor.clone() if any(tensor is other for other in self.tensors) else tensor
 
 

@@ -82,7 +82,7 @@ class Batcher:
         return all(thread.is_alive() for thread in self._threads)
 
     async def predict(self, arrays: Arrays) -> Arrays:
-        """Return the targets for checked inputs. Cancelling the call removes it from the queue."""
+        """Return the targets for checked inputs. Canceling the call removes it from the queue."""
         key, examples = self._layout.key(arrays), self._layout.count(arrays)
         answer: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         size = sum(array.nbytes for array in arrays.values())

@@ -126,7 +126,7 @@ class ServeConfig:
     """How long to keep accepting requests after SIGTERM, while /readyz reports not ready."""
 
     drain_timeout_s: float = 15.0
-    """How long requests in progress may take to finish after `drain_s`."""
+    """How long requests in progress may take to finish after `drain_delay_s`."""
 
     follow: bool = True
     """Whether to check for a new version every second and switch to it."""

@@ -103,7 +103,7 @@ ROWS_BODY = body_of({"$ref": "#/components/schemas/Keys"})
 
 
 def describe(app: FastAPI, schema: Schema | None, config: ServeConfig) -> dict[str, Any]:
-    """Return the description, with the inputs and tables of the active model."""
+    """Return the service's description, with the inputs and tables of the active model."""
     found: dict[str, Any] = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )

@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
             sock.listen(_BACKLOG)  # starting the server lowered it to _ACCEPTED_AT_ONCE
         active = self._service.models.active
         text = "not ready yet" if active is None else f"{active.name} ({active.version})"
-        text += "" if active is None else f" by {active.predictor.engine}"
+        text += "" if active is None else f", engine {active.predictor.engine}"
         print(f"sparsefleet serve listening on http://{self._endpoint}: {text}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -56,7 +56,7 @@ class ServedModel:
         return version in (self.name, self.version)
 
     def close_in_background(self) -> threading.Thread:
-        """Stop the model's threads and free the rows, in a new thread, which is returned."""
+        """Stop the model's threads and free the rows in a new thread; return that thread."""
         thread = threading.Thread(target=self.close, name="close-model", daemon=True)
         thread.start()
         return thread

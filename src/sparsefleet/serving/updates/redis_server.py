@@ -77,10 +77,10 @@ def is_redis(target: object) -> bool:
 
 
 class RedisServer:
-    """A connection to the Redis that holds a model's rows; reconnects automatically. Thread-safe.
+    """A connection to the Redis with a model's rows; reconnects automatically. Thread-safe.
 
-    url: `redis://[user:password@]host:port/database?model=NAME`, also `rediss://` (TLS) and
-        `unix://path`. Models with different names can share a database.
+    url: `redis://[user:password@]host:port/database?model=NAME`, `rediss://...` (TLS) or
+        `unix://path?...`. Models with different names can share a database.
     timeout_s: timeout for each complete reply, and for connecting.
 
     >>> RedisServer("redis://:secret@127.0.0.1:6379/2?model=ads").where

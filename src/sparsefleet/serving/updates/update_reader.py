@@ -226,6 +226,7 @@ class UpdateReader:
 def _is_older(found: ModelSnapshot, at: ModelSnapshot) -> bool:
     """Return whether a snapshot precedes another.
 
-    Numbers start again with a new log, and the publisher's clock may be set back, but hardly both.
+    Numbers start over with a new log, and the publisher's clock may be set back, but both are
+    unlikely to happen at once.
     """
     return found.made < at.made and found.sequence <= at.sequence

@@ -119,7 +119,7 @@ class Settings:
     row_dtype: RowDtype = "float32"
     """How the tables store their rows."""
     plain_sgd: bool = False
-    """Use plain SGD, as required by mode geo, for layers and rows, with the rates below."""
+    """Use plain SGD, as required by geo mode, for layers and rows, with the rates below."""
     plain_lr: float = 0.1
     plain_table_lr: float = 1.0
 

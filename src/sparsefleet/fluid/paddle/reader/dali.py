@@ -25,14 +25,14 @@ class DaliBatches:
 
     pipelines: one pipeline, or one per place, built or not, all with the same batch size.
     names: names of the outputs. A batch is then a dict of name -> tensor [B, ...] for
-    `exe.run(feed=...)`, or a list of dicts with several pipelines. If None, batches are tuples, the
-    form that `Trainer.fit` takes.
+        `exe.run(feed=...)`, or a list of dicts with several pipelines. If None, batches are tuples,
+        the form that `Trainer.fit` takes.
     size: samples per pass of one pipeline; None uses the number that the reader reports.
     reader_name: the pipelines' reader, which reports the number of samples in its shard. It should
-    have pad_last_batch=True, so that each pass starts at the first sample. With neither size nor
-    reader_name, a pass is endless.
+        have pad_last_batch=True, so that each pass starts at the first sample. With neither size
+        nor reader_name, a pass is endless.
     last_batch: how to treat an incomplete last batch. "fill" keeps it as the pipeline returns it,
-    "partial" keeps only samples from this pass, "drop" drops it.
+        "partial" keeps only samples from this pass, and "drop" drops it.
 
     Tensors are copies, since pipelines overwrite their own tensors.
     """
