@@ -30,3 +30,14 @@ def test_row_file_whose_row_group_names_another_column_is_corrupt() -> None:
     at = whole.rindex(b"values")  # the schema comes first, then the row groups
     raw = whole[:at] + b"value3" + whole[at + 6 :]
     assert target.run(target.input_of(name, raw)) == "refused"
+
+
+@pytest.mark.parametrize("codec", [b"\x01", b"\x28", b"\xfe\xff\xff\xff\x0f"])  # -1, 20, 2**31 - 1
+def test_row_file_with_an_unknown_codec_is_corrupt(codec: bytes) -> None:
+    target = CheckpointsTarget()
+    name = "delta/tables/words%2Fde/00000-of-00002-00000.parquet"
+    whole = target.content(name)
+    at = whole.rindex(b"key\x15\x00") + 4  # the field after the path is the codec
+    footer = int.from_bytes(whole[-8:-4], "little") + len(codec) - 1
+    raw = whole[:at] + codec + whole[at + 1 : -8] + footer.to_bytes(4, "little") + whole[-4:]
+    assert target.run(target.input_of(name, raw)) == "refused"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder
 from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.parquet_footer import KNOWN_CODECS, codecs_of
 from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import CorruptFileError
@@ -69,7 +70,7 @@ def _as_corrupt(folder: Folder, path: str) -> Iterator[None]:
     with folder.reading(path):
         try:
             yield
-        except (pa.ArrowException, UnicodeDecodeError) as error:
+        except (pa.ArrowException, ValueError) as error:
             raise CorruptFileError(
                 f"{folder.locate(path)}: expected a Parquet file, found: {error}"
             ) from error
@@ -93,6 +94,7 @@ def _read_groups(
     location = folder.locate(entry.path)
     with _open(folder, entry.path) as file:
         with _as_corrupt(folder, entry.path):
+            _check_codecs(file)
             parquet = pq.ParquetFile(file)
             _check_schema(parquet.schema_arrow, wanted, location)
         rows = parquet.metadata.num_rows
@@ -103,6 +105,14 @@ def _read_groups(
                 _check_group(parquet.metadata.row_group(group), parquet.schema, widths, location)
                 table = parquet.read_row_group(group, columns=asked, use_threads=False)
             yield table
+
+
+def _check_codecs(file: Any) -> None:
+    """Check that `ColumnChunkMetaData.compression`, which _check_group reads, can name them."""
+    unknown = codecs_of(file) - set(KNOWN_CODECS)
+    file.seek(0)
+    if unknown:
+        raise ValueError(f"unknown compression codecs {sorted(unknown)}")
 
 
 def _check_group(group: Any, schema: Any, widths: dict[str, int], location: str) -> None:
