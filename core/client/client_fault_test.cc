@@ -308,26 +308,29 @@ const Test kLost("a silent server is lost after the peer timeout; long waits end
                    ExpectEqual(log.CountOf("is lost"), 1);
                  });
 
-const Test kLateServer("the wait for a late server is not silence of those that came before it", [] {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1300);
-  FakeServer late([&](const FrameHeader&, auto) {
-    return std::chrono::steady_clock::now() < end ? Act::Only(Kind::kClose) : Act::Reply();
-  });
-  std::atomic<int> beats = 0;
-  FakeServer early([&](const FrameHeader&, auto) {
-    ++beats;
-    beats.notify_all();
-    return Act::Reply();
-  });
-  LogBook log;
-  auto options = Options({&late, &early});
-  options.log = log.Sink();
-  options.heartbeat_interval_s = 0.02;
-  options.peer_timeout_s = 1.0;
-  auto client = RequireOk(Client::Connect(options));
-  for (int seen = beats; seen < 5; seen = beats) beats.wait(seen);
-  ExpectEqual(log.CountOf("is lost"), 0);
-});
+const Test kLateServer("the wait for a late server is not silence of those that came before it",
+                       [] {
+                         const auto end =
+                             std::chrono::steady_clock::now() + std::chrono::milliseconds(1300);
+                         FakeServer late([&](const FrameHeader&, auto) {
+                           return std::chrono::steady_clock::now() < end ? Act::Only(Kind::kClose)
+                                                                         : Act::Reply();
+                         });
+                         std::atomic<int> beats = 0;
+                         FakeServer early([&](const FrameHeader&, auto) {
+                           ++beats;
+                           beats.notify_all();
+                           return Act::Reply();
+                         });
+                         LogBook log;
+                         auto options = Options({&late, &early});
+                         options.log = log.Sink();
+                         options.heartbeat_interval_s = 0.02;
+                         options.peer_timeout_s = 1.0;
+                         auto client = RequireOk(Client::Connect(options));
+                         for (int seen = beats; seen < 5; seen = beats) beats.wait(seen);
+                         ExpectEqual(log.CountOf("is lost"), 0);
+                       });
 
 const Test kDeadBeat("a heartbeat whose connection died silently is sent over another one", [] {
   CountingScript script;
