@@ -280,6 +280,23 @@ const Test kFilesOfStrangers("out of descriptors a server drops strangers for a 
 
 #endif  // __SANITIZE_ADDRESS__
 
+const Test kRaised("a server raises the soft limit of open files as far as its clients need", [] {
+  rlimit before{};
+  Require(::getrlimit(RLIMIT_NOFILE, &before) == 0, "no limits here");
+  rlimit low = before;
+  low.rlim_cur = 256;
+  Require(::setrlimit(RLIMIT_NOFILE, &low) == 0, "the limit stays");
+  ServerOptions options = With(TransportKind::kPlain, 400, 4);
+  {
+    const auto server = RequireOk(Server::Start(options));
+    rlimit raised{};
+    Require(::getrlimit(RLIMIT_NOFILE, &raised) == 0, "no limits here");
+    Expect(raised.rlim_cur > 400 || raised.rlim_cur == raised.rlim_max,
+           std::to_string(raised.rlim_cur));
+  }
+  Require(::setrlimit(RLIMIT_NOFILE, &before) == 0, "the limit stays");
+});
+
 const Test kLimits("limits that leave no connections for clients are rejected", [] {
   rlimit before{};
   Require(::getrlimit(RLIMIT_NOFILE, &before) == 0, "no limits here");

@@ -49,9 +49,11 @@ const Test kBackWhileDropped("a client that comes back while it is dropped joins
 const Test kTouched("a client that came back before the housekeeper looks is not dropped", [] {
   SessionTable table(1s);
   const auto begun = std::chrono::steady_clock::now();
-  const auto joined = table.Join(HelloOf(1), "here", begun);
+  HelloRequest hello = HelloOf(1);
+  hello.control = true;  // with heartbeats, so that its silence counts at once
+  const auto joined = table.Join(hello, "here", begun);
   table.Leave(*joined.session, begun);
-  table.Join(HelloOf(1), "here", begun + 2s);
+  table.Join(hello, "here", begun + 2s);
   table.DropLost(begun + 2s, [](Session&) { Expect(false, "it is here"); });
 });
 
