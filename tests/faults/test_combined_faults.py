@@ -102,8 +102,8 @@ def test_job_whose_launcher_is_killed_continues_when_it_is_started_again(
     for name, pid in children.items():
         wait_until(lambda pid=pid: not is_running(pid), f"{name} has ended")
     again = start(*state, mode=mode)
-    assert "continuing job" in again.output()
     require_each_record_once(again, tmp_path)
+    assert "continuing job" in again.output()
 
 
 def is_running(pid: int) -> bool:
