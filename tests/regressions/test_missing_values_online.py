@@ -17,7 +17,7 @@ from sparsefleet.nn import SparseEmbedding
 from sparsefleet.serving.example_files import read_examples
 from sparsefleet.serving.export import save_inference_model
 from sparsefleet.serving.export.feeds import check_feeds
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import Schema
 
 FIELDS = (
     Field("city", shape=(), hash_seed=2),

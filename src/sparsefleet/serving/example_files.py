@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
 from sparsefleet.serving.export.hashing import hash_column
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import InputSchema, Schema
 
 __all__ = [
     "input_of_column",

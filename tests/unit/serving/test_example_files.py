@@ -22,7 +22,7 @@ from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMiss
 from sparsefleet.serving import Predictor
 from sparsefleet.serving.example_files import read_examples, write_predictions
 from sparsefleet.serving.export import save_inference_model
-from sparsefleet.serving.export.schema import InputSchema, MissingInput, Schema
+from sparsefleet.serving.export.manifest import InputSchema, MissingInput, Schema
 
 SIZE = 7
 

@@ -4,9 +4,14 @@ from typing import TYPE_CHECKING
 
 from sparsefleet._lazy import lazy_names as _lazy_names
 from sparsefleet.serving.export.export_directory import Verify, read_manifest, verify_export
-from sparsefleet.serving.export.manifest import ExportManifest
+from sparsefleet.serving.export.manifest import (
+    ExportManifest,
+    InputSchema,
+    LookupSchema,
+    Schema,
+    TargetSchema,
+)
 from sparsefleet.serving.export.quantization import RowFormat
-from sparsefleet.serving.export.schema import InputSchema, LookupSchema, Schema, TargetSchema
 
 if TYPE_CHECKING:
     from sparsefleet.serving.export.graph_operators import allow_operators

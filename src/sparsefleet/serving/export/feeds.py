@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.errors import FeedError
-from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema, Shape, describe
+from sparsefleet.serving.export.manifest import HashedInput, InputSchema, Schema, Shape, describe
 
 __all__ = ["Arrays", "base_of", "check_feeds"]
 
@@ -27,7 +27,7 @@ def check_feeds(schema: Schema, inputs: Any) -> Arrays:
     is converted to int64, and lists of numbers to the expected float dtype. Strings and missing
     values (None, and NaN among floats) are replaced as in training. Raises FeedError.
 
-    >>> from sparsefleet.serving.export.schema import TargetSchema
+    >>> from sparsefleet.serving.export.manifest import TargetSchema
     >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))
     >>> schema = Schema(inputs=(ids,), targets=(), lookups=())
     >>> check_feeds(schema, np.array([[1, 2]]))

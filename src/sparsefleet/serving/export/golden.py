@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save
 from sparsefleet.errors import CorruptFileError
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.export.manifest import Schema
 from sparsefleet.serving.export.row_file import RowFile
-from sparsefleet.serving.export.schema import Schema
 from sparsefleet.store import Rows, Store
 from sparsefleet.store.arrays import Floats, Keys
 from sparsefleet.store.store import Unknown

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sparsefleet.data import CriteoTsv, Field, Reader, RecordFormat, Slot
 from sparsefleet.data.features import Features as FeatureDescription
 from sparsefleet.errors import ConfigError
-from sparsefleet.serving.export.schema import HashedInput, MissingInput, Schema
+from sparsefleet.serving.export.manifest import HashedInput, MissingInput, Schema
 
 __all__ = [
     "Features",
@@ -36,7 +36,7 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
     These are the fields with a `hash_seed`, and the categories of `CriteoTsv`. A nested input is
     matched by the last part of its name. Raises ConfigError if no input matches.
 
-    >>> from sparsefleet.serving.export.schema import InputSchema
+    >>> from sparsefleet.serving.export.manifest import InputSchema
     >>> ads = InputSchema(name="ads", dtype="int64", shape=("batch",))
     >>> schema = Schema(inputs=(ads,), targets=(), lookups=())
     >>> hashed_inputs([Field("ads", shape=(), hash_seed=7)], schema)[0].seed
@@ -68,7 +68,7 @@ def hashed_inputs(features: Features, schema: Schema) -> tuple[HashedInput, ...]
 def missing_inputs(features: Features, schema: Schema) -> tuple[MissingInput, ...]:
     """Return the numeric inputs whose missing values the reader replaced.
 
-    >>> from sparsefleet.serving.export.schema import InputSchema
+    >>> from sparsefleet.serving.export.manifest import InputSchema
     >>> age = InputSchema(name="age", dtype="float32", shape=("batch",))
     >>> schema = Schema(inputs=(age,), targets=(), lookups=())
     >>> missing_inputs([Field("age", "float", (), missing=38.0)], schema)[0].value

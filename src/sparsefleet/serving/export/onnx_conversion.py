@@ -19,11 +19,10 @@ import torch
 from sparsefleet.errors import ConfigError, CorruptFileError, ExportError, FeedError
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.golden import Golden, largest_difference
-from sparsefleet.serving.export.manifest import OnnxEntry, OnnxStep
+from sparsefleet.serving.export.manifest import OnnxEntry, OnnxStep, Schema
 from sparsefleet.serving.export.onnx_engine import TARGET_PREFIX, OnnxEngine
 from sparsefleet.serving.export.recorded_graph import LOOK_UP, RecordedGraph
 from sparsefleet.serving.export.row_file import RowFile
-from sparsefleet.serving.export.schema import Schema
 
 if TYPE_CHECKING:
     import onnx

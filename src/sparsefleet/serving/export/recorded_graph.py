@@ -14,8 +14,14 @@ from torch.export import Dim, ExportedProgram
 
 from sparsefleet.errors import ConfigError, ExportError, SparseFleetError
 from sparsefleet.serving.export.look_up_op import TracedStep
+from sparsefleet.serving.export.manifest import (
+    InputSchema,
+    LookupSchema,
+    Schema,
+    Shape,
+    TargetSchema,
+)
 from sparsefleet.serving.export.model_inputs import ModelInput, ModelInputs
-from sparsefleet.serving.export.schema import InputSchema, LookupSchema, Schema, Shape, TargetSchema
 from sparsefleet.serving.export.targets import Targets
 
 __all__ = ["Pruning", "RecordedGraph", "record", "schema_of"]

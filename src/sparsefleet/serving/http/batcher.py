@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, StoreUnavailableError
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import Schema
 
 __all__ = ["BatchLayout", "Batcher", "Work"]
 
@@ -199,7 +199,7 @@ class BatchLayout:
 
     Raises ConfigError if an input or target does not have one value per example.
 
-    >>> from sparsefleet.serving.export.schema import InputSchema, TargetSchema
+    >>> from sparsefleet.serving.export.manifest import InputSchema, TargetSchema
     >>> tags = InputSchema(name="tags", dtype="int64", shape=("tags",), offsets=("batch",))
     >>> score = TargetSchema(name="score", dtype="float32", shape=("batch",))
     >>> layout = BatchLayout(Schema(inputs=(tags,), targets=(score,), lookups=()))

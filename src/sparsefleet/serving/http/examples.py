@@ -10,7 +10,7 @@ import pyarrow as pa
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.example_files import read_csv
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import Schema
 from sparsefleet.serving.http.arrow_examples import ARROW_STREAM, inputs_of_table, parse_arrow
 from sparsefleet.serving.http.json_examples import inputs_of_rows, parse_json
 from sparsefleet.serving.http.refusal import Refusal

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.hashing import hash_values
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import InputSchema, Schema
 
 __all__ = ["inputs_of_rows", "parse_json", "whole_numbers"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from sparsefleet.serving.export.schema import HashedInput, InputSchema, Schema, Shape
+from sparsefleet.serving.export.manifest import HashedInput, InputSchema, Schema, Shape
 from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
 from sparsefleet.serving.http.config import ServeConfig
 

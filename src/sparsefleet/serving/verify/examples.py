@@ -16,7 +16,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.serving.example_files import read_inputs, read_table
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
 from sparsefleet.serving.export.golden import Golden
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import InputSchema, Schema
 
 __all__ = ["Examples"]
 

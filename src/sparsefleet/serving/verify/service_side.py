@@ -26,8 +26,7 @@ from sparsefleet.errors import (
     ProtocolError,
 )
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import ExportManifest, InputSchema, Schema
 from sparsefleet.serving.export.torch_engine import Layer
 from sparsefleet.serving.verify.examples import rows_of
 from sparsefleet.serving.verify.offline_model import OfflineModel

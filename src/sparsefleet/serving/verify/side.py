@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import Schema
 from sparsefleet.serving.export.torch_engine import Layer
 from sparsefleet.store.arrays import Floats, Keys
 

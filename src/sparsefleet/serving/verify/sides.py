@@ -9,8 +9,7 @@ import numpy as np
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.errors import UnknownTableError
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import ExportManifest, Schema
 from sparsefleet.serving.export.torch_engine import TorchEngine
 from sparsefleet.serving.verify.offline_model import OfflineModel
 from sparsefleet.serving.verify.side import FoundRows, Role, Side, TableFacts, Trace

@@ -17,8 +17,7 @@ from sparsefleet.serving.export.export_directory import (
     read_manifest,
     verify_export,
 )
-from sparsefleet.serving.export.manifest import ExportManifest, GoldenEntry, OnnxEntry
-from sparsefleet.serving.export.schema import Schema
+from sparsefleet.serving.export.manifest import ExportManifest, GoldenEntry, OnnxEntry, Schema
 
 
 def commit(directory: Path, content: str) -> ExportManifest:

@@ -10,7 +10,7 @@ import torch
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.feeds import check_feeds
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import InputSchema, Schema
 
 COUNTS = InputSchema(name="counts", dtype="float32", shape=("batch", 2))
 TAGS = InputSchema(name="tags", dtype="int64", shape=("tags",), offsets=("batch",))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparsefleet.errors import FeedError
-from sparsefleet.serving.export.schema import InputSchema, Schema
+from sparsefleet.serving.export.manifest import InputSchema, Schema
 from sparsefleet.serving.http.arrow_examples import (
     column_of,
     inputs_of_table,

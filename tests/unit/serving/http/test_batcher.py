@@ -12,7 +12,7 @@ import pytest
 
 from sparsefleet.errors import ConfigError, CorruptFileError, FeedError
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.export.schema import InputSchema, Schema, TargetSchema
+from sparsefleet.serving.export.manifest import InputSchema, Schema, TargetSchema
 from sparsefleet.serving.http.batcher import Batcher, BatchLayout
 
 SCORE = TargetSchema(name="score", dtype="int64", shape=("batch",))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefleet.errors import FeedError
-from sparsefleet.serving.export.schema import InputSchema, MissingInput, Schema
+from sparsefleet.serving.export.manifest import InputSchema, MissingInput, Schema
 from sparsefleet.serving.http.json_examples import inputs_of_rows, parse_json
 
 SCHEMA = Schema(
