@@ -15,9 +15,9 @@ from sparsefleet.errors import CheckpointError, CheckpointMismatchError, ConfigE
 from sparsefleet.serving.export.export_directory import Verify, open_export
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
 from sparsefleet.serving.export.golden import Golden, largest_difference, read_golden
+from sparsefleet.serving.export.keyed_rows import Tables
 from sparsefleet.serving.export.manifest import ExportManifest, Schema
 from sparsefleet.serving.export.onnx_engine import OnnxEngine, is_installed
-from sparsefleet.serving.export.parameters import Tables
 from sparsefleet.serving.row_stores.row_store import FileRows, RowStore, dense_of
 from sparsefleet.serving.row_stores.updated_rows import UpdatedRows
 from sparsefleet.serving.updates import DenseValues

@@ -25,7 +25,7 @@ from sparsefleet.serving.export.checked_operators import check_operators
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.graph_json import Payload, plain_payloads, plain_program
 from sparsefleet.serving.export.json_form import RefusedError
-from sparsefleet.serving.export.parameters import MODEL_PREFIX
+from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX
 from sparsefleet.serving.export.stored_zip import BadZipError, StoredZip, ZipWriter
 
 __all__ = ["plain_archive", "read_graph", "write_graph", "write_parameters"]

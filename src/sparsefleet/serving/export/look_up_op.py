@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn.lookup import Lookup
 from sparsefleet.nn.step_rows import StepRows
-from sparsefleet.serving.export.parameters import Tables
+from sparsefleet.serving.export.keyed_rows import Tables
 
 __all__ = [
     "TracedStep",

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import CheckpointMismatchError, ConfigError, FeedError
 from sparsefleet.serving.export.feeds import Arrays, base_of
+from sparsefleet.serving.export.keyed_rows import Tables
 from sparsefleet.serving.export.manifest import OnnxStep, Schema, Shape
 from sparsefleet.serving.export.onnx_file import OnnxFile, onnx_errors
-from sparsefleet.serving.export.parameters import Tables
 
 __all__ = [
     "OnnxEngine",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, CorruptFileError
-from sparsefleet.serving.export.parameters import MODEL_PREFIX, require_same_shapes
+from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX, require_same_shapes
 
 __all__ = ["BadOnnxError", "OnnxFile", "onnx_errors", "require_own_tensors"]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
 from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.refusal import Refusal

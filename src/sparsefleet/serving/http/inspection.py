@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import SparseFleetError
 from sparsefleet.serving.export.feeds import Arrays
+from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.manifest import Schema
-from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.http.admission import RequestMemory
 from sparsefleet.serving.http.batcher import BatchLayout
 from sparsefleet.serving.predictor import Predictor

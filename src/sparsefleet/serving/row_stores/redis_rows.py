@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.errors import CheckpointMissingError, ConfigError, CorruptFileError
-from sparsefleet.serving.export.keyed_rows import KeyedRows
+from sparsefleet.serving.export.keyed_rows import KeyedRows, Tables
 from sparsefleet.serving.export.manifest import ExportedTable, ExportManifest
-from sparsefleet.serving.export.parameters import Tables
 from sparsefleet.serving.export.quantization import EncodedRows, decode_rows
 from sparsefleet.serving.row_stores.redis_versions import COMPLETE, RedisVersions
 from sparsefleet.serving.row_stores.row_cache import FetchedTable, RowCache, distinct_keys

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.serving.export.export_directory import read_manifest
+from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.export.row_file import open_tables
 from sparsefleet.serving.updates import DenseValues
 

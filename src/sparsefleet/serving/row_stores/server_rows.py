@@ -20,9 +20,8 @@ from sparsefleet.errors import (
     StoreUnavailableError,
     TableError,
 )
-from sparsefleet.serving.export.keyed_rows import KeyedRows
+from sparsefleet.serving.export.keyed_rows import KeyedRows, Tables
 from sparsefleet.serving.export.manifest import ExportedTable, ExportManifest
-from sparsefleet.serving.export.parameters import Tables
 from sparsefleet.serving.row_stores.row_cache import FetchedTable, distinct_keys
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
 from sparsefleet.store.arrays import Floats, Keys

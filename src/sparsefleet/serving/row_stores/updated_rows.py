@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, SparseFleetError, StoreUnavailableError
-from sparsefleet.serving.export.keyed_rows import KeyedRows
+from sparsefleet.serving.export.keyed_rows import KeyedRows, RowSource, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot
 from sparsefleet.serving.updates import DenseValues, ModelSnapshot, UpdateReader, open_log
 from sparsefleet.serving.updates.overlay import TableOverlay

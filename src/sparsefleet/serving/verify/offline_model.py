@@ -22,9 +22,8 @@ from sparsefleet.serving.export.export_directory import read_manifest
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.golden import Golden, read_golden
 from sparsefleet.serving.export.graph_file import read_graph
-from sparsefleet.serving.export.keyed_rows import KeyedRows
+from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX, KeyedRows, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.export.parameters import MODEL_PREFIX, Tables
 from sparsefleet.serving.export.recorded_graph import LOOK_UP
 from sparsefleet.serving.export.row_file import RowFile, open_tables
 from sparsefleet.serving.export.torch_engine import TorchEngine, trace_layers

@@ -14,8 +14,8 @@ from sparsefleet.errors import SparseFleetError
 from sparsefleet.metrics import AUC
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.golden import largest_difference
+from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.onnx_engine import OnnxEngine, is_installed
-from sparsefleet.serving.export.parameters import RowSource, Tables
 from sparsefleet.serving.verify.case import Case
 from sparsefleet.serving.verify.examples import Examples
 from sparsefleet.serving.verify.offline_model import ModelTable, OfflineModel, joined
