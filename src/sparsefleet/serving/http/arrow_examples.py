@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.example_files import input_of_column, is_list
-from sparsefleet.serving.export.arrow_messages import is_compressed
 from sparsefleet.serving.export.manifest import Schema
+from sparsefleet.serving.export.row_file import is_compressed
 
 __all__ = ["ARROW_STREAM", "column_of", "inputs_of_table", "parse_arrow", "table_as_stream"]
 
