@@ -17,8 +17,7 @@ from torch.nn import functional
 from sparsefleet.errors import ShapeError
 from sparsefleet.serving import Predictor
 from sparsefleet.serving.export import save_inference_model
-from sparsefleet.serving.export.checked_operators import check_operators
-from sparsefleet.serving.export.graph_operators import why_refused
+from sparsefleet.serving.export.graph_operators import check_operators, why_refused
 
 ATEN = torch.ops.aten
 

@@ -21,9 +21,9 @@ from torch.export.pt2_archive._package import load_pt2
 
 import sparsefleet.serving.export.look_up_op  # noqa: F401  registers the operator that graphs call
 from sparsefleet.errors import CorruptFileError, ExportError
-from sparsefleet.serving.export.checked_operators import check_operators
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.graph_json import Payload, plain_payloads, plain_program
+from sparsefleet.serving.export.graph_operators import check_operators
 from sparsefleet.serving.export.json_form import RefusedError
 from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX
 from sparsefleet.serving.export.stored_zip import BadZipError, StoredZip, ZipWriter
