@@ -6,7 +6,7 @@ import pytest
 import sympy
 from torch.utils._sympy import functions
 
-from sparsefleet.serving.export.size_formula import BadFormulaError, plain_formula
+from sparsefleet.serving.export.graph_json import BadFormulaError, plain_formula
 
 
 @pytest.mark.parametrize(
