@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.forged_zip import Entry, plain, zip64_extra, zip_of
 
-from sparsefleet.serving.export.stored_zip import StoredZip, ZipWriter
+from sparsefleet.serving.export.graph_file import StoredZip, ZipWriter
 
 
 def test_zip_files_of_several_tools_are_read(tmp_path: Path) -> None:
