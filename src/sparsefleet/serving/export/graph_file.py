@@ -26,7 +26,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
-import sparsefleet.serving.export.look_up_op  # noqa: F401  registers the operator that graphs call
+import sparsefleet.serving.export.recorded_graph  # noqa: F401  registers the operator that graphs call
 from sparsefleet.errors import CorruptFileError, ExportError
 from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.graph_json import Payload, plain_payloads, plain_program

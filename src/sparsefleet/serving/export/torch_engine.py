@@ -18,9 +18,8 @@ from sparsefleet.serving.export.export_directory import Verify, open_export
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
 from sparsefleet.serving.export.graph_file import read_graph
 from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX, Tables, require_same_shapes
-from sparsefleet.serving.export.look_up_op import looking_up
 from sparsefleet.serving.export.manifest import ExportManifest, Schema
-from sparsefleet.serving.export.recorded_graph import LOOK_UP
+from sparsefleet.serving.export.recorded_graph import LOOK_UP, looking_up
 from sparsefleet.serving.export.row_file import open_tables
 
 __all__ = ["InferenceModel", "Layer", "TorchEngine", "load_inference_model", "trace_layers"]

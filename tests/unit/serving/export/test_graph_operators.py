@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import sparsefleet.serving.export.look_up_op  # noqa: F401  registers an operator
+import sparsefleet.serving.export.recorded_graph  # noqa: F401  registers an operator
 from sparsefleet.errors import ConfigError
 from sparsefleet.serving.export import allow_operators
 from sparsefleet.serving.export.graph_operators import why_refused
