@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch takes seconds to load, and servers do not need it
     from sparsefleet.serving.export import ExportManifest, RowFormat
     from sparsefleet.serving.export.hashing import Features
     from sparsefleet.serving.export.recorded_graph import Varying
-    from sparsefleet.serving.export.targets import TargetsLike
+    from sparsefleet.serving.export.signature import TargetsLike
     from sparsefleet.serving.updates import Update
     from sparsefleet.serving.updates.publisher import Publisher
     from sparsefleet.store.remote_store import WireDtype

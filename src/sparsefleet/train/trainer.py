@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sparsefleet.serving.export import ExportManifest, RowFormat
     from sparsefleet.serving.export.hashing import Features
     from sparsefleet.serving.export.recorded_graph import Varying
-    from sparsefleet.serving.export.targets import TargetsLike
+    from sparsefleet.serving.export.signature import TargetsLike
 
 __all__ = ["Trainer"]
 

@@ -31,12 +31,11 @@ from sparsefleet.serving.export.manifest import (
     InitialValues,
     Schema,
 )
-from sparsefleet.serving.export.model_inputs import ModelInputs
 from sparsefleet.serving.export.onnx_conversion import require_onnx, write_onnx
 from sparsefleet.serving.export.quantization import RowFormat, check_format
 from sparsefleet.serving.export.recorded_graph import RecordedGraph, Varying, record, schema_of
 from sparsefleet.serving.export.row_file import RowFile, open_tables, write_rows
-from sparsefleet.serving.export.targets import Targets, TargetsLike
+from sparsefleet.serving.export.signature import ModelInputs, Targets, TargetsLike
 from sparsefleet.serving.export.torch_engine import TorchEngine
 from sparsefleet.store import Store, TableSpec
 

@@ -29,8 +29,7 @@ from sparsefleet.serving.export.manifest import (
     Shape,
     TargetSchema,
 )
-from sparsefleet.serving.export.model_inputs import ModelInput, ModelInputs
-from sparsefleet.serving.export.targets import Targets
+from sparsefleet.serving.export.signature import ModelInput, ModelInputs, Targets
 
 __all__ = ["Pruning", "RecordedGraph", "TracedStep", "looking_up", "record", "schema_of"]
 
