@@ -16,7 +16,7 @@ from tests.unit.serving.export.shop_model import exported_shop
 from sparsefleet.errors import CorruptFileError
 from sparsefleet.serving import Predictor
 from sparsefleet.serving.export.export_directory import sha256_of
-from sparsefleet.serving.export.onnx_file import BadOnnxError, OnnxFile, require_own_tensors
+from sparsefleet.serving.export.onnx_engine import BadOnnxError, OnnxFile, require_own_tensors
 
 
 def outside(name: str = "stolen") -> TensorProto:
