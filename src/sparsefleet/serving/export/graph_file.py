@@ -46,11 +46,11 @@ __all__ = [
 
 # Zip archives of uncompressed entries, read so strictly that every reader sees the same content.
 #
-# Two programs that read the same zip file may disagree about its content: one trusts the directory at
-# the end, the other the offset in the end record; one takes the first of two entries with the same
-# name, the other the last. Archives that allow such disagreement are rejected. Entries must follow
-# one another from the first byte, without gaps, overlaps or duplicate names, and the local headers
-# must match the directory.
+# Two programs that read the same zip file may disagree about its content: one trusts the directory
+# at the end, the other the offset in the end record; one takes the first of two entries with the
+# same name, the other the last. Archives that allow such disagreement are rejected. Entries must
+# follow one another from the first byte, without gaps, overlaps or duplicate names, and the local
+# headers must match the directory.
 #
 # Format: PKWARE APPNOTE 6.3, sections 4.3 and 4.4.
 
