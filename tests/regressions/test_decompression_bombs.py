@@ -21,7 +21,7 @@ from sparsefleet.data import ReaderConfig
 from sparsefleet.data.byte_source import read_blocks
 from sparsefleet.errors import ConfigError, InputFileError
 from sparsefleet.planning.data_sample import read_sample
-from sparsefleet.serving.http.arrow_examples import parse_arrow
+from sparsefleet.serving.http.examples import parse_arrow
 
 MUCH = 256 << 20
 BLOCK_BYTES = 1 << 20

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
-from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
 from sparsefleet.serving.http.config import ServeConfig
+from sparsefleet.serving.http.examples import ARROW_STREAM
 from sparsefleet.serving.http.refusal import Refusal
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot, dense_of
 from sparsefleet.store.arrays import Floats, Keys

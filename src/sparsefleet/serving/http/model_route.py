@@ -11,8 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from sparsefleet.errors import NotFoundError, SparseFleetError, StoreUnavailableError
-from sparsefleet.serving.http.examples import form_of
-from sparsefleet.serving.http.json_examples import parse_json
+from sparsefleet.serving.http.examples import form_of, parse_json
 from sparsefleet.serving.http.models import Models
 from sparsefleet.serving.http.openapi import answers, body_of
 from sparsefleet.serving.http.refusal import Refusal, refusal_for

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sparsefleet.serving.export.manifest import HashedInput, InputSchema, Schema, Shape
-from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
 from sparsefleet.serving.http.config import ServeConfig
+from sparsefleet.serving.http.examples import ARROW_STREAM
 
 __all__ = ["answers", "body_of", "describe"]
 

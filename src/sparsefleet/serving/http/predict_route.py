@@ -11,8 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.http.arrow_examples import ARROW_STREAM, column_of, table_as_stream
-from sparsefleet.serving.http.examples import form_of, read_examples
+from sparsefleet.serving.http.examples import (
+    ARROW_STREAM,
+    column_of,
+    form_of,
+    read_examples,
+    table_as_stream,
+)
 from sparsefleet.serving.http.inspection import inspect, trace
 from sparsefleet.serving.http.openapi import PREDICT_BODY, PREDICT_QUERY, PREDICTIONS, answers
 from sparsefleet.serving.http.refusal import Refusal

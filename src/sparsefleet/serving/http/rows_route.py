@@ -8,9 +8,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sparsefleet.serving.http.arrow_examples import ARROW_STREAM, column_of, table_as_stream
-from sparsefleet.serving.http.examples import form_of
-from sparsefleet.serving.http.json_examples import parse_json, whole_numbers
+from sparsefleet.serving.http.examples import (
+    ARROW_STREAM,
+    column_of,
+    form_of,
+    parse_json,
+    table_as_stream,
+    whole_numbers,
+)
 from sparsefleet.serving.http.openapi import ROWS_BODY, answers
 from sparsefleet.serving.http.refusal import Refusal
 from sparsefleet.serving.http.served_model import ServedModel

@@ -23,7 +23,7 @@ from sparsefleet.serving import Predictor
 from sparsefleet.serving.example_files import read_examples
 from sparsefleet.serving.export import read_manifest, save_inference_model
 from sparsefleet.serving.export.hashing import hashed_inputs
-from sparsefleet.serving.http.arrow_examples import table_as_stream
+from sparsefleet.serving.http.examples import table_as_stream
 from sparsefleet.store import Normal
 from sparsefleet.train import Trainer
 

@@ -21,8 +21,7 @@ from tests.unit.serving.http.shop_service import WAIT_S, held, on_shop
 from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError
 from sparsefleet.serving import FileRows, Predictor, Tables
 from sparsefleet.serving.http import ServeConfig, make_app
-from sparsefleet.serving.http.arrow_examples import ARROW_STREAM
-from sparsefleet.serving.http.json_examples import inputs_of_rows
+from sparsefleet.serving.http.examples import ARROW_STREAM, inputs_of_rows
 
 ENGINES = ["torch", "onnx"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.manifest import InputSchema, Schema
-from sparsefleet.serving.http.arrow_examples import (
+from sparsefleet.serving.http.examples import (
     column_of,
     inputs_of_table,
     parse_arrow,

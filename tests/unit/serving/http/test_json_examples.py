@@ -10,7 +10,7 @@ import pytest
 
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.manifest import InputSchema, MissingInput, Schema
-from sparsefleet.serving.http.json_examples import inputs_of_rows, parse_json
+from sparsefleet.serving.http.examples import inputs_of_rows, parse_json
 
 SCHEMA = Schema(
     inputs=(
