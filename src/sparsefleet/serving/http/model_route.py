@@ -12,10 +12,9 @@ from starlette.requests import Request
 
 from sparsefleet.errors import NotFoundError, SparseFleetError, StoreUnavailableError
 from sparsefleet.serving.http.examples import form_of, parse_json
-from sparsefleet.serving.http.models import Models
+from sparsefleet.serving.http.models import Models, ServedModel
 from sparsefleet.serving.http.openapi import answers, body_of
 from sparsefleet.serving.http.refusal import Refusal, refusal_for
-from sparsefleet.serving.http.served_model import ServedModel
 from sparsefleet.serving.http.service import Service
 
 __all__ = ["router"]

@@ -19,9 +19,9 @@ from sparsefleet.serving.http.examples import (
     table_as_stream,
 )
 from sparsefleet.serving.http.inspection import inspect, trace
+from sparsefleet.serving.http.models import ServedModel
 from sparsefleet.serving.http.openapi import PREDICT_BODY, PREDICT_QUERY, PREDICTIONS, answers
 from sparsefleet.serving.http.refusal import Refusal
-from sparsefleet.serving.http.served_model import ServedModel
 from sparsefleet.serving.http.service import Service
 
 __all__ = ["router"]

@@ -16,9 +16,9 @@ from sparsefleet.serving.http.examples import (
     table_as_stream,
     whole_numbers,
 )
+from sparsefleet.serving.http.models import ServedModel
 from sparsefleet.serving.http.openapi import ROWS_BODY, answers
 from sparsefleet.serving.http.refusal import Refusal
-from sparsefleet.serving.http.served_model import ServedModel
 from sparsefleet.serving.http.service import Service
 from sparsefleet.store.arrays import Keys
 

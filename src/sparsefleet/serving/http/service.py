@@ -14,9 +14,8 @@ from sparsefleet.serving.http.admission import Admission, Place, parse_bytes
 from sparsefleet.serving.http.catalogue import Version, open_catalogue
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.connections import Connections
-from sparsefleet.serving.http.models import Models
+from sparsefleet.serving.http.models import Models, ServedModel, open_model
 from sparsefleet.serving.http.refusal import Refusal, refusal_for
-from sparsefleet.serving.http.served_model import ServedModel, open_model
 from sparsefleet.serving.http.telemetry import Telemetry
 
 __all__ = ["Service"]

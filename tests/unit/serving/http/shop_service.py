@@ -47,5 +47,5 @@ class HeldRows(FileRows):
 def held(monkeypatch: pytest.MonkeyPatch) -> HeldRows:
     rows = HeldRows(exported_shop()[0])
     rows.go.set()  # while the model is opened
-    monkeypatch.setattr("sparsefleet.serving.http.served_model._rows_elsewhere", lambda *_: rows)
+    monkeypatch.setattr("sparsefleet.serving.http.models._rows_elsewhere", lambda *_: rows)
     return rows
