@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sparsefleet.endpoint import Endpoint, host_of, is_local_name
 from sparsefleet.serving.http.admission import Admission
 from sparsefleet.serving.http.refusal import Refusal
-from sparsefleet.serving.http.telemetry import Telemetry
+from sparsefleet.serving.http.service import Telemetry
 
 __all__ = ["AUTHORIZED", "AccessControl", "Hosts"]
 
