@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from sparsefleet.serving.http import model_route, predict_route, rows_route
 from sparsefleet.serving.http.access_control import AUTHORIZED, AccessControl
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.openapi import answers, describe
 from sparsefleet.serving.http.refusal import Refusal
+from sparsefleet.serving.http.routes import router
 from sparsefleet.serving.http.service import Service
 
 __all__ = ["make_app"]
@@ -70,8 +70,7 @@ def make_app(config: ServeConfig) -> FastAPI:
     app.state.service = service
     app.openapi = lambda: _openapi(app, service)  # type: ignore[method-assign]
     app.add_middleware(_access_control, service)
-    for module in (predict_route, rows_route, model_route):
-        app.include_router(module.router)
+    app.include_router(router)
     _add_health(app, service)
     _add_pages(app)
     _add_errors(app)

@@ -311,7 +311,7 @@ def test_defects_are_reported_as_such_and_the_service_stays_up(
             raise ZeroDivisionError
 
         with monkeypatch.context() as patch:
-            patch.setattr("sparsefleet.serving.http.predict_route.read_examples", broken)
+            patch.setattr("sparsefleet.serving.http.routes.read_examples", broken)
             assert error_of(await served.predict(shop_rows())) == (500, "internal")
         assert (await served.predict(shop_rows())).status_code == 200
 

@@ -116,11 +116,11 @@ def test_trace_of_examples_with_very_many_ids_is_refused() -> None:
 
 
 def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparsefleet.serving.http import predict_route
+    from sparsefleet.serving.http import routes
 
     at_once: list[int] = []
     parsing: list[int] = []
-    read_examples = predict_route.read_examples
+    read_examples = routes.read_examples
 
     def counted(*arguments: Any) -> Any:
         parsing.append(1)
@@ -130,7 +130,7 @@ def test_long_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         finally:
             parsing.pop()
 
-    monkeypatch.setattr(predict_route, "read_examples", counted)
+    monkeypatch.setattr(routes, "read_examples", counted)
     [row] = shop_rows(1)
     row["tags"] = list(range(20_000))
 
