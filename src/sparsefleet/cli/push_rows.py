@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sparsefleet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sparsefleet.serving.row_stores.redis_versions import PushedVersion, RedisVersions
+    from sparsefleet.serving.row_stores.redis_rows import PushedVersion, RedisVersions
     from sparsefleet.serving.updates import RedisServer
 
 __all__ = ["PUSH_ROWS_DESCRIPTION", "add_push_rows_flags", "run_push_rows_command"]
@@ -64,7 +64,7 @@ def add_push_rows_flags(parser: argparse.ArgumentParser) -> None:
 def run_push_rows_command(options: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     # Imported here because other commands, such as a restarting server, do not need it.
-    from sparsefleet.serving.row_stores.redis_versions import RedisVersions
+    from sparsefleet.serving.row_stores.redis_rows import RedisVersions
     from sparsefleet.serving.updates import RedisServer, is_redis
 
     *directories, url = options.places

@@ -24,7 +24,7 @@ from sparsefleet.errors import (
     StoreUnavailableError,
 )
 from sparsefleet.serving.row_stores import RedisRows, RedisVersions, push_rows
-from sparsefleet.serving.row_stores.redis_versions import COMPLETE
+from sparsefleet.serving.row_stores.redis_rows import COMPLETE
 from sparsefleet.serving.updates import RedisServer
 
 

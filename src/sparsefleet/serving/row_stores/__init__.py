@@ -1,8 +1,7 @@
 """Row stores for served models, used in place of the model's own files."""
 
 from sparsefleet.serving.row_stores.open_rows import open_rows
-from sparsefleet.serving.row_stores.redis_rows import RedisRows
-from sparsefleet.serving.row_stores.redis_versions import PushedVersion, RedisVersions
+from sparsefleet.serving.row_stores.redis_rows import PushedVersion, RedisRows, RedisVersions
 from sparsefleet.serving.row_stores.row_push import push_rows
 from sparsefleet.serving.row_stores.server_rows import ServerRows
 from sparsefleet.serving.row_stores.updated_rows import UpdatedRows

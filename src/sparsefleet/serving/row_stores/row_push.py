@@ -18,8 +18,14 @@ from sparsefleet.errors import CheckpointError, StoreUnavailableError
 from sparsefleet.serving.export.export_directory import open_export
 from sparsefleet.serving.export.manifest import ExportedTable, ExportManifest
 from sparsefleet.serving.export.row_file import RowFile, open_tables
-from sparsefleet.serving.row_stores.redis_rows import keys_to_bytes, row_size, rows_to_bytes
-from sparsefleet.serving.row_stores.redis_versions import COMPLETE, PushedVersion, RedisVersions
+from sparsefleet.serving.row_stores.redis_rows import (
+    COMPLETE,
+    PushedVersion,
+    RedisVersions,
+    keys_to_bytes,
+    row_size,
+    rows_to_bytes,
+)
 from sparsefleet.serving.updates import RedisServer
 
 __all__ = ["push_rows"]
