@@ -1,4 +1,4 @@
-"""An export's rows combined with the updates that a trainer publishes.
+"""Open a served model's rows, combined with the updates that a trainer publishes.
 
 In shapes, U is the number of distinct keys, D the row width.
 """
@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError, SparseFleetError, StoreUnavailableError
 from sparsefleet.serving.export.keyed_rows import KeyedRows, RowSource, Tables
 from sparsefleet.serving.export.manifest import ExportManifest
+from sparsefleet.serving.row_stores.redis_rows import RedisRows
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot
-from sparsefleet.serving.updates import DenseValues, ModelSnapshot, UpdateReader, open_log
+from sparsefleet.serving.row_stores.server_rows import ServerRows
+from sparsefleet.serving.updates import DenseValues, ModelSnapshot, UpdateReader, is_redis, open_log
 from sparsefleet.serving.updates.overlay import TableOverlay
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:
     from sparsefleet.serving.row_stores.row_store import RowStore
 
-__all__ = ["UpdatedRows"]
+__all__ = ["UpdatedRows", "open_rows"]
 
 _log = logging.getLogger("sparsefleet.serving")
 
@@ -192,3 +195,42 @@ def _laid_over(table: RowSource, overlay: TableOverlay) -> RowSource:
             "rows by key"
         )
     return _UpdatedTable(table, overlay) if len(overlay) else table
+
+
+def open_rows(
+    directory: str | os.PathLike[str],
+    manifest: ExportManifest,
+    *,
+    rows: str | None = None,
+    updates: str | os.PathLike[str] | None = None,
+    cache_bytes: int = 256 << 20,
+    timeout_s: float = 1.0,
+) -> RowStore:
+    """Open the rows of the export in `directory`.
+
+    rows: None for the export's own files, `redis://host:port/database?model=NAME` for Redis, or
+        "host:port,host:port" for a training job's servers.
+    updates: the directory or Redis that a trainer publishes to. If None, updates
+        are read from the Redis that holds the rows; without Redis, there are no updates.
+
+    For cache_bytes and timeout_s, see `RedisRows`.
+    """
+    from sparsefleet.serving.row_stores.row_store import FileRows
+
+    base: RowStore
+    if rows is None:
+        base = FileRows(directory, manifest=manifest)
+    elif is_redis(rows):
+        base = RedisRows(rows, manifest=manifest, cache_bytes=cache_bytes, timeout_s=timeout_s)
+        updates = rows if updates is None else updates
+    else:
+        endpoints = [part for part in rows.split(",") if part]
+        for endpoint in endpoints:
+            parse_endpoint(endpoint)
+        base = ServerRows(endpoints, manifest=manifest, timeout_s=timeout_s)
+        if updates is not None:
+            raise ConfigError(
+                f"the rows on the servers {rows} are always current, so updates from "
+                f"{os.fspath(updates)} would be older; omit the updates"
+            )
+    return base if updates is None else UpdatedRows(base, updates, manifest=manifest)
