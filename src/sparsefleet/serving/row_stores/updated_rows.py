@@ -23,7 +23,7 @@ from sparsefleet.serving.row_stores.redis_rows import RedisRows
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot
 from sparsefleet.serving.row_stores.server_rows import ServerRows
 from sparsefleet.serving.updates import DenseValues, ModelSnapshot, UpdateReader, is_redis, open_log
-from sparsefleet.serving.updates.overlay import TableOverlay
+from sparsefleet.serving.updates.update import TableOverlay
 from sparsefleet.store.arrays import Floats, Keys
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from sparsefleet.serving.export.export_directory import open_export
 from sparsefleet.serving.export.manifest import ExportManifest
 from sparsefleet.serving.export.quantization import EncodedRows, decode_rows, encode_rows
 from sparsefleet.serving.export.row_file import RowFile, open_tables
-from sparsefleet.serving.updates.overlay import Overlay
-from sparsefleet.serving.updates.update import TableChanges, Update, UpdateName
+from sparsefleet.serving.updates.update import Overlay, TableChanges, Update, UpdateName
 from sparsefleet.serving.updates.update_log import UpdateLog, open_log
 from sparsefleet.serving.updates.update_reader import UpdateReader
 from sparsefleet.store.arrays import Floats, Keys

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import CheckpointMismatchError, CorruptFileError, NotFoundError
 from sparsefleet.serving.export.manifest import ExportedTable
-from sparsefleet.serving.updates.overlay import Overlay
-from sparsefleet.serving.updates.update import Update, UpdateName
+from sparsefleet.serving.updates.update import Overlay, Update, UpdateName
 from sparsefleet.serving.updates.update_log import UpdateLog
 
 __all__ = ["DenseValues", "ModelSnapshot", "UpdatePath", "UpdateReader", "find_path"]

@@ -28,7 +28,7 @@ from sparsefleet.serving.export.recorded_graph import LOOK_UP
 from sparsefleet.serving.export.row_file import RowFile, open_tables
 from sparsefleet.serving.export.torch_engine import TorchEngine, trace_layers
 from sparsefleet.serving.updates import ModelSnapshot, UpdateReader, open_log
-from sparsefleet.serving.updates.overlay import TableOverlay
+from sparsefleet.serving.updates.update import TableOverlay
 from sparsefleet.serving.verify.examples import Examples
 from sparsefleet.serving.verify.side import Trace
 from sparsefleet.store.arrays import Floats, Keys

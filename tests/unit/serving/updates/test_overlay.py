@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefleet.serving.export.quantization import EncodedRows, RowFormat, decode_rows, encode_rows
-from sparsefleet.serving.updates.overlay import Overlay, TableOverlay
-from sparsefleet.serving.updates.update import TableChanges
+from sparsefleet.serving.updates.update import Overlay, TableChanges, TableOverlay
 
 DIM = 2
 
