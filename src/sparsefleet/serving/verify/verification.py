@@ -29,12 +29,17 @@ from sparsefleet.serving.verify.offline_model import OfflineModel
 from sparsefleet.serving.verify.parameters_check import ParametersCheck
 from sparsefleet.serving.verify.predictions_check import PredictionsCheck
 from sparsefleet.serving.verify.pruning_check import PruningCheck
-from sparsefleet.serving.verify.redis_side import HalfLoadedError, RedisSide
 from sparsefleet.serving.verify.report import CheckName, CheckResult, Finding, Report
 from sparsefleet.serving.verify.service_side import ServiceClient, ServiceSide
 from sparsefleet.serving.verify.settings_check import SettingsCheck
 from sparsefleet.serving.verify.side import Side
-from sparsefleet.serving.verify.sides import CheckpointSide, ExportSide, ServersSide
+from sparsefleet.serving.verify.sides import (
+    CheckpointSide,
+    ExportSide,
+    HalfLoadedError,
+    RedisSide,
+    ServersSide,
+)
 
 __all__ = ["open_side", "verify"]
 
