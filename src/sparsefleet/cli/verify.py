@@ -118,8 +118,7 @@ def _verify(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from sparsefleet.serving.verify import VerifyConfig, verify
-    from sparsefleet.serving.verify.html_report import write_html
-    from sparsefleet.serving.verify.report import print_report
+    from sparsefleet.serving.verify.report import print_report, write_html
 
     if options.report is not None and options.report.suffix not in (".html", ".json"):
         raise ConfigError(f"--report must end with .html or .json, got {options.report}")

@@ -13,7 +13,7 @@ from tests.unit.serving.verify.breaking import Rows, change_rows, copy_of
 from tests.unit.serving.verify.served_model import days
 
 from sparsefleet.cli.main import main
-from sparsefleet.serving.verify.html_report import difference_histogram, row_bars, score_scatter
+from sparsefleet.serving.verify.report import difference_histogram, row_bars, score_scatter
 from sparsefleet.serving.verify.row_comparison import RowTally
 
 
