@@ -17,8 +17,7 @@ from sparsefleet.errors import FeedError
 from sparsefleet.serving.example_files import read_table
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.manifest import InputSchema, Schema
-from sparsefleet.serving.verify.case import Case
-from sparsefleet.serving.verify.examples import Examples
+from sparsefleet.serving.verify.case import Case, Examples
 from sparsefleet.serving.verify.report import CheckResult, Finding, counted
 from sparsefleet.serving.verify.side import Side
 

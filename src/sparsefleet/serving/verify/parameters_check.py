@@ -7,8 +7,7 @@ import numpy as np
 from sparsefleet.errors import CheckpointError, ShapeError
 from sparsefleet.serving.export.export_directory import verify_export
 from sparsefleet.serving.export.feeds import Arrays
-from sparsefleet.serving.verify.case import Case
-from sparsefleet.serving.verify.offline_model import ModelTable, dense_of
+from sparsefleet.serving.verify.case import Case, ModelTable, dense_of
 from sparsefleet.serving.verify.report import CheckResult, Figures, Finding, counted
 from sparsefleet.serving.verify.row_comparison import RowTally, compare_rows
 from sparsefleet.serving.verify.side import Side, TableFacts

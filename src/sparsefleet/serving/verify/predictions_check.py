@@ -16,9 +16,7 @@ from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.golden import largest_difference
 from sparsefleet.serving.export.keyed_rows import RowSource, Tables
 from sparsefleet.serving.export.onnx_engine import OnnxEngine, is_installed
-from sparsefleet.serving.verify.case import Case
-from sparsefleet.serving.verify.examples import Examples
-from sparsefleet.serving.verify.offline_model import ModelTable, OfflineModel, joined
+from sparsefleet.serving.verify.case import Case, Examples, ModelTable, OfflineModel, joined
 from sparsefleet.serving.verify.report import CheckResult, Figures, Finding
 from sparsefleet.serving.verify.row_comparison import (
     FetchedRows,

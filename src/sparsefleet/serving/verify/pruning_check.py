@@ -9,8 +9,7 @@ from torch import Tensor, fx
 
 from sparsefleet.serving.export.manifest import describe
 from sparsefleet.serving.export.recorded_graph import LOOK_UP
-from sparsefleet.serving.verify.case import Case
-from sparsefleet.serving.verify.offline_model import OfflineModel, dense_of
+from sparsefleet.serving.verify.case import Case, OfflineModel, dense_of
 from sparsefleet.serving.verify.report import CheckResult, Finding, counted
 from sparsefleet.serving.verify.side import Side
 

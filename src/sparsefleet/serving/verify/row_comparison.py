@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.serving.export.keyed_rows import KeyedRows
 from sparsefleet.serving.export.quantization import decode_rows, encode_rows
-from sparsefleet.serving.verify.offline_model import ModelTable
+from sparsefleet.serving.verify.case import ModelTable
 from sparsefleet.serving.verify.side import FoundRows, Side
 from sparsefleet.store.arrays import Floats, Keys
 

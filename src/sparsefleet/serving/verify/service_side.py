@@ -28,8 +28,7 @@ from sparsefleet.errors import (
 from sparsefleet.serving.export.feeds import Arrays
 from sparsefleet.serving.export.manifest import ExportManifest, InputSchema, Schema
 from sparsefleet.serving.export.torch_engine import Layer
-from sparsefleet.serving.verify.examples import rows_of
-from sparsefleet.serving.verify.offline_model import OfflineModel
+from sparsefleet.serving.verify.case import OfflineModel, rows_of
 from sparsefleet.serving.verify.side import FoundRows, Side, TableFacts, Trace
 from sparsefleet.serving.verify.sides import checksums_of, formats_of
 from sparsefleet.store.arrays import Keys

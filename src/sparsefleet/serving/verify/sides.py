@@ -21,7 +21,7 @@ from sparsefleet.serving.export.torch_engine import TorchEngine
 from sparsefleet.serving.row_stores import RedisVersions, open_rows
 from sparsefleet.serving.row_stores.row_store import RowStore
 from sparsefleet.serving.updates import RedisServer
-from sparsefleet.serving.verify.offline_model import OfflineModel
+from sparsefleet.serving.verify.case import OfflineModel
 from sparsefleet.serving.verify.side import FoundRows, Role, Side, TableFacts, Trace
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
 from sparsefleet.store.arrays import Keys

@@ -23,9 +23,8 @@ from sparsefleet.errors import (
 )
 from sparsefleet.serving.export.export_directory import manifest_text
 from sparsefleet.serving.updates import is_redis
-from sparsefleet.serving.verify.case import Case, Check, VerifyConfig
+from sparsefleet.serving.verify.case import Case, Check, OfflineModel, VerifyConfig
 from sparsefleet.serving.verify.inputs_check import InputsCheck
-from sparsefleet.serving.verify.offline_model import OfflineModel
 from sparsefleet.serving.verify.parameters_check import ParametersCheck
 from sparsefleet.serving.verify.predictions_check import PredictionsCheck
 from sparsefleet.serving.verify.pruning_check import PruningCheck
