@@ -125,7 +125,7 @@ def follow(command: list[str], log: Path, deadline_s: float) -> str | None:
         code = process.wait()
     if code == 0:
         return None
-    what = f"ended with code {code}"
+    what = f"exited with code {code}"
     if time.monotonic() >= end:
         what = f"was ended after {deadline_s:.0f} s, its deadline"
     tail = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()

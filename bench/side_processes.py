@@ -133,7 +133,7 @@ class SideProcess:
             got = os.read(stdout.fileno(), 65536)
             if not got:
                 code = self._process.wait(END_S)
-                raise RuntimeError(f"ended with code {code}: {self._name}{self._log_tail()}")
+                raise RuntimeError(f"exited with code {code}: {self._name}{self._log_tail()}")
             self._unread += got
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(errors="replace")

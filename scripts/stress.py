@@ -129,9 +129,9 @@ def run_once(
     try:
         failed, total = failures_in(report, seconds)
     except (OSError, ElementTree.ParseError):
-        return [Failure(f"({name})", f"ended with {code} and wrote no report; see {kept}")], 0
+        return [Failure(f"({name})", f"exited with {code} and wrote no report; see {kept}")], 0
     if code != 0 and not failed:
-        failed = [Failure(f"({name})", f"ended with {code}; see {kept}")]
+        failed = [Failure(f"({name})", f"exited with {code}; see {kept}")]
     report.unlink()
     if not failed:
         kept.unlink()

@@ -278,7 +278,7 @@ def test_a_worker_restarted_after_a_global_shuffle_is_refused(tmp_path: Path) ->
         )
         wait_until(lambda: _size(store) > 40, "some records are trained")
         workers.kill(1)
-        with pytest.raises(RuntimeError, match="worker 1 ended with exit code 1"):
+        with pytest.raises(RuntimeError, match="worker 1 exited with code 1"):
             workers.run()
     error = (tmp_path / "error-of-worker-1.txt").read_text()
     assert "had exchanged records with all workers" in error
@@ -429,5 +429,5 @@ def test_records_that_nobody_else_can_read_are_reported() -> None:
             store.define(ledger_spec())
             wait_until(lambda: store.info("ledger").size > 20, "some records are trained")
             workers.kill(1)
-            with pytest.raises(RuntimeError, match="worker 0 ended with exit code 1"):
+            with pytest.raises(RuntimeError, match="worker 0 exited with code 1"):
                 workers.run()

@@ -43,7 +43,7 @@ def test_stopped_rank_is_named_and_the_job_is_restarted(launcher: LaunchProcess)
     output = launcher.output()
     assert "worker 1 (pid" in output
     assert "suspended (SIGSTOP)" in output
-    assert "then worker 0 ended with code 1" in output
+    assert "then worker 0 exited with code 1" in output
     assert "PeerLostError: all-reduce of step 3: rank 1 is lost" in output
     assert launcher.log("workerlog.0").splitlines()[-1] == "trained to the end with 2 ranks"
     assert sorted(launcher.pids()) == ["0-0", "0-1", "1-0", "1-1"]

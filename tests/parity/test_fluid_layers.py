@@ -47,7 +47,7 @@ def test_every_case_was_recorded() -> None:
 def test_layer_gives_what_the_original_gave(name: str) -> None:
     recorded: dict[str, Any] = RECORDED[name]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a start-up program without parameters
+        warnings.simplefilter("ignore", UserWarning)  # a startup program without parameters
         promised, results = run_case(fluid, CASES[name])
     assert promised["parameters"] == recorded["promised"]["parameters"]
     count = len(promised["outputs"])

@@ -131,7 +131,7 @@ hang()
     assert launcher.wait() == 3
     output = launcher.output()
     assert "worker 1 (pid" in output
-    assert "ended with code 3" in output
+    assert "exited with code 3" in output
     assert os.path.join("logs", "workerlog.1") in output
     assert "| line 99\n" in output
     assert "| line 80\n" in output
@@ -173,11 +173,11 @@ while not os.path.exists("go"):
 print("finished")
 """
     launcher = start(script, "--workers", "2", "--keep-going")
-    wait_until(lambda: "worker 0 ended with code 5" in launcher.output(), "worker 0 named")
+    wait_until(lambda: "worker 0 exited with code 5" in launcher.output(), "worker 0 named")
     assert launcher.process.poll() is None
     (launcher.directory / "go").touch()
     assert launcher.wait() == 0, launcher.output()
-    assert "done, with losses: worker 0 ended with code 5" in launcher.output()
+    assert "done, with losses: worker 0 exited with code 5" in launcher.output()
     assert "finished" in launcher.log("workerlog.1")
     launcher.wait_for_no_child()
 
@@ -345,7 +345,7 @@ def test_quiet_job_says_nothing_unless_it_fails(start: Start) -> None:
     assert launcher.output() == ""
     launcher = start("sys.exit(6)", "--quiet")
     assert launcher.wait() == 6
-    assert "ended with code 6" in launcher.output()
+    assert "exited with code 6" in launcher.output()
 
 
 def test_module_is_run_as_by_python_m(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_terminal_shows_state_and_last_line_of_each_process(tmp_path: Path) -> N
                 seen += shown.decode("utf-8", "replace")
         assert launcher.wait(DEADLINE_S) == 1
         assert "worker 1" in seen
-        assert "ended with code 1" in seen
+        assert "exited with code 1" in seen
         assert "stopped" in seen
     finally:
         launcher.terminate()

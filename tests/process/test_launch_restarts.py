@@ -65,7 +65,7 @@ def test_job_is_restarted_with_its_servers_until_it_succeeds(start: Start, tmp_p
     assert launcher.wait() == 0, launcher.output()
     output = launcher.output()
     assert "worker 1 (pid" in output
-    assert "ended with code 3" in output
+    assert "exited with code 3" in output
     assert "restart 1 of 3: restarting all processes of the job" in output
     assert "restart 2 of 3" in output
     assert "restart 3" not in output

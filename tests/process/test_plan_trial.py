@@ -60,7 +60,7 @@ def test_a_mode_that_the_script_cannot_use_has_its_reason_in_the_table(tmp_path:
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("failing", "RuntimeError: the data is missing"), ("no-trainer", "ended without training")],
+    [("failing", "RuntimeError: the data is missing"), ("no-trainer", "exited without training")],
 )
 def test_a_script_that_fails_everywhere_is_an_error(tmp_path: Path, word: str, said: str) -> None:
     done = plan(tmp_path, "--modes", "local", "--try", str(SCRIPT), word)

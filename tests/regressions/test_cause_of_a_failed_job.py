@@ -61,7 +61,7 @@ raise ValueError("bad batch 17")
     first, second, *_ = complaint(launcher)
     assert "worker 1 (pid" in first
     assert first.endswith(": ValueError: bad batch 17")
-    assert second.startswith("  then worker 0 ended with code 1: ")
+    assert second.startswith("  then worker 0 exited with code 1: ")
     assert second.endswith("PeerLostError: worker 1 has stopped")
 
 
@@ -82,7 +82,7 @@ raise PeerLostError("server 1 (127.0.0.1:9) has not answered for 30 s")
     first, second, *_ = complaint(launcher)
     assert "server 1 (pid" in first
     assert "suspended (SIGSTOP)" in first
-    assert second.startswith("  then worker 0 ended with code 1: ")
+    assert second.startswith("  then worker 0 exited with code 1: ")
 
 
 def test_a_killed_server_is_named_even_if_a_worker_ended_first(start: Start) -> None:

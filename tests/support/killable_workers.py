@@ -127,7 +127,7 @@ class KillableWorkers:
                 self._processes[rank] = self._start(rank)
                 done = False
             elif process.exitcode and process.exitcode != -9:
-                raise RuntimeError(f"worker {rank} ended with exit code {process.exitcode}")
+                raise RuntimeError(f"worker {rank} exited with code {process.exitcode}")
         return done
 
     def kill(self, rank: int) -> None:

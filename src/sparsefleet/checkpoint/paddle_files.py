@@ -73,8 +73,8 @@ def _read_combined(
     if names is None:
         if folder.size(_PROGRAM) is None:
             raise ConfigError(
-                f"{folder.locate(filename)} contains variables without their names; pass `names`, "
-                f"because no {_PROGRAM} lists them"
+                f"{folder.locate(filename)} contains variables without their names, and there is "
+                f"no {_PROGRAM} that lists them; pass `names`"
             )
         names = _persistable_names(_Bytes(folder.read(_PROGRAM), folder.locate(_PROGRAM)))
     bytes_left = _Bytes(folder.read(filename), folder.locate(filename))

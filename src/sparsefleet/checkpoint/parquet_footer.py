@@ -1,6 +1,6 @@
 """Read compression codecs from the footer of a Parquet file, without Arrow.
 
-Arrow ends the process if Python asks for a codec that it does not know, so a damaged or hostile
+Arrow aborts the process if Python asks for a codec that it does not know, so a damaged or hostile
 file must be checked before that. The footer is a struct in Thrift's compact protocol.
 """
 

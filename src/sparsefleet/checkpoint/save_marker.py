@@ -1,7 +1,7 @@
 """Distinguish running saves from crashed ones, and remove the files that crashed saves left.
 
 A save creates `pending-<token>.json` first and removes it last. On a disk the save holds a lock
-(flock) on that file, which the system releases however the process ends. Object stores have no
+(flock) on that file, which the system releases however the process exits. Object stores have no
 locks, so a save there counts as running until none of its files has changed for a day.
 """
 
@@ -72,7 +72,7 @@ class SaveMarker:
             self._put()
 
     def remove(self) -> None:
-        """Remove the marker, since the save has ended."""
+        """Remove the marker, since the save is over."""
         self._folder.remove([marker_file(self._token)])
         self.release()
 

@@ -23,8 +23,8 @@ LAUNCH_DESCRIPTION = """\
 Runs a script on this machine as a job of servers and workers, each in its own process with its own
 log file. All processes run the same script and read their role from the environment. Servers are
 stopped when all workers are done. A process that is killed is restarted alone if it can continue;
-any other failure ends the job: the last lines of the failed process are shown, and this command
-exits with its code. However this command ends, it leaves no process behind.
+any other failure stops the job: the last lines of the failed process are shown, and this command
+exits with its code. However this command exits, it leaves no process behind.
 """
 LAUNCH_EPILOG = """\
 examples:

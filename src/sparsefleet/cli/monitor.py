@@ -10,11 +10,12 @@ __all__ = ["MONITOR_COMMANDS", "run_dashboard_command", "run_top_command"]
 DASHBOARD_DESCRIPTION = """\
 Shows a running job on a web page served by this machine, with its processes, curves, tables,
 bottleneck and warnings. The job must have been started with `sparsefleet launch --metrics` or
-`--dashboard`. Prints the page's address, which contains a token. Ctrl-C ends the page, not the job.
+`--dashboard`. Prints the page's address, which contains a token. Ctrl-C stops
+the page, not the job.
 """
 TOP_DESCRIPTION = """\
 Shows a running job in the terminal, like the dashboard but without curves. The job must have
-been started with `sparsefleet launch --metrics` or `--dashboard`. Ctrl-C ends the display, not the
+been started with `sparsefleet launch --metrics` or `--dashboard`. Ctrl-C stops the display, not the
 job.
 """
 

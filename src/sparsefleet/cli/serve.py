@@ -58,7 +58,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
         "--updates",
         default="",
         metavar="WHERE",
-        help="directory or Redis that training publishes updates to (default: the Redis of --rows)",
+        help="directory or Redis URL that training publishes updates to (default: as in --rows)",
     )
     parser.add_argument(
         "--engine",

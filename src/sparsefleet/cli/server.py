@@ -33,7 +33,7 @@ finishes the requests in progress and exits with 0. Prints one line when it is r
 REPLICA_DESCRIPTION = """\
 Keeps copies of the logs of durable servers (`sparsefleet server --durability replica`), which
 recover from them when their machine is lost. Run it on a different machine. It holds no tables in
-memory. It prints one line when it is ready, and ends on SIGTERM.
+memory. It prints one line when it is ready, and exits on SIGTERM.
 """
 
 

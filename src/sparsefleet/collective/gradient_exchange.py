@@ -259,7 +259,7 @@ class GradientExchange:
         return self._results[self._places[name]]
 
     def close(self) -> None:
-        """Remove the hooks, and end threads and connections. Idempotent."""
+        """Remove the hooks, stop the threads and close the connections. Idempotent."""
         self.detach()
         is_idle = not self._is_broken and (self._round is None or not self._round.num_sent)
         self._is_broken = True

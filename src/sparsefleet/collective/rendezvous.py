@@ -292,7 +292,7 @@ def _listen(meeting_point: Endpoint) -> socket.socket:
 
 
 class AnsweringStore:
-    """A store whose calls end within `answer_s`. Thread-safe.
+    """A store whose calls return within `answer_s`. Thread-safe.
 
     torch's own calls wait forever if the network to the store's keeper fails silently. An
     unanswered call raises DistNetworkError; from then on, every call raises it immediately, because

@@ -201,8 +201,8 @@ class World:
             return connections.new_group(ranks)
 
     def shared_group(self, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """Return a cached `new_group`, for calls that all ranks make in the same order and on one
-        thread."""
+        """Return a group of these ranks, created on first use. All ranks must make these calls in
+        the same order, from one thread."""
         key = tuple(ranks)
         if key not in self._shared_groups:
             self._shared_groups[key] = self.new_group(ranks)

@@ -67,7 +67,7 @@ class BatchQueue(Generic[T]):
             return True
 
     def take(self, wait_s: float) -> T | None:
-        """Return the next batch, or None at the end of the data. Raises the error of a producer."""
+        """Return the next batch, or None at the end of the data. Re-raises a producer's error."""
         with self._lock:
             begun = monotonic()
             deadline = begun + wait_s

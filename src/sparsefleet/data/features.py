@@ -374,7 +374,7 @@ class Features:
         worker_index: int = 0,
         worker_num: int = 1,
     ) -> MemoryData:
-        """Return batches from columns in memory, which can be shuffled; see `MemoryData`.
+        """Return batches from columns in memory; they can be shuffled, see `MemoryData`.
 
         columns: for each feature and the label, by name, an array or list with one item per
             example; features with any number of ids also accept (values [N], offsets [B + 1]).

@@ -48,7 +48,7 @@ _CODES = {"uint64": 0, "float": 1, "text": 2}
 class Exchange(Protocol):
     """An exchange of bytes in which every worker sends to every other worker.
 
-    One thread calls `send` and another `receive`. If any worker fails, the exchange ends for all,
+    One thread calls `send` and another `receive`. If any worker fails, the exchange fails for all,
     with an error that names the worker.
     """
 

@@ -186,7 +186,8 @@ class PipeCommand:
 
 
 def _end(child: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Close the child's pipes; if `kill`, also kill the child's process group, even if it ended."""
+    """Close the child's pipes; if `kill`, also kill the child's process group, even if the child
+    has exited."""
     if kill:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Tracks which records of each file a pass has read, which allows reading to resume."""
+"""Tracks which records of each file a pass has read, so that reading can resume."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _TEXTS = (str, bytes)
 
 
 class Records(RecordFormat):
-    """Records that a function yields: dicts by slot name, or tuples in the order of the slots.
+    """Records that a function yields: dicts keyed by slot name, or tuples in slot order.
 
     function: called on the reading thread with the path of each file, or once without arguments if
         the reader's files are None; returns an iterator. To resume, it is called again and its

@@ -52,7 +52,7 @@ class Sharding(Protocol):
         """Return this worker's shard of an epoch that its previous process started."""
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        """Return the files that a worker has taken in an epoch, each with the records read before.
+        """Return the files a worker has taken in an epoch, each with the records already read.
 
         rank: None means this worker.
         """
@@ -328,7 +328,7 @@ class WorkLists:
         *,
         again: bool = False,
     ) -> None:
-        """Start an epoch for the worker, which ends the worker's earlier epochs.
+        """Start an epoch for the worker. Its earlier epochs end.
 
         again: whether a previous process of the worker may have started the epoch; the files that
             it took are then read again.

@@ -155,8 +155,8 @@ def describe_optimizer(
     if describe is None:
         known = ", ".join(sorted(known.__name__ for known in _DESCRIBE))
         raise ConfigError(
-            f"tables do not support {kind.__name__}; from torch.optim they support {known}; "
-            "sparsefleet.optim has more"
+            f"tables do not support {kind.__name__}; use {known} from torch.optim, or an optimizer "
+            "from sparsefleet.optim"
         )
     if group.get("maximize"):
         raise ConfigError(

@@ -251,7 +251,7 @@ class DistributedModel:
         WORKER.serve(self)
 
     def finish(self) -> None:
-        """Apply all pending updates, leave the other workers, and end all threads."""
+        """Apply all pending updates, leave the group of workers, and stop all threads."""
         if self._mode is not None:
             mode, self._mode = self._mode, None
             if not self._failed:

@@ -178,7 +178,7 @@ class WorkerLost(NamedTuple):
 
 
 class FitEnded(NamedTuple):
-    """All epochs are finished, or training was ended early. All updates are applied."""
+    """All epochs are finished, or training was stopped early. All updates are applied."""
 
     epochs: int
     """Number of epochs finished over all runs of this `fit`."""
@@ -308,7 +308,7 @@ class Attendance:
 class Periodic:
     """Calls a function every `interval_s` seconds during a pass, in its own thread.
 
-    An exception ends the calls, is reported as that thread's error, and does not affect training.
+    An exception stops the calls, is reported as that thread's error, and does not affect training.
     """
 
     def __init__(self, interval_s: float, call: Callable[[], None], *, name: str) -> None:

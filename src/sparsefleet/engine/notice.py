@@ -45,11 +45,11 @@ def is_state_kept() -> bool:
 
 
 class Notice:
-    """While open, tracks whether this process was asked to end.
+    """While open, tracks whether this process was asked to exit.
 
-    is_heeded: if False, SIGTERM keeps its default action, which ends the process at once.
+    is_heeded: if False, SIGTERM keeps its default action, which stops the process at once.
     may_abort: whether to abandon a slow step, such as a step that waits for a worker that has
-        already ended. Nothing is lost, since servers track what was applied.
+        already exited. Nothing is lost, since servers track what was applied.
     """
 
     def __init__(self, *, is_heeded: bool, may_abort: bool) -> None:
@@ -138,7 +138,7 @@ class Notice:
         """Make the main thread raise, even if it is waiting in a call."""
         if self._handles:
             self._is_overdue = True
-            _log.warning("the step did not end within %g s and is abandoned", _STEP_S)
+            _log.warning("the step did not finish within %g s and is abandoned", _STEP_S)
             ident = threading.main_thread().ident
             assert ident is not None
             signal.pthread_kill(ident, signal.SIGTERM)
@@ -156,7 +156,7 @@ class HandoverPauses:
         return self._notice.is_given
 
     def run(self) -> None:
-        """Send this worker's pending gradients, then end it; the servers hold all other state."""
+        """Send this worker's pending gradients, then exit; the servers hold all other state."""
         try:
             self._distributed.flush()
         except (

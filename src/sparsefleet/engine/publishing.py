@@ -183,14 +183,14 @@ class TrainedTables:
         for name, table in export.tables.items():
             spec = self._distributed.tables.get(name)
             if spec is None or spec.dim != table.entry.dim:
-                found = "no such table" if spec is None else f"rows of {spec.dim}"
+                found = "no such table" if spec is None else f"width {spec.dim}"
                 raise ConfigError(
                     f"{export.directory} is the export of a different model: its table '{name}' "
-                    f"has rows of width {table.entry.dim}, but the trained model has {found}"
+                    f"has width {table.entry.dim}, but the trained model has {found}"
                 )
 
     def _count_removed(self) -> dict[str, float]:
-        """Return, by table, how many rows all servers have removed so far."""
+        """Return how many rows of each table all servers together have removed so far."""
         stats = self._store.stats()
         return {
             table: sum(

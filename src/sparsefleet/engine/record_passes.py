@@ -1,4 +1,4 @@
-"""Reads the rest of a pass over files after the process that started it has ended.
+"""Reads the rest of a pass over files after the process that started it has exited.
 
 If several threads read files in any order, a batch is identified by its records, that is, by
 positions in files, which servers remember. A process that replaces another first reads the records

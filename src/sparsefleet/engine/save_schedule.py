@@ -1,4 +1,4 @@
-"""Decides when to save: the settings, and the step at which all workers do it."""
+"""Checkpoint settings, and the schedule that decides at which step all workers save."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class ThreadTeam:
         if late:
             add_note(
                 error,
-                f"{', '.join(late)} did not end within {patience_s:g} s of this error and were "
+                f"{', '.join(late)} did not finish within {patience_s:g} s of this error and were "
                 "abandoned; they may be blocked in the data or in the model",
             )
 
@@ -140,7 +140,7 @@ class StandingTeam:
     def run(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Make all calls in parallel, at most one per thread; return their results.
 
-        Returns when all calls have ended. If several fail, raises the error of the first call.
+        Returns when all calls have finished. If several fail, raises the first call's error.
         """
         futures = [self._pool.submit(call) for call in calls]
         errors = [future.exception() for future in futures]

@@ -92,7 +92,7 @@ class Training(Generic[AnyModel]):
         self._stop_requested = False
         self._is_paused = False
         self.was_stopped = False
-        """Whether the last `fit` was ended early."""
+        """Whether the last `fit` was stopped early."""
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -433,7 +433,7 @@ class Training(Generic[AnyModel]):
             saves.end_early()
 
     def _fail(self, error: BaseException) -> None:
-        """Report an error to subscribers and other workers, and end the mode.
+        """Report an error to subscribers and other workers, and close the mode.
 
         The other workers treat this worker as lost. If training starts again, it starts a new mode.
         """

@@ -1,4 +1,4 @@
-"""Counts a worker's position in a training run, stores it in checkpoints, and resumes from it."""
+"""Tracks a worker's position in a training run, saves it in checkpoints, and resumes from it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class WorkerReport:
     """Whether this worker has no more data in the current epoch while others are still training."""
 
     is_ended: bool = False
-    """Whether the last `fit` was ended early and does not continue with further epochs."""
+    """Whether the last `fit` was stopped early and does not continue with further epochs."""
 
     batches: int = 0
     """Number of batches trained on since the run started, in this process or earlier ones."""
@@ -133,7 +133,7 @@ class Resumed:
     """Number of epochs finished in that call."""
 
     is_ended: bool
-    """Whether that call was ended early."""
+    """Whether that call was stopped early."""
 
     start: PassStart | None
     """Position in the next epoch; None means its first batch."""

@@ -1,6 +1,6 @@
 """A trial: runs a script in a given mode for a few seconds and writes the results to a file.
 
-`sparsefleet plan --try` sets the environment variables. The script needs no change; its `fit` ends
+`sparsefleet plan --try` sets the environment variables. The script needs no change; its `fit` stops
 early, and the script saves nothing.
 """
 
@@ -139,7 +139,7 @@ class TrialRecord:
     def refuse(self, what: str) -> bool:
         """Return whether to skip a save before or during `fit`.
 
-        After `fit`, end the script instead.
+        After `fit`, exit the script instead.
 
         A trial must not replace a checkpoint or an exported model.
         """

@@ -129,7 +129,7 @@ class Fleet(JobProcess):
         self.model.leave()
 
     def begin_pass(self) -> None:
-        """Start the next pass over the data, after all threads have ended the last one."""
+        """Start the next pass over the data, after all threads have finished the previous one."""
         self.model.rejoin()
 
     # -- life ---------------------------------------------------------------------------------

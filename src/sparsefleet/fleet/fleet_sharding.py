@@ -83,7 +83,7 @@ class FleetSharding:
         return self._epoch
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        """Return the files that a worker has taken in an epoch, each with the records read before.
+        """Return the files a worker has taken in an epoch, each with the records already read.
 
         rank: None means this worker.
         """
@@ -188,7 +188,7 @@ class FleetShard:
         return self._taken
 
     def release(self) -> None:
-        """Return unread files for other workers; log a warning if the server cannot be reached."""
+        """Give unread files back to the server for other workers. Failures are only logged."""
         self.is_over = True
         try:
             with self._lock:

@@ -75,7 +75,7 @@ def are_ranks_replaced() -> bool:
 class WorkerRecord:
     """A worker's record on the board for the process that replaces it. Not thread-safe.
 
-    The record is written atomically, so a process that ends while writing leaves the previous
+    The record is written atomically, so a process that dies while writing leaves the previous
     record.
 
     >>> from sparsefleet.store import LocalStore

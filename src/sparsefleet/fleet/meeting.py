@@ -250,7 +250,7 @@ class Meeting:
     def open_exchange(self) -> MailExchange:
         """Open an exchange of bytes between all workers. All workers must call it.
 
-        Raises PeerLostError in a process that replaces a worker whose exchange had already ended.
+        Raises PeerLostError in a process that replaces a worker whose exchange was already over.
         """
         if not isinstance(self._board, Store):
             raise ConfigError(

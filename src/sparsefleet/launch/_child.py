@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _ask_for_a_signal_when_the_launcher_ends() -> None:
-    """Request a signal when the launcher dies. Linux only; elsewhere the guard ends the process."""
+    """Request a signal when the launcher dies. Linux only; elsewhere the guard kills the
+    process."""
     if sys.platform != "linux":
         return
     import ctypes

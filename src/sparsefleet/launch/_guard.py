@@ -3,7 +3,7 @@
 The launcher runs this file by its path: `python -I -S _guard.py GRACE_SECONDS`. Standard input is a
 pipe from the launcher with one message per line: `+PID` and `-PID` when a process group starts and
 ends, `file PATH` for a file to remove at once, and `directory PATH` for one to remove after all
-groups have ended. The pipe closes when the launcher ends, for whatever reason.
+groups have exited. The pipe closes when the launcher exits, for whatever reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _listen(lines: Iterable[bytes]) -> tuple[set[int], list[bytes], list[bytes]]:
-    """Read the launcher's messages until it ends; return remaining groups and paths to remove."""
+    """Read the launcher's messages until it exits; return remaining groups and paths to remove."""
     groups: set[int] = set()
     files: list[bytes] = []
     directories: list[bytes] = []

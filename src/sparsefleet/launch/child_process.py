@@ -33,7 +33,7 @@ class ChildState(Enum):
 
 
 class ChildProcess:
-    """A process that runs in its own process group, which is always ended as a whole.
+    """A process that runs in its own process group, which is always stopped as a whole.
 
     The constructor starts the process, unless it is given a process that `start_process` started.
     """
@@ -75,7 +75,7 @@ class ChildProcess:
         return self.exit_code is None
 
     def poll(self) -> bool:
-        """Return True once, on the first call after the process has ended. Kills the rest of its
+        """Return True once, on the first call after the process has exited. Kills the rest of its
         group.
         """
         if self.exit_code is not None or self._process.poll() is None:
@@ -84,14 +84,14 @@ class ChildProcess:
         return True
 
     def terminate(self) -> None:
-        """Send SIGTERM. The process itself must then end its children."""
+        """Send SIGTERM. The process must then stop its own children."""
         if self.is_running:
             self.state = ChildState.STOPPING
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and its group; return when all have ended."""
+        """Kill the process and its group; return when all have exited."""
         if not self.is_running:
             return
         self.state = ChildState.STOPPING
@@ -118,13 +118,13 @@ class ChildProcess:
 
 
 def describe_exit(code: int) -> str:
-    """Describe how a process ended.
+    """Describe how a process exited.
 
     >>> describe_exit(3), describe_exit(-9)
-    ('ended with code 3', 'was killed by SIGKILL')
+    ('exited with code 3', 'was killed by SIGKILL')
     """
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
@@ -132,7 +132,7 @@ def describe_exit(code: int) -> str:
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code that reports how a child ended, following the convention of shells.
+    """Return the exit code that reports how a child exited, following the convention of shells.
 
     >>> shell_code(3), shell_code(-9)
     (3, 137)

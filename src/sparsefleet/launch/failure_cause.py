@@ -64,7 +64,7 @@ def _shortened(line: str) -> str:
 
 
 def is_consequence(child: ChildProcess) -> bool:
-    """Return whether a process ended because another was lost, judging by its exception."""
+    """Return whether a process failed because another was lost, judging by its exception."""
     found = _ERROR.fullmatch(error_of(child))
     return (child.exit_code or 0) > 0 and found is not None and found[1] in _CONSEQUENCES
 

@@ -1,4 +1,4 @@
-"""The launcher's side of the guard, a process that ends the job if the launcher is killed."""
+"""The launcher's side of the guard, a process that stops the job if the launcher is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_S = 30.0
 
 
 class Guard:
-    """Tracks every process group of the job and kills the groups when the launcher has ended.
+    """Tracks every process group of the job and kills the groups when the launcher has exited.
 
     The guard reads from a pipe whose only writer is the launcher; the system closes the pipe even
     if the launcher is killed by SIGKILL.
@@ -46,11 +46,11 @@ class Guard:
         self._report(f"-{group}")
 
     def remove_file(self, path: str) -> None:
-        """Have the guard remove the file when the launcher has ended."""
+        """Have the guard remove the file when the launcher has exited."""
         self._report(f"file {path}")
 
     def remove_directory(self, path: str) -> None:
-        """Have the guard remove the directory when the launcher and all groups have ended."""
+        """Have the guard remove the directory when the launcher and all groups have exited."""
         self._report(f"directory {path}")
 
     def _report(self, message: str) -> None:

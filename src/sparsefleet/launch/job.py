@@ -125,7 +125,7 @@ def run_job(
 
     After a failure, the process that failed or all processes restart, according to `restart` and
     `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise it is the code of
-    the process that failed first (128 + n for signal n), or 128 + n if signal n ended this
+    the process that failed first (128 + n for signal n), or 128 + n if signal n stopped this
     launcher. No process of the job is left when this function returns. Raises ConfigError if the
     job cannot be started. Must be called in the main thread.
     """

@@ -58,8 +58,8 @@ class KeptState:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigError(
-                    f"--state-dir {self._place} is in use by another launcher; wait until it ends, "
-                    "or choose a different directory"
+                    f"--state-dir {self._place} is in use by another launcher; wait until that one "
+                    "exits, or choose a different directory"
                 ) from None
             self._find()
             yield self

@@ -77,7 +77,7 @@ class LaunchConfig:
 
     state_dir: str = ""
     """A directory for the servers' logs that is kept until the job succeeds. A job started with the
-    same directory continues where this one ended. If empty, a new directory is used and removed
+    same directory continues where this one stopped. If empty, a new directory is used and removed
     when the job ends.
     """
 

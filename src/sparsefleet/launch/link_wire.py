@@ -67,7 +67,7 @@ class Wire:
         return text
 
     def end_sending(self) -> None:
-        """Stop sending; the peer still receives everything that was sent before."""
+        """Stop sending; the peer still receives everything already sent."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

@@ -1,4 +1,4 @@
-"""Report to the servers which workers have ended or are being restarted."""
+"""Report to the servers which workers have exited or are being restarted."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PATIENCE_S = 60.0
 
 
 class LostWorkers:
-    """Notifies all servers, on its own thread, of workers that have ended or are being restarted.
+    """Notifies all servers, on its own thread, of workers that have exited or are being restarted.
 
-    A server then counts an ended worker as lost at once instead of after the peer timeout, and
+    A server then counts an exited worker as lost at once instead of after the peer timeout, and
     waits longer for a worker that is being restarted.
     """
 
@@ -46,7 +46,7 @@ class LostWorkers:
         self._back: set[str] = set()
 
     def report(self, index: int) -> None:
-        """Report that this worker has ended for good; returns at once."""
+        """Report that this worker has exited for good; returns at once."""
         self._put(_ENDED, f"worker-{index}")
 
     def expect(self, index: int) -> None:

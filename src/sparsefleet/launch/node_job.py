@@ -148,7 +148,7 @@ class NodeJob:
         return child
 
     def run(self) -> Ending:
-        """Watch the processes until all have ended."""
+        """Watch the processes until all have exited."""
         ending = self._watch()
         heeded = min(
             self._signals.count, 1
@@ -292,7 +292,7 @@ class NodeJob:
     def _explain(self, first: ChildProcess) -> Ending:
         """Find out what made the job fail; `first` is the first process to fail on this node.
 
-        A process that lost its peer may end before the peer itself has, so wait a little.
+        A process that lost its peer may exit before the peer itself does, so wait a little.
         """
         deadline = time.monotonic() + min(_CAUSE_S, self._config.grace_s)
         while True:
@@ -362,7 +362,7 @@ class NodeJob:
         """Let workers hand over their state while the servers are still running.
 
         Because of the notice file, workers treat SIGTERM as advance notice, unlike the SIGTERM that
-        ends a failed job.
+        stops a failed job.
         """
         Path(self._context.notice_file).touch()
         self._end([child for child in self._children if child.plan.role == "worker"], heeded)
@@ -370,8 +370,8 @@ class NodeJob:
     def _has_handed_over(self) -> bool:
         """Return whether the job can be continued elsewhere.
 
-        If the servers' logs were kept, the job can be continued however the workers ended, unless a
-        custom loop would start over.
+        If the servers' logs were kept, the job can be continued however the workers exited, unless
+        a custom loop would start over.
         """
         workers = [child for child in self._children if child.plan.role == "worker"]
         if self._config.state_dir:
@@ -381,7 +381,7 @@ class NodeJob:
         return START_ELSEWHERE in codes and set(codes) <= {START_ELSEWHERE, 0}
 
     def _end(self, children: list[ChildProcess], heeded: int) -> None:
-        """Send SIGTERM and wait until all processes have ended, up to the grace period."""
+        """Send SIGTERM and wait until all processes have exited, up to the grace period."""
         for child in children:
             child.terminate()
         deadline = time.monotonic() + self._config.grace_s

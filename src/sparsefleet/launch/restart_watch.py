@@ -85,7 +85,7 @@ class RestartWatch:
         return since_s > _SETTLE_S and self._lost_workers.is_back(child.plan.index)
 
     def _note(self, child: ChildProcess) -> str:
-        """Return the path of the note about a server, which core/client/restart_note.cc reads."""
+        """Return the path of a server's note, which core/client/restart_note.cc reads."""
         return os.path.join(self._state_dir, f"server-{child.plan.index}.restarting")
 
     def _write_note(self, watched: _Watched, now: float) -> None:

@@ -23,8 +23,8 @@ _END_S = 5.0
 class SpareServer:
     """Keeps one process ready to become the successor of a durable server on this node.
 
-    Restarting a small server consists mostly of imports, which the spare has already done. The
-    spare uses about 45 MB of memory.
+    Restarting a small server takes mostly import time, and the spare has already imported
+    everything. It uses about 45 MB of memory.
     """
 
     def __init__(

@@ -273,7 +273,7 @@ class Mode(ABC):
             self._failure = error
 
     def finish(self) -> None:
-        """Flush, leave the group of workers and end the mode's own threads. Idempotent.
+        """Flush, leave the group of workers and stop the mode's own threads. Idempotent.
 
         After ``fail``, nothing is flushed, since others must not mistake half a step for a whole
         step.

@@ -155,7 +155,7 @@ class RankSetting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModePosition:
-    """The position of a mode when its process ended, for the process that replaces it."""
+    """The position of a mode when its process exited, for the process that replaces it."""
 
     state: Mapping[str, int]
     """The result of `Mode.state` at that time."""
@@ -229,7 +229,7 @@ class ModeSetting:
     """Settings for mode "collective", which has no dense tables; None in other modes."""
 
     position: ModePosition | None = None
-    """Where to continue when replacing a process that ended; None means the beginning."""
+    """Where to continue when replacing a process that exited; None means the beginning."""
 
     outbox: str | None = None
     """A file that outlives this process, for modes with rounds; None if the process is never

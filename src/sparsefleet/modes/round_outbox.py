@@ -1,6 +1,6 @@
 """Keeps a worker's contribution to a round outside the process, until all servers have it.
 
-A process that ends while sending may have reached only some servers, which then apply the round.
+A process that dies while sending may have reached only some servers, which then apply the round.
 The gradients cannot be recomputed bit for bit, since some parameters have changed. The process that
 replaces it therefore sends the same bytes to the other servers.
 """

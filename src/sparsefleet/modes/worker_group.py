@@ -10,7 +10,7 @@ from sparsefleet.store import RoundMember
 
 
 class WorkerGroup:
-    """This worker's membership in the group of each pass, which the servers keep.
+    """This worker's membership in the group of each pass, as recorded on the servers.
 
     A worker that runs out of data leaves the group of its pass and joins the next group. A second
     group, ``present``, lasts for the whole run. Workers synchronize in that group between passes,

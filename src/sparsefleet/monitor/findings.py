@@ -52,7 +52,7 @@ class Scene:
     """Share of the rows pulled from each table that were new, in recent intervals, oldest first."""
 
     def of(self, role: str) -> list[tuple[Watched, Interval]]:
-        """Return the processes with this role that were read at least twice, with intervals."""
+        """Return the processes with this role polled at least twice, and their last intervals."""
         return [
             (each, each.interval)
             for each in self.processes

@@ -1,4 +1,4 @@
-"""A file with the processes of a job as its launcher sees them, which dashboards read."""
+"""A file for dashboards that lists the processes of a job as its launcher sees them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobProcess:
     state: str = "running"
     """One of running, suspended, stopping, done, failed and stopped."""
     detail: str = ""
-    """How the process ended, or its last line of output."""
+    """How the process exited, or its last line of output."""
     starts: int = 1
 
     @property

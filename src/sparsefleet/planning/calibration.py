@@ -64,7 +64,7 @@ def cpu_name() -> str:
 
 
 def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
-    """Measure and return the costs of this machine, which takes about 20 seconds.
+    """Measure and return the costs of this machine. Takes about 20 seconds.
 
     say: receives a line for each measurement. Raises ConfigError if this system cannot be measured.
     """

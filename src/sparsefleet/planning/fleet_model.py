@@ -1,4 +1,4 @@
-"""A discrete-event model of a training job, which predicts a fleet's examples per second.
+"""A discrete-event model of a training job that predicts a fleet's examples per second.
 
 Keys are spread over servers by a hash, so all servers get the same load. Only a few servers are
 simulated, and each represents an equal share of all servers: it handles the requests to one server,

@@ -144,7 +144,7 @@ def _run_mode(mode: str, config: TrialConfig, folder: Path) -> ModeResult:
         failed = _cause(folder, log, code)
     elif not records:
         failed = (
-            "the script ended without training: it must call sparsefleet's Trainer.fit in the "
+            "the script exited without training: it must call sparsefleet's Trainer.fit in the "
             "process that was started"
         )
     elif not failed and not any(point[1] for record in records for point in record["points"]):

@@ -55,7 +55,7 @@ class JobShape:
     growth: float = 0.6
     """The number of distinct keys in n mini-batches is `keys * n ** growth` (Heaps' law)."""
     rows: float = math.inf
-    """Rows in all tables, which limit the number of distinct keys."""
+    """Total number of rows in all tables. It limits the number of distinct keys."""
     merges_freely: bool = False
     """Whether all optimizers are plain SGD, in which case async may merge mini-batches."""
     variation: float = 0.05

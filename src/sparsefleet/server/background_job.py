@@ -21,7 +21,7 @@ class BackgroundJob:
     """Runs ``work`` in its own thread and keeps the result. Thread-safe.
 
     The client that started the job must renew its lease by calling ``wait`` or ``renew`` at least
-    every ``lease_s`` seconds. ``clean_up`` is called once, when the job is ended or its lease
+    every ``lease_s`` seconds. ``clean_up`` is called once, when ``end`` is called or the lease
     expires. With ``gives_way``, the thread runs at a lower priority than the server's requests.
     """
 
@@ -50,7 +50,7 @@ class BackgroundJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended or its lease has expired, and cleanup is done."""
+        """Return whether the job was ended or its lease has expired, and cleanup is done."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:

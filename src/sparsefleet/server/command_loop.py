@@ -86,8 +86,8 @@ class Holders:
         if holder != session and self._has_session(holder):
             raise NotOwnerError(
                 f"{called} belongs to session {holder}, which is alive; session {session} cannot "
-                "take over. Give each worker its own index, or end the other process: ownership is "
-                "released when it closes its store, or after the server's peer timeout"
+                "take over. Give each worker its own index, or stop the other process: ownership "
+                "is released when it closes its store, or after the server's peer timeout"
             )
         self._sessions[thing] = session
 

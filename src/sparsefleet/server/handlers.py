@@ -107,7 +107,7 @@ def default_handlers(
 
     ``tables`` is this server's part of all tables. Saves and loads are restricted to ``save_root``.
     ``has_session`` returns whether the session of a client is alive; ``drop_clients`` marks the
-    clients with a given name as lost because their process has ended; ``expect_clients`` waits
+    clients with a given name as lost because their process has exited; ``expect_clients`` waits
     longer for clients whose process is being restarted. On a durable server, ``states`` records the
     changes that commands make, and loads run in ``change_in_bulk``.
     """

@@ -86,6 +86,6 @@ def run_replica(config: ReplicaConfig) -> None:
         try:
             where = Endpoint(endpoint.host, server.port)
             print(f"sparsefleet replica listening on {where} ({config.transport})", flush=True)
-            _log.info("ending: %s", wait_for_the_end(server, ending))
+            _log.info("exiting: %s", wait_for_the_end(server, ending))
         finally:
             server.stop()

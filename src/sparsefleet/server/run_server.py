@@ -267,7 +267,7 @@ _SIGNAL_LATENCY_S = 0.1  # Python runs signal handlers only between native calls
 def run_server(config: ServerConfig) -> None:
     """Serve until SIGTERM, SIGINT or a client's shutdown request, then drain and return.
 
-    Prints one line with the port when ready. A second signal ends the process immediately; signal
+    Prints one line with the port when ready. A second signal stops the process immediately; signal
     handlers are restored. Outside the main thread, it installs no signal handlers. Raises OSError
     if the log of a durable server failed; a successor can then recover the server.
     """
@@ -314,7 +314,7 @@ def run_server(config: ServerConfig) -> None:
 
 
 def wait_for_the_end(server: _core.Server, ending: EndingSignals) -> str:
-    """Wait until the server should end; return the reason."""
+    """Wait until the server should stop; return the reason."""
     while ending.received is None:
         if server.wait_for_shutdown_request(_SIGNAL_LATENCY_S):
             return "a client requested shutdown"

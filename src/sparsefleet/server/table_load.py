@@ -85,7 +85,7 @@ class TableLoad:
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """Wait for the check or, after `apply`, the load; return None if the timeout expires first.
 
-        A load returns {"rows": number of rows by table}, a check {}. Raises the error of either.
+        A load returns {"rows": number of rows by table}, a check {}. Raises the error if it failed.
         """
         return self._job.wait(timeout_s)
 

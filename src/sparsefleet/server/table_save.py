@@ -86,7 +86,7 @@ class TableSave:
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the files of each table, or None if writing has not finished within `timeout_s`.
 
-        Raises the error of a failed save.
+        Raises the error if the save failed.
         """
         return self._job.wait(timeout_s)
 

@@ -1,4 +1,4 @@
-"""Work lists on the first server of a job, which assign files to whichever worker is free.
+"""Work lists on the first server of a job: they assign files to whichever worker is free.
 
 Commands, with bodies as in `command_loop`. The worker is the client that sends the command; while
 its session is alive, no other client of the same name may use the same list.

@@ -38,7 +38,8 @@ def own_loop_path(log_dir: str, index: int) -> str:
 
 
 def replaceable_path(memory_dir: str, rank: int) -> str:
-    """Return the file that exists while other workers can wait for a lost rank's new process."""
+    """Return the path of a file that exists while the other workers can wait for this rank's
+    replacement."""
     return os.path.join(memory_dir, f"rank-{rank}.replaceable")
 
 
@@ -47,7 +48,7 @@ def declare_own_loop(notes: Notes, worker: str) -> None:
 
     `Trainer.fit` and `train_from_dataset` track which of their data the servers have applied. A
     process that repeats a custom loop would train on the same data again. The launcher therefore
-    ends the job instead of restarting such a worker, unless it is configured to restart the worker.
+    stops the job instead of restarting such a worker, unless it is configured to restart it.
     Without a launcher, the declaration is stored on the servers, and this function raises
     ConfigError if an earlier process of the same worker and job has made the declaration. Servers
     that restart without their state lose the declaration.

@@ -161,7 +161,8 @@ class RemoteStore(Store):
     def keep_session(self, keeps: bool = True) -> None:
         """Set whether the session outlives this store, just as it outlives a killed process.
 
-        Only a named session can outlive its store; it also survives an error that ends the process.
+        Only a named session can outlive its store; it also survives an error that stops the
+        process.
         """
         self._native.keep_session(keeps)
 

@@ -1,4 +1,4 @@
-"""TorchRec's DLRM with the same names, which keeps programs and state dicts compatible.
+"""TorchRec's DLRM with the same names, so that programs and state dicts stay compatible.
 
 In shapes, B is the number of examples, F the number of features, and D the row width.
 """

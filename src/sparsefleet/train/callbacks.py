@@ -162,7 +162,7 @@ class EarlyStopping(Callback):
     """Ends `fit` on all workers after the same epoch, once a metric stops improving.
 
     With `TrainerConfig(validate_every_steps=...)`, validations within epochs are also considered,
-    and `fit` may end after one of them.
+    and `fit` may stop after one of them.
 
     monitor: a metric on the validation data ("loss", "auc", ...), or on the training data with the
         prefix "train_" ("train_loss").

@@ -103,7 +103,7 @@ class History:
     """How the training threads spent their time, over all epochs."""
 
     was_stopped: bool = False
-    """Whether a callback ended training before its last epoch."""
+    """Whether a callback stopped training before its last epoch."""
 
     bottleneck: str = ""
     """The main bottleneck, and what to do about it."""

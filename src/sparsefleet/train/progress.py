@@ -99,7 +99,7 @@ class ProgressDisplay(Protocol):
         """Show the current state of training."""
 
     def end_epoch(self, snapshot: Snapshot) -> None:
-        """Show the state at the end of a pass, which stays visible."""
+        """Show the state at the end of a pass and leave it visible."""
 
     def note(self, text: str) -> None:
         """Print a permanent line."""

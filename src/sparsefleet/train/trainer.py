@@ -434,7 +434,7 @@ class Trainer:
 
     @property
     def _may_stop(self) -> bool:
-        """Return whether `fit` checks after each epoch if it should end; equal on all workers."""
+        """Return whether `fit` checks after each epoch if it should stop; equal on all workers."""
         return bool(self._callbacks) or self._fleet.worker_num() == 1
 
     def _worker(self) -> Training[DistributedModel]:

@@ -35,7 +35,7 @@ class Towers(NamedTuple):
 
     @property
     def score(self) -> Tensor:
-        """Return the dot product of each user's and item's vectors, float32[B]."""
+        """The dot product of each example's user and item vectors, float32[B]."""
         return (self.user * self.item).sum(dim=1)
 
 

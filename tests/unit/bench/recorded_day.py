@@ -45,7 +45,7 @@ def growth_figure(name: str) -> dict[str, Any]:
         "is_y_log": False,
         "about": "invented",
         "series": {"pull": [[10, *SPREAD], [100, *SPREAD]], "push": [[10, *SPREAD]]},
-        "errors": {"geo": "RuntimeError: ended with code 9"},
+        "errors": {"geo": "RuntimeError: exited with code 9"},
     }
 
 
@@ -68,7 +68,7 @@ def ctr_groups() -> dict[str, dict[str, Any]]:
             **ddp,
             "sparsefleet sync 2x2": side(30_000),
             "sparsefleet half_async 2x2": failed_side(
-                "RuntimeError: ended with code -9\nlast words"
+                "RuntimeError: exited with code -9\nlast words"
             ),
             "PaddlePaddle sync 2x2": side(10_000, 150.0, 900),
         },

@@ -36,7 +36,7 @@ class FakeRanks:
 
     def run(self, side: str, _model: str, steps: int) -> Section:
         if self.size == 4:
-            raise RuntimeError("ended with code -9")
+            raise RuntimeError("exited with code -9")
         self.asked.append(steps)
         part = 0.25 if side == "local-4" else 1.0
         return Section(1.0 + 1e3 * part * self.network.seconds, 10.0, 800.0 * part, 800.0 * part)

@@ -27,7 +27,7 @@ class FakeSide:
     def run(self, batch: int, examples: int) -> Section:
         self.asked.append((batch, examples))
         if len(self.asked) == self.fails_at:
-            raise RuntimeError("ended with code -9")
+            raise RuntimeError("exited with code -9")
         return Section(self.rate, 1e6 / self.rate, 0.0)
 
     def peak_memory_bytes(self) -> tuple[int, int]:

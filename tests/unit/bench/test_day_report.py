@@ -33,7 +33,7 @@ def test_every_part_has_a_section_and_invented_figures() -> None:
 def test_report_shows_every_part_its_charts_and_its_failures(tmp_path: Path) -> None:
     record = recorded(tmp_path, without=("serving",))
     record.put(
-        "serving", {**record.parts["tables"], "error": "ended with code 1; it last said:\nx"}
+        "serving", {**record.parts["tables"], "error": "exited with code 1; it last said:\nx"}
     )
     charts = draw_charts(record, tmp_path / "images")
     page = write_report(record, charts).read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ def test_part_that_fails_is_put_on_record_and_the_rest_continues(tmp_path: Path)
         part(tmp_path, "judges", f"{WRITES}; sys.exit(1)"),
     ]
     run_all.run_parts(parts, record, options())
-    assert "ended with code 3" in record.parts["fails"]["error"]
+    assert "exited with code 3" in record.parts["fails"]["error"]
     assert "last words" in record.parts["fails"]["error"]
     assert [record.has_failed(one.name) for one in parts] == [True, False, False, False]
     assert record.figures("works") == record.figures("judges") == {"x": 1}

@@ -71,7 +71,7 @@ def test_member_that_does_not_come_back_is_named_and_left() -> None:
     release.set()
     notes = getattr(found.value, "__notes__", None)  # Python 3.10 has none
     if notes is not None:
-        assert "sparsefleet-1 did not end within 0.05 s" in notes[0]
+        assert "sparsefleet-1 did not finish within 0.05 s" in notes[0]
 
 
 def test_interrupt_in_the_calling_thread_stops_all() -> None:

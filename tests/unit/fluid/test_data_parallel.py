@@ -326,7 +326,7 @@ def test_misuse_is_reported() -> None:
     network.exe.run(compiled, batch())
     with pytest.raises(ValueError, match="a different scope or place"):
         network.exe.run(compiled, batch(), scope=fluid.Scope())
-    with pytest.raises(ValueError, match="run the start-up program"):
+    with pytest.raises(ValueError, match="run the startup program"):
         network.exe.run(network.compiled(), batch(), scope=fluid.Scope())
 
 

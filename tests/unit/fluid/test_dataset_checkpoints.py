@@ -135,7 +135,7 @@ def test_a_resumed_program_ends_with_the_same_bits(
 
 
 def test_a_program_resumes_with_tables_of_its_own_after_another_start(tmp_path: Path) -> None:
-    """Running the start-up program again creates new tables, which checkpoints contain."""
+    """Running the startup program again creates new tables, which checkpoints contain."""
     files = write_files(tmp_path)
     config = CheckpointConfig(directory=tmp_path / "saves")
     click = Click()

@@ -110,7 +110,7 @@ def _runs() -> dict[str, tuple[Callable[[], object], type[Exception], str]]:
         "uninitialised": (
             lambda: exe.run(feed={"x": x}, fetch_list=["out"]),
             ProgramError,
-            "'w' has no value.*start-up program",
+            "'w' has no value.*startup program",
         ),
         "no program": (lambda: exe.run(3), TypeError, "fluid.Program"),  # type: ignore[arg-type]
     }

@@ -9,7 +9,7 @@ import pytest
 
 from sparsefleet import fluid
 
-# The first values of a parameter of shape [3, 5] in a start-up program with random_seed 90, as
+# The first values of a parameter of shape [3, 5] in a startup program with random_seed 90, as
 # 1.8.5 draws them on a CPU.
 RECORDED = [
     (

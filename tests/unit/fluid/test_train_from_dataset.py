@@ -132,7 +132,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     exe = fluid.Executor()
     with pytest.raises(RuntimeError, match="dataset is need"):
         exe.train_from_dataset()
-    with pytest.raises(AssertionError, match="expected the same number"):
+    with pytest.raises(AssertionError, match="expected one text per variable"):
         exe.train_from_dataset(dataset=dataset, fetch_list=[network.auc], fetch_info=[])
     dataset.set_thread(0)
     with pytest.raises(RuntimeError, match="set_thread"):

@@ -119,9 +119,9 @@ def test_report_says_what_failed() -> None:
         starts={"worker 0": 2},
         peak_bytes={"worker 0": 1 << 20},
         left=[],
-        problems=["the job ended with code 1"],
+        problems=["the job exited with code 1"],
     )
-    assert report.lines()[-2:] == ["FAILED: the job ended with code 1", "failed"]
+    assert report.lines()[-2:] == ["FAILED: the job exited with code 1", "failed"]
     assert "  worker 0: at most 1 MiB, 2 starts" in report.lines()
     assert report.to_json()["problems"] == report.problems
 

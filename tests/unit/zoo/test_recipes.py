@@ -82,13 +82,13 @@ def test_data_may_be_gzipped_but_not_another_version(data: Path) -> None:
     assert FILE.read(data) == CONTENT
     path.write_bytes(b"other")
     with pytest.raises(
-        InputFileError, match=r"clicks.csv: the content has MD5 .*expected .*example.com"
+        InputFileError, match=r"clicks.csv: the MD5 checksum is .*expected .*example.com"
     ):
         TINY.check(data)
     path.unlink()
     (data / "log" / "clicks.csv.gz").unlink()
     with pytest.raises(
-        InputMissingError, match=r"neither this file.*https://example.com/clicks.*--data"
+        InputMissingError, match=r"found neither this file.*https://example.com/clicks.*--data"
     ):
         TINY.check(data)
     with pytest.raises(ConfigError, match="no such directory"):
@@ -100,7 +100,7 @@ def test_damaged_data_names_the_file_and_what_to_do(data: Path) -> None:
     packed = data / "log" / "clicks.csv.gz"
     for content in (gzip.compress(CONTENT)[:-20], b"no gzip"):
         packed.write_bytes(content)
-        with pytest.raises(InputFileError, match=r"clicks.csv.gz: this is not a complete gzip"):
+        with pytest.raises(InputFileError, match=r"clicks.csv.gz: not a complete gzip"):
             TINY.check(data)
     any_file = DataFile(path="log/latin.csv", source="a friend", md5=None)
     (data / any_file.path).write_bytes("M\u00fcnchen".encode("latin-1"))
@@ -141,7 +141,7 @@ def test_the_command_lists_shows_and_refuses(
     assert "published: auc 0.9058" in shown
     assert "archive.ics.uci.edu" in shown
     assert main(["recipe", "run", "census_wide_deep", "--data", str(tmp_path)]) == 1
-    assert "adult/adult.data: neither this file" in capsys.readouterr().err
+    assert "adult/adult.data: found neither this file" in capsys.readouterr().err
     assert main(["recipe", "show", "census"]) == 1
     assert "no recipe is named 'census'; the names are avazu_deepfm," in capsys.readouterr().err
 

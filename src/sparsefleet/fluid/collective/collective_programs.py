@@ -72,7 +72,7 @@ class RankProgram:
             raise ConfigError(
                 f"BuildStrategy says trainer {build.trainer_id} of {build.num_trainers}, but this "
                 f"process is rank {ranks.rank} of {ranks.size}; first call fleet.init, or run the "
-                'start-up program that DistributeTranspiler created with mode "nccl2"'
+                'startup program that DistributeTranspiler created with mode "nccl2"'
             )
         if build.async_mode:
             raise ConfigError(

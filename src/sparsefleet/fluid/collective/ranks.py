@@ -96,7 +96,7 @@ class Ranks:
         if self._world is not None and self.size > 1 and seconds != self._timeout_s:
             raise ConfigError(
                 f"timeout_s is {seconds:g}, but ranks are already connected with "
-                f"{self._timeout_s:g}; call minimize before running the start-up program"
+                f"{self._timeout_s:g}; call minimize before running the startup program"
             )
         self._timeout_s = seconds
 
@@ -141,7 +141,7 @@ class Ranks:
     def end(self) -> None:
         """Call `part` once, after the last step.
 
-        Called when an Executor is closed and again when the script ends, in case a rank does not
+        Called when an Executor is closed and again when the script exits, in case a rank does not
         close its Executor.
         """
         if not self._has_ended:

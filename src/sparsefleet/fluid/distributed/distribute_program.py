@@ -98,7 +98,7 @@ def rewrite_for_worker(
 ) -> None:
     """Change both programs in place.
 
-    The main program sends gradients where it used to update parameters. The start-up program
+    The main program sends gradients where it used to update parameters. The startup program
     fetches the values that servers hold instead of initializing them.
     """
     block = program.global_block()

@@ -50,7 +50,7 @@ __all__ = ["ProgramModel", "ProgramModule", "ProgramPlacement"]
 class ProgramModule(nn.Module):
     """Holds tables (as SparseEmbedding), dense parameters and frozen parameters, by name.
 
-    first_values: a scope in which the start-up program has run.
+    first_values: a scope in which the startup program has run.
     table_optimizers: optimizers of the updated parameters in tables.
     updated: names of the updated dense parameters.
     """
@@ -95,7 +95,7 @@ class ProgramModule(nn.Module):
         if initializer is None:
             if op.type != "assign_value":
                 raise ConfigError(
-                    f"the start-up program initializes table '{name}' with '{op.type}', which "
+                    f"the startup program initializes table '{name}' with '{op.type}', which "
                     "servers do not support; use fluid.initializer.Uniform, Normal, Constant or "
                     "NumpyArray"
                 )
@@ -118,14 +118,14 @@ def _filler(startup: Program, name: str) -> Operator:
     for op in startup.global_block().ops:
         if name in op.output_arg_names:
             return op
-    raise ConfigError(f"the start-up program does not initialize parameter '{name}'")
+    raise ConfigError(f"the startup program does not initialize parameter '{name}'")
 
 
 def _first_value(scope: Scope, parameter: Parameter) -> torch.Tensor:
     found = scope.find_var(parameter.name)
     value = None if found is None else found.value()
     if not isinstance(value, torch.Tensor):
-        raise ConfigError(f"the start-up program does not initialize parameter '{parameter.name}'")
+        raise ConfigError(f"the startup program does not initialize parameter '{parameter.name}'")
     return value.detach().clone()
 
 

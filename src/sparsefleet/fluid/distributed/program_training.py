@@ -120,8 +120,8 @@ class ProgramTraining(ProgramRole):
     Used by runs of the program, by its Executor and by `fleet`.
 
     Training starts with `fleet.init_worker` or the first run of one of the programs. Starting waits
-    for servers, defines tables, and gives all workers the same values. If a process ends without
-    `close`, training is closed at exit.
+    for servers, defines tables, and gives all workers the same values. If a process exits without
+    calling `close`, training is closed at exit.
     """
 
     def __init__(self, source: ModelSource, mode: str | ModeConfig, role: RoleInfo) -> None:
@@ -144,7 +144,7 @@ class ProgramTraining(ProgramRole):
         if self._model is None or not self._model.is_started:
             raise ConfigError(
                 "training on the servers has not begun, or has ended; call fleet.init_worker(), "
-                "or run the start-up program"
+                "or run the startup program"
                 if not self._is_closed
                 else "training on the servers has ended (fleet.stop_worker or Executor.close); do "
                 "this before training ends"

@@ -198,7 +198,7 @@ def _parameter(program: Program, op: Operator) -> Parameter:
 
 
 def _first_value(startup: Program, names: Sequence[str]) -> float:
-    """Return the constant that the start-up program sets the first of these variables to, or 0."""
+    """Return the constant that the startup program sets the first of these variables to, or 0."""
     for op in startup.global_block().ops:
         if names and op.type == "fill_constant" and op.output_arg_names == list(names[:1]):
             return float(op.attrs["value"])
@@ -209,7 +209,7 @@ class RateProgram:
     """Computes learning rates at a given step with the program's own operators. Thread-safe.
 
     names: the variables that hold learning rates.
-    first_values: a scope in which the start-up program was run.
+    first_values: a scope in which the startup program was run.
     """
 
     def __init__(self, program: Program, names: Sequence[str], first_values: Scope) -> None:
@@ -310,5 +310,5 @@ def _counters(ops: Sequence[Operator]) -> dict[str, float]:
 def _value(scope: Scope, name: str) -> np.ndarray:
     found = scope.find_var(name)
     if found is None or found.value() is None:
-        raise ConfigError(f"the start-up program does not initialize counter '{name}'")
+        raise ConfigError(f"the startup program does not initialize counter '{name}'")
     return np.array(found.get_tensor())

@@ -169,7 +169,7 @@ class DataParallel:
         if not feed or len(feed) > count or (trains and len(feed) < count):
             raise ValueError(
                 f"feed is a list of {len(feed)} dicts for {count} places, expected one per place"
-                + ("; a loader with drop_last=True drops a short last group" if trains else "")
+                + ("; set the loader's drop_last=True to drop a short last group" if trains else "")
             )
         return [feed_of(self._program, one) for one in feed]
 

@@ -134,7 +134,7 @@ class Fetching:
         if len(self.names) != len(self.infos):
             raise AssertionError(
                 f"fetch_list has {len(self.names)} variables and fetch_info {len(self.infos)} "
-                "texts, expected the same number"
+                "texts, expected one text per variable"
             )
 
     @property

@@ -310,7 +310,7 @@ def make_missing(
 ) -> None:
     """Create those variables in a checkpoint that only get a value when the main program runs.
 
-    A process that has only run the start-up program does not have these variables.
+    A process that has only run the startup program does not have these variables.
     """
     checkpoint = Checkpoint.open(absolute_path(directory), dict(storage_options or {}) or None)
     kept = {found.name: found for found in program.list_vars() if found.persistable}

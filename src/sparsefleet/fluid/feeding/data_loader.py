@@ -103,13 +103,11 @@ class DatasetLoader:
         return self._dataset.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last pass; see `DatasetBase.state_dict`."""
+        """Return the position in the current pass; see `DatasetBase.state_dict`."""
         return self._dataset.state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
-        left.
-        """
+        """Like `state_dict`, but resuming from the end of a pass yields no batches."""
         return self._dataset.finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,7 +207,7 @@ class DataLoader(Loader):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass, ending the pass in progress, if any."""
+        """Start a pass, canceling any pass in progress."""
         return map(self._shaped, self._begin(self._places))
 
     @staticmethod

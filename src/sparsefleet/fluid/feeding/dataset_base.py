@@ -325,13 +325,11 @@ class DatasetBase(ABC):
         return self.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current position in the last started pass."""
+        """Return the position in the current pass."""
         return self.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
-        left.
-        """
+        """Like `state_dict`, but resuming from the end of a pass yields no batches."""
         return self.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One pass of a loader, which prepares batches in the background."""
+"""One pass of a loader. Batches are prepared in the background."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class GeneratorLoader(Loader):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        """Start a pass, ending the pass in progress, if any."""
+        """Start a pass, canceling any pass in progress."""
         self._check_iterable(True, "iterated")
         batches = map(self._shaped, self._begin(self._places))
         return map(_eager_variables, batches) if self._is_eager else batches

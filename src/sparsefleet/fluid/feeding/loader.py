@@ -107,8 +107,7 @@ class Loader:
         return self._tally.total(self._threads)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last started pass: the batches returned, not those prepared
-        ahead.
+        """Return the position in the current pass, not counting batches prepared ahead.
 
         At the end of a pass, this is the start of the next pass. The result holds only lists,
         dicts, strings and numbers.
@@ -116,9 +115,7 @@ class Loader:
         return self._checked_reader().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return the position of the last started pass; at its end, resuming yields no more
-        batches.
-        """
+        """Like `state_dict`, but resuming from the end of a pass yields no batches."""
         return self._checked_reader().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -132,7 +129,7 @@ class Loader:
         self._convert = convert
 
     def _begin(self, places: list[Place]) -> FeedPass:
-        """Start a pass, ending the pass in progress, if any."""
+        """Start a pass, canceling any pass in progress."""
         reader = self._checked_reader()
         self._close()
         progress, walk = reader.begin()

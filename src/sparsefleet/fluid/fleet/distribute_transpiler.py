@@ -151,7 +151,7 @@ class DistributeTranspiler:
         return self._server(endpoint).main_program()
 
     def get_pserver_programs(self, endpoint: str) -> tuple[Program, Program]:
-        """Return the server's program and its start-up program."""
+        """Return the server's program and its startup program."""
         return self.get_pserver_program(endpoint), self.get_startup_program(endpoint)
 
     def get_startup_program(
@@ -160,7 +160,7 @@ class DistributeTranspiler:
         pserver_program: Program | None = None,
         startup_program: Program | None = None,
     ) -> Program:
-        """Return the start-up program for the server at `endpoint`."""
+        """Return the startup program for the server at `endpoint`."""
         del pserver_program, startup_program
         return self._server(endpoint).startup_program()
 
@@ -179,7 +179,7 @@ class DistributeTranspiler:
     ) -> None:
         """Prepare the programs for ranks.
 
-        In mode "nccl2", ranks connect in the start-up program, and a CompiledProgram whose strategy
+        In mode "nccl2", ranks connect in the startup program, and a CompiledProgram whose strategy
         has num_trainers trains with the other ranks. In mode "collective", the program itself
         trains with the other ranks.
         """

@@ -57,7 +57,7 @@ class ProgramError(EnforceNotMet, ValueError):
         scope lacks.
         """
         return cls(
-            f"{site_prefix(site)}variable '{name}' has no value in the scope; run the start-up "
+            f"{site_prefix(site)}variable '{name}' has no value in the scope; run the startup "
             "program (exe.run(fluid.default_startup_program())) or load it first"
         )
 

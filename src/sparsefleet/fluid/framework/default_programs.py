@@ -57,7 +57,7 @@ def switch_startup_program(program: Program) -> Program:
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Make layers in the `with` block add to these programs.
 
-    None keeps the current start-up program.
+    None keeps the current startup program.
 
     >>> main = Program()
     >>> with program_guard(main):

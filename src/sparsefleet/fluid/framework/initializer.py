@@ -1,4 +1,4 @@
-"""Initializers, which add operators to the start-up program."""
+"""Initializers, which add operators to the startup program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Initializer:
         raise TypeError(f"{type(self).__name__} does not define how to fill {variable!r}")
 
     def __call__(self, variable: Variable, block: Block) -> None:
-        """Add the operator to the block of the start-up program."""
+        """Add the operator to the block of the startup program."""
         type, attrs = self.fill(variable)
         common = {"shape": list(variable.shape), "dtype": variable.dtype}
         if "seed" in attrs and block.program.random_seed:

@@ -120,7 +120,7 @@ def get_parameter_value(para: Variable, executor: Any) -> Any:
         raise AssertionError(f"para must be a program's parameter, got {para!r}")
     held = global_scope().find_var(para.name)
     if held is None or held.value() is None:
-        raise RuntimeError(f"parameter '{para.name}' has no value; run the start-up program first")
+        raise RuntimeError(f"parameter '{para.name}' has no value; run the startup program first")
     return np.array(held.get_tensor())
 
 

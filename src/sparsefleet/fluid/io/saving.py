@@ -339,9 +339,7 @@ def _to_write(
         widths = RowWidths(info.dim, info.state_dim, info.counter_dim)
         return RowsToWrite(name, widths, table.optimizer.kind, _chunks(table))
     if name not in values:
-        raise RuntimeError(
-            f"variable '{name}' has no value to save; run the start-up program first"
-        )
+        raise RuntimeError(f"variable '{name}' has no value to save; run the startup program first")
     return ArrayToWrite(name, values[name])
 
 

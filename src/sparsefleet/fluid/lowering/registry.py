@@ -238,7 +238,7 @@ def common_shape(shapes: Sequence[Shape], but: Collection[int] = ()) -> Shape:
     for shape in shapes[1:]:
         if len(shape) != len(made):
             raise ValueError(
-                f"inputs have {len(made)} and {len(shape)} axes, expected the same number"
+                f"inputs have {len(made)} and {len(shape)} axes, expected the same number of axes"
             )
         made = [
             size if place in but else same_size(size, other)

@@ -217,7 +217,8 @@ def merge_by_mask(true: Tensor, false: Tensor, mask: Tensor, *, lods: list[Any])
 
 
 def _taken(x: Tensor, lod: Lod, items: Tensor) -> Held:
-    """Return the rows `items` of x or, with a LoD, its first-level sequences and their LoD."""
+    """Return the rows of x selected by `items` or, with a LoD, the first-level sequences and their
+    LoD."""
     levels = []
     for offsets in lod:
         begins, lengths = offsets[:-1][items], offsets.diff()[items]

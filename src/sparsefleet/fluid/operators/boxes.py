@@ -355,7 +355,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Variable, ...]:
-    """Return the decoded boxes of all classes, and those of each box's most likely class."""
+    """Return each box decoded for every class, and for its most likely class alone."""
     helper = LayerHelper("box_decoder_and_assign", name)
     inputs = {
         "PriorBox": prior_box,

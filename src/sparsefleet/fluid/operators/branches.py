@@ -402,7 +402,7 @@ class IfElse:
         if len(true) != len(false):
             raise ValueError(
                 f"layers.IfElse: true_block has {len(true)} outputs and false_block has "
-                f"{len(false)}, expected the same number"
+                f"{len(false)}, expected the same number of outputs"
             )
         pairs = zip(true, false, strict=True)
         return [merge_lod_tensor(a, b, self.cond, self.cond) for a, b in pairs]

@@ -51,7 +51,7 @@ def fused_elemwise_activation(
         (names[0] in _BINARY and names[1] in _UNARY) or (names[1] in _BINARY and names[0] in _UNARY)
     ):
         raise helper.refuse(
-            f"functor_list must be one of {_BINARY} and one of {_UNARY}, got {names!r}"
+            f"functor_list must name one of {_BINARY} and one of {_UNARY}, got {names!r}"
         )
     out = helper.new_variable(helper.check_input(x, "x").dtype)
     outer, inner = names

@@ -402,7 +402,7 @@ def prroi_pool(
     batch_roi_nums: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Pool boxes by the exact mean of the interpolated map. Boxes also get gradients."""
+    """Pool each box as the exact mean of the interpolated map. Boxes also get gradients."""
     helper = LayerHelper("prroi_pool", name)
     for what, value, kind in (
         ("spatial_scale", spatial_scale, float),

@@ -107,7 +107,7 @@ def _polygon_overlap(one: Tensor, other: Tensor) -> float:
 
 
 def _area(points: list[list[float]]) -> float:
-    """Return the signed area of a polygon, which depends on the order of its corners."""
+    """Return the signed area of a polygon; the order of the corners determines the sign."""
     pairs = zip(points, [*points[1:], *points[:1]], strict=True)
     return sum(x * v - u * y for (x, y), (u, v) in pairs) / 2
 

@@ -1,4 +1,4 @@
-"""Training targets for detectors, which assign anchors and regions to ground-truth boxes.
+"""Training targets for detectors: assigns anchors and regions to ground-truth boxes.
 
 A box is [left, top, right, bottom] in pixels. In shapes, A is the number of anchors, G the
 number of ground-truth boxes, R the number of regions.

@@ -327,7 +327,7 @@ def create_global_var(
     name: str | None = None,
 ) -> Variable:
     """Create a non-trainable variable with an initial value."""
-    del force_cpu, persistable  # the value set by the start-up program must outlive that run
+    del force_cpu, persistable  # the value set by the startup program must outlive that run
     helper = LayerHelper("global_var")
     known = unique_name.generate("global_var") if name is None else name
     return helper.create_state(known, shape, dtype, float(value))

@@ -443,7 +443,7 @@ def _sliced(
     for slot, value in bounds.items():
         if not isinstance(value, Variable) and len(value) != len(axes):
             raise helper.refuse(
-                f"got {len(axes)} axes and {len(value)} {slot.lower()}, expected the same number"
+                f"got {len(axes)} axes and {len(value)} {slot.lower()}, expected one per axis"
             )
     if any(not -rank <= axis < rank for axis in axes):
         raise helper.refuse(f"axes must be in -{rank}..{rank - 1} for {x}, got {list(axes)}")

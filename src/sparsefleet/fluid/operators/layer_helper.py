@@ -197,9 +197,7 @@ class LayerHelper:
         *,
         is_table: bool = False,
     ) -> Parameter:
-        """Return the existing parameter that `attr` names, or a new one, initialized at
-        start-up.
-        """
+        """Return the existing parameter that `attr` names, or a new one, initialized at startup."""
         attr = attr or ParamAttr()
         if isinstance(attr, ExistingParamAttr) and in_dygraph_mode():
             return attr.parameter  # type: ignore[no-any-return]
@@ -378,7 +376,7 @@ class LayerHelper:
         return [to_param_attr(attr) for attr in attrs * (length if len(attrs) == 1 else 1)]
 
     def set_variable_initializer(self, var: Variable, initializer: Any) -> Variable:
-        """Initialize a persistent variable in the start-up program."""
+        """Initialize a persistent variable in the startup program."""
         startup = self.startup_program.global_block()
         var.persistable = True
         if not startup.has_var(var.name):

@@ -313,6 +313,6 @@ def roll(
     axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
     if axes and len(axes) != len(moves):
         raise helper.refuse(
-            f"got {len(moves)} shifts and {len(axes)} dims, expected the same number"
+            f"got {len(moves)} shifts and {len(axes)} dims, expected one shift per dim"
         )
     return helper.add("roll", {"X": helper.check_input(input)}, {"shifts": moves, "dims": axes})

@@ -52,7 +52,7 @@ class _Raised(torch.autograd.Function):
 
 
 def cut_logits(logits: Tensor, axis: int) -> Tensor:
-    """Raise logits that are far below the largest along the axis; gradients are unaffected."""
+    """Clamp logits to at most _DEPTH below the largest along the axis; gradients are unaffected."""
     if logits.is_meta or not logits.numel():
         return logits
     lowest, highest = torch.aminmax(logits.detach())  # a quick check for the common case

@@ -166,7 +166,7 @@ def fc(
     )
     if not inputs or len(attrs) != len(inputs):
         raise helper.refuse(
-            f"got {len(inputs)} inputs and {len(attrs)} param_attrs, expected the same number"
+            f"got {len(inputs)} inputs and {len(attrs)} param_attrs, expected one per input"
         )
     products = []
     for x, attr in zip(inputs, attrs, strict=True):
@@ -212,9 +212,9 @@ def mul(
     y_num_col_dims: int = 1,
     name: str | None = None,
 ) -> Variable:
-    """Multiply two tensors, flattened to matrices.
+    """Multiply two tensors, each flattened to a matrix.
 
-    The given number of leading axes of each become its rows.
+    The first `x_num_col_dims` axes of x become the rows of its matrix, and likewise for y.
     """
     helper = LayerHelper("mul", name)
     attrs = {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}

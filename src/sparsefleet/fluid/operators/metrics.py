@@ -39,7 +39,7 @@ def accuracy_op(values: Tensor, indices: Tensor, label: Tensor) -> list[Tensor]:
     del values
     if label.numel() != len(indices) and not label.is_meta:
         raise ValueError(
-            f"got {len(indices)} rows and {label.numel()} labels, expected the same number"
+            f"got {len(indices)} rows and {label.numel()} labels, expected one label per row"
         )
     right = (indices == label.reshape(-1, 1)).any(1).sum().reshape(1)
     total = torch.full_like(right, len(indices))

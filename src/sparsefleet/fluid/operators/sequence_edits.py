@@ -88,7 +88,7 @@ def sequence_slice_op(x: Tensor, offset: Tensor, length: Tensor, *, lods: Lods) 
     starts, sizes = offset.reshape(-1).long(), length.reshape(-1).long()
     if len(starts) != len(offsets) - 1 or len(sizes) != len(offsets) - 1:
         raise ValueError(
-            f"got {len(offsets) - 1} sequences and {len(starts)} offsets, expected the same number"
+            f"got {len(offsets) - 1} sequences and {len(starts)} offsets, expected one per sequence"
         )
     if bool(((starts < 0) | (sizes < 0) | (starts + sizes > offsets.diff())).any()):
         raise ValueError(

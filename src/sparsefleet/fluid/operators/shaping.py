@@ -321,7 +321,7 @@ def _expanded_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
     del attrs
     if len(x) != len(target):
         raise ValueError(
-            f"x has {len(x)} axes, but the target has {len(target)}; expected the same number"
+            f"x has {len(x)} axes and the target {len(target)}, expected the same number of axes"
         )
     return [target]
 
@@ -486,7 +486,9 @@ def split(
         count, attrs["num"] = num_or_sections, num_or_sections
         known = None if isinstance(dim, Variable) else input.shape[dim]
         if count <= 0 or (known is not None and known >= 0 and known % count):
-            raise helper.refuse(f"size {known} of axis {dim} cannot be split into {count} parts")
+            raise helper.refuse(
+                f"axis {dim} (size {known}) cannot be split into {count} equal parts"
+            )
     else:
         count = len(num_or_sections)
         more, sizes = sizes_of(helper, "sections", num_or_sections, "Sections")

@@ -27,7 +27,7 @@ FLUID_VERSION = "1.8.5"
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
-    """Raise an error unless the version is in range; "0.0.0.0" means any version.
+    """Raise an error unless the version is in range. Version "0.0.0.0" always passes.
 
     >>> require_version("1.6.0")
     """
@@ -42,8 +42,8 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
         )
     elif low > installed or (high is not None and high < installed):
         raise Exception(
-            f"the program requires Fluid {min_version} to {max_version or 'any'}, but this is "
-            f"{'.'.join(map(str, installed[:3]))}"
+            f"the program requires Fluid {min_version} to {max_version or 'the latest'}, but this "
+            f"is {'.'.join(map(str, installed[:3]))}"
         )
 
 

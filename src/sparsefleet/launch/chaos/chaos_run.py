@@ -135,7 +135,7 @@ def run_chaos(
         with open(ledger_path, encoding="utf-8") as file:
             report.ledger = json.load(file)
     if exit_code:
-        report.problems.append(f"the job ended with code {exit_code}")
+        report.problems.append(f"the job exited with code {exit_code}")
     if left:
         report.problems.append(f"still running: {', '.join(left)}")
     if ledger_path:

@@ -92,7 +92,7 @@ class FaultyProxies:
         self._loop.call_soon_threadsafe(event.clear if is_on else event.set)
 
     def delay(self, server: int, delay_s: float) -> None:
-        """Delay each message to and from a server by `delay_s` seconds; 0 ends the delay."""
+        """Delay each message to and from a server by `delay_s` seconds; 0 removes the delay."""
         self._loop.call_soon_threadsafe(setattr, self._lines[server], "delay_s", delay_s)
 
     def __enter__(self) -> Self:

@@ -92,7 +92,7 @@ class Injector(JobObserver):
         self._begun.set()
 
     def ended(self, plan: ProcessPlan, pid: int, exit_code: int) -> None:
-        """Stop watching a process that has ended."""
+        """Stop watching a process that has exited."""
         with self._lock:
             process = self._living.get(plan.name)
             if process is not None and process.pid == pid:

@@ -72,7 +72,7 @@ def labels(config: ManifestConfig) -> dict[str, Value]:
 
 
 def notes(config: ManifestConfig, needs: str) -> str:
-    """Return the comment at the top of a manifest file, which explains how to use it."""
+    """Return the usage instructions for the top of a manifest file, as a comment."""
     return f"""\
 # {config.servers.count} servers and {config.workers.count} workers. Needs {needs}.
 # Create the job key once; it is never written to a manifest:

@@ -1,4 +1,4 @@
-"""Run a job on Ray, with servers as actors and Ray Train's workers."""
+"""Run a job on Ray, with servers as Ray actors and workers managed by Ray Train."""
 
 from sparsefleet._lazy import lazy_names, listing
 from sparsefleet.launch.ray.servers import Servers

@@ -47,7 +47,7 @@ class Presence:
     host: str
     pid: int
     start: int = 0
-    """For a worker, how many times its rank was started before."""
+    """For a worker, how many processes its rank has already had."""
     is_serving: bool = False
     """For a server, whether it is listening for requests."""
     has_own_loop: bool = False

@@ -36,7 +36,7 @@ class _Mirror:
 
 
 def mirror_metrics(role: str, index: int) -> None:
-    """Copy the metrics of this process to Ray every few seconds, until the process ends."""
+    """Copy the metrics of this process to Ray every few seconds, until the process exits."""
     expect_reader()
     mirror = _Mirror(role, index)
 

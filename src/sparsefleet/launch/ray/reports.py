@@ -120,7 +120,7 @@ class AlignedReports:
         self._report(*arguments, **settings)
 
     def end(self) -> None:
-        """Notify the other workers that this worker makes no more reports."""
+        """Notify the other workers that this worker will make no more reports."""
         with contextlib.suppress(ray.exceptions.RayError):  # the job is ending
             self._book.tell(has_ended=True)
 
@@ -154,7 +154,7 @@ class AlignedReports:
         """Agree with the others on a directory and a round; try again if a worker is lost.
 
         From then on the report counts as made: the others do not wait for it again, even if this
-        process ends while uploading its checkpoint.
+            process dies while uploading its checkpoint.
         """
         name = name or self._context.storage_context.make_default_checkpoint_dir_name()
         while True:
@@ -181,7 +181,7 @@ class AlignedReports:
 
     @contextlib.contextmanager
     def _looking_for_the_end_of_others(self) -> Iterator[None]:
-        """Interrupt the block if a worker has ended, since the block would wait forever for it."""
+        """Interrupt the block if a worker has exited, since the block would wait forever for it."""
         is_over = threading.Event()
         barrier = self._context.get_synchronization_actor()
         self._is_released = False

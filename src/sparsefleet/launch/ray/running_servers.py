@@ -1,4 +1,4 @@
-"""Start a job's servers as actors, watch them, and end them."""
+"""Start a job's servers as actors, watch them, and stop them."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class RunningServers:
             pause_s = _NEXT_REPORT_S
 
     def _watch(self, actor: Any, name: str) -> None:
-        """Wait until an actor has ended and Ray will not restart it, then end the job."""
+        """Wait until an actor has exited and Ray will not restart it, then stop the job."""
         try:
             ray.get(actor.wait.remote())
             reason = f"{name} ended by itself"

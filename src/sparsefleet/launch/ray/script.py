@@ -24,7 +24,7 @@ class ScriptFailedError(SparseFleetError):
 
 
 def run_script(plan: ScriptPlan) -> None:
-    """Run the script in this thread until it ends.
+    """Run the script in this thread until it finishes.
 
     Raises ScriptFailedError if it exits with a code other than 0, and passes on the script's own
     exceptions.

@@ -56,7 +56,7 @@ class RayLaunch:
 def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
     """Run the job to its end; return the exit code of the command.
 
-    The code is 0 if all workers ended with 0, 130 after Ctrl-C, and otherwise the exit code
+    The code is 0 if all workers exited with 0, 130 after Ctrl-C, and otherwise the exit code
     of the failed script, or 1 if there is none. Raises ConfigError for options that Ray handles
     itself or does not support.
     """
@@ -112,7 +112,7 @@ def _require_possible(config: LaunchConfig) -> None:
     if config.restart == "all" and config.is_durable:
         raise ConfigError(
             "--restart all needs --durability off or --servers 0 with --on ray, because durable "
-            "servers outlive the workers there; use --restart killed or failed"
+            "servers outlive the workers on Ray; use --restart killed or failed"
         )
     unknown = {
         "--nodes": bool(config.nodes),

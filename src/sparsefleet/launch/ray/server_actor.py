@@ -67,7 +67,7 @@ class _Serving:
         return f"sparsefleet {self.role} {self._index} at {self.address}"
 
     def wait(self) -> None:
-        """Wait until `end` is called. If the server fails, the whole process ends."""
+        """Wait until `end` is called. If the server fails, the whole process exits."""
         self._ending.wait()
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ class _Serving:
         raise NotImplementedError
 
     def _run(self) -> None:
-        """Run the server; if it fails, end the process so that Ray starts a new process."""
+        """Run the server; if it fails, exit the process so that Ray starts a new one."""
         try:
             self.serve()
             text = "it ended by itself"

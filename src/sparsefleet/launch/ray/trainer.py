@@ -94,7 +94,7 @@ class RayTrainer:
             )
 
     def fit(self) -> Any:
-        """Start the servers, train, end the servers; return Ray Train's `Result`.
+        """Start the servers, train, stop the servers; return Ray Train's `Result`.
 
         Raises Ray Train's TrainingFailedError if a worker fails more often than allowed, and
         PeerLostError if a server is lost for good.

@@ -192,7 +192,7 @@ class PendingExport:
             os.close(self._lock)
         if isinstance(error, OSError) and not isinstance(error, IoError):
             raise IoError(
-                f"the export to {self.directory} failed; its previous contents are unchanged: "
+                f"the export to {self.directory} failed, and the previous contents are unchanged: "
                 f"{error}"
             ) from error
 

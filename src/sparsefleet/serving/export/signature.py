@@ -140,8 +140,8 @@ def _check_batch(items: list[ModelInput]) -> None:
         tensor = item.tensors[-1]
         if tensor.dim() and len(tensor) < 2:
             raise ConfigError(
-                f"example input '{item.name}' has {len(tensor)} examples, expected at least 2, "
-                "because fewer do not show which dimension is the batch"
+                f"example input '{item.name}' has a batch size of {len(tensor)}, expected at least "
+                "2, so that the batch dimension can be identified"
             )
 
 

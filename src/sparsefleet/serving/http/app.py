@@ -172,7 +172,7 @@ def run_service(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT. Prints one line when ready.
 
     After the signal, /readyz reports not ready, requests are accepted for another `drain_delay_s`,
-    and the call returns when requests in progress have ended. A second signal ends the service at
+    and the call returns when requests in progress are done. A second signal stops the service at
     once.
 
     Raises an error if the model cannot be opened, and IoError if the port is in use.
@@ -228,7 +228,7 @@ class _SeldomWarnings(logging.Filter):
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that drains before it ends and keeps the error that prevented its start."""
+    """A uvicorn server that drains before it exits and keeps the error that prevented its start."""
 
     def __init__(self, config: uvicorn.Config, service: Service, endpoint: Endpoint) -> None:
         super().__init__(config)

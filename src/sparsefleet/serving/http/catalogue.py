@@ -26,7 +26,7 @@ class Version(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The version to serve, and the one served before."""
+    """The version to serve, and the previous one."""
 
     active: str
     digest: str

@@ -38,7 +38,7 @@ class ServeConfig:
     """Where the rows are, in the notation of `open_rows`; "" means the export's own files."""
 
     updates: str = field(default="", repr=False)
-    """The directory or Redis that a trainer publishes updates to. "" means the Redis that holds the
+    """The directory or Redis URL that a trainer publishes updates to. "" means the Redis with the
     rows, if any.
     """
 

@@ -127,7 +127,7 @@ def _rows_elsewhere(directory: Path, config: ServeConfig) -> RowStore | None:
 
 
 def try_out(predictor: Predictor, layout: BatchLayout) -> bool:
-    """Make predictions for the golden examples, which also warms up the model.
+    """Make predictions for the golden examples. This also warms up the model.
 
     Returns whether an example's prediction is independent of the other examples in its batch.
     Raises CheckpointError if the predictions are wrong.
@@ -157,8 +157,8 @@ _FOLLOW_S = 1.0
 class Models:
     """The loaded models.
 
-    A request leases a model until it ends, so a switch never affects a request in progress. A
-    retired model is closed when its last request has ended.
+    A request leases a model until the request is done, so a switch never affects a request in
+    progress. A retired model is closed when its last request is done.
 
     May only be used by the event loop's thread; models are opened in other threads.
 

@@ -206,7 +206,7 @@ class Service:
     async def within_deadline(self, work: Any, timeout_s: float | None = None) -> Any:
         """Await `work` and return its result, converting errors to `Refusal`.
 
-        timeout_s: the configured timeout by default.
+        timeout_s: None means the configured timeout.
         """
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:

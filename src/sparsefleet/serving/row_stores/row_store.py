@@ -22,7 +22,7 @@ __all__ = ["FileRows", "RowSource", "RowStore", "Tables", "TablesSnapshot", "den
 class RowStore(Protocol):
     """The rows of one version of a model. Thread-safe.
 
-    Every call ends within the store's own deadline. If rows are unavailable, calls raise
+    Every call returns within the store's own deadline. If rows are unavailable, calls raise
     StoreUnavailableError, which says what to do; the store recovers on its own.
     """
 

@@ -211,7 +211,7 @@ def open_rows(
     rows: None for the export's own files, `redis://host:port/database?model=NAME` for Redis, or
         "host:port,host:port" for a training job's servers.
     updates: the directory or Redis that a trainer publishes to. If None, updates
-        are read from the Redis that holds the rows; without Redis, there are no updates.
+        are read from the Redis server with the rows; without Redis, there are no updates.
 
     For cache_bytes and timeout_s, see `RedisRows`.
     """

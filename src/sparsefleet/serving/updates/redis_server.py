@@ -77,7 +77,7 @@ def is_redis(target: object) -> bool:
 
 
 class RedisServer:
-    """A connection to the Redis with a model's rows; reconnects automatically. Thread-safe.
+    """A connection to the Redis server that holds a model's rows. Reconnects; thread-safe.
 
     url: `redis://[user:password@]host:port/database?model=NAME`, `rediss://...` (TLS) or
         `unix://path?...`. Models with different names can share a database.
@@ -132,7 +132,7 @@ class RedisServer:
             ) from error
         except redis.exceptions.TimeoutError as error:
             raise StoreUnavailableError(
-                f"{what}: Redis at {self.where} has not answered within {self.timeout_s:g} s; "
+                f"{what}: Redis at {self.where} did not answer within {self.timeout_s:g} s; "
                 "check whether Redis is overloaded or stopped"
             ) from error
         except redis.exceptions.ConnectionError as error:

@@ -223,7 +223,7 @@ class ServiceSide(Side):
         return found, flat.astype(np.float32, copy=False).reshape(len(keys), -1)
 
     def predict(self, arrays: Arrays) -> Arrays:
-        """Predict over Arrow; `trace` uses JSON."""
+        """Request predictions in Arrow format; `trace` uses JSON."""
         inputs = self._model.schema.inputs
         table = pa.table({item.name: _column(item, arrays) for item in inputs})
         starts = range(0, max(table.num_rows, 1), self._at_once)

@@ -48,7 +48,7 @@ def prepare(directory: Path, seed: int) -> Prepared:
 
 
 def prepare_history(directory: Path, seed: int) -> Prepared:
-    """Split by time, 80 to 20; the history holds the items that the user liked before."""
+    """Split by time, 80 to 20; the history holds the items that the user had already liked."""
     data = read_ratings(directory)
     liked = data.ratings >= 4
     events = data.events
@@ -73,7 +73,7 @@ def prepare_history(directory: Path, seed: int) -> Prepared:
 def _liked_before(
     users: np.ndarray, items: np.ndarray, liked: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each row, the last items that its user liked before, as values and offsets."""
+    """Return, for each row, the last items its user had liked by then, as values and offsets."""
     values: list[int] = []
     offsets = [0]
     before: list[int] = []

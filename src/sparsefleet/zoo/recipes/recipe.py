@@ -54,14 +54,14 @@ class DataFile:
             path, content = packed, _unpacked(packed)
         else:
             raise InputMissingError(
-                f"{path}: neither this file nor {packed.name} exists; get it from {self.source} "
-                "and put it there, or name the right directory with --data"
+                f"{path}: found neither this file nor {packed.name}; download it from "
+                f"{self.source} to this directory, or pass the right directory with --data"
             )
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if self.md5 not in (None, found):
             raise InputFileError(
-                f"{path}: the content has MD5 {found}, expected {self.md5}: this is not the "
-                f"version that the recipe uses; get the right one from {self.source}"
+                f"{path}: the MD5 checksum is {found}, expected {self.md5}; get the version that "
+                f"the recipe uses from {self.source}"
             )
         return content
 
@@ -83,13 +83,13 @@ def _unpacked(path: Path) -> bytes:
             content = file.read(_MAX_UNPACKED_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputFileError(
-            f"{path}: this is not a complete gzip file ({error}); copy it again, or put the "
-            "unpacked file there"
+            f"{path}: not a complete gzip file ({error}); copy it again, or put the unpacked file "
+            "in the same directory"
         ) from error
     if len(content) > _MAX_UNPACKED_BYTES:
         raise InputFileError(
-            f"{path}: it unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes, which no recipe "
-            "needs; put the unpacked file there"
+            f"{path}: unpacks to more than {_MAX_UNPACKED_BYTES:,} bytes, which no recipe needs; "
+            "put the unpacked file in the same directory"
         )
     return content
 

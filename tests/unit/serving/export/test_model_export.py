@@ -187,7 +187,7 @@ def test_wrong_feeds_and_targets_are_reported_before_anything_is_written(tmp_pat
             save_inference_model(tmp_path / "export", model, batch, **options)
     with pytest.raises(ConfigError, match="forward takes 2 inputs .* but the example has 3"):
         save_inference_model(tmp_path / "export", model, (IDS, LABEL, 0))
-    with pytest.raises(ConfigError, match="'ids' has 1 examples, expected at least 2"):
+    with pytest.raises(ConfigError, match="'ids' has a batch size of 1, expected at least 2"):
         save_inference_model(tmp_path / "export", model, (IDS[:1], LABEL[:1]))
     assert not (tmp_path / "export").exists()
 

@@ -50,9 +50,7 @@ def get_embedding() -> str:
 
 
 def test() -> Reader:
-    """Return a reader of the test set, the only part that is free, which Fluid's examples also
-    train on.
-    """
+    """Return a reader of the test set, the only free part; Fluid's examples also train on it."""
     words, verbs, labels = get_dict()
     path = _file(DATA_URL, DATA_MD5)
 

@@ -74,8 +74,8 @@ def cluster_from_cloud(
         found = given.endpoints()
         if len(found) != len(node_ips) * num_ports or num_local > num_ports:
             raise given.refused(
-                f"a list of endpoints, TRAINER_PORTS_NUM ({num_ports}) for each of {len(node_ips)} "
-                f"machines, and at least {num_local} per machine, one for each process"
+                f"a list of TRAINER_PORTS_NUM ({num_ports}) endpoints for each of {len(node_ips)} "
+                f"machines, at least {num_local} per machine, one for each process"
             )
         starts = range(0, len(found), num_ports)
         places = [place for start in starts for place in found[start : start + num_local]]

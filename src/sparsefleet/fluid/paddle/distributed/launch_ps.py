@@ -1,6 +1,6 @@
 """`python -m sparsefleet.distributed.launch_ps`: Fluid's launcher, with its flags.
 
-Starts all servers and workers on this machine. Unlike Fluid's launcher, it ends the whole job when
+Starts all servers and workers on this machine. Unlike Fluid's launcher, it stops the whole job when
 one process fails and returns that process's exit code. `sparsefleet launch` has more options.
 """
 

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def map_readers(func: Callable[..., Any], *readers: ReaderFunction) -> ResumableReader:
-    """Apply `func` to one item from each reader, until one reader ends.
+    """Apply `func` to one item from each reader, until one reader is exhausted.
 
     >>> list(map_readers(lambda a, b: a + b, lambda: iter([1, 2]), lambda: iter([10, 20]))())
     [11, 22]

@@ -87,7 +87,7 @@ class ResumableReader(ABC):
         progress.is_over = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the last started pass; at its end, the start of the next pass.
+        """Return the position in the current pass, or the start of the next pass if it is over.
 
         The position consists of lists, dicts, strings and numbers.
         """
@@ -97,11 +97,11 @@ class ResumableReader(ABC):
         return self._state_at(progress)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Return the position in the last started pass; at its end, resuming yields no items."""
+        """Like `state_dict`, but resuming from the end of a pass yields no items."""
         return self.state_dict() if self._progress.number < 0 else self._state_at(self._progress)
 
     def rewind(self) -> None:
-        """Abandon the started pass. The next pass starts over, unless a state was loaded."""
+        """Abandon the current pass. The next pass starts over, unless a state was loaded."""
         if self._loaded is None:
             self._progress.is_over = True
 

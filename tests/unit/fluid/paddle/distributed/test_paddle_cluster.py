@@ -66,7 +66,7 @@ def test_schedulers_variables_say_where_processes_are(
         ({"TRAINER_PORTS_NUM": "many"}, "TRAINER_PORTS_NUM must be an integer"),
         (
             {"DISTRIBUTED_TRAINER_ENDPOINTS": "a:1,b:1"},
-            r"must be a list of endpoints, TRAINER_PORTS_NUM \(2\) for",
+            r"must be a list of TRAINER_PORTS_NUM \(2\) endpoints for",
         ),
     ],
 )
