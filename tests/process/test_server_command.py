@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +55,30 @@ def test_rows_pushed_to_a_server_process_come_back(start_server: StartServer) ->
         before = store.pull("ads", keys)
         assert store.push("ads", keys, np.ones((100, 4), np.float32)).applied == 100
         assert (store.pull("ads", keys) < before).all()
+
+
+def page_faults(pid: int) -> int:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    return int(after_name.split()[7])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_wide_pushes_reuse_the_servers_memory(start_server: StartServer) -> None:
+    server = start_server()
+    with RemoteStore([server.wait_ready()]) as store:
+        part = (np.arange(8000), np.ones((8000, 300), np.float32))
+        gradients = {"words": part, "words.contexts": part}
+        for name in gradients:
+            store.define(TableSpec(name=name, dim=300))
+
+        def push(times: int) -> None:
+            for _ in range(times):
+                store.push_many(gradients, unique=True)
+
+        push(4)
+        before = page_faults(server.process.pid)
+        push(10)
+        assert page_faults(server.process.pid) - before < 8_000  # 80,000 if the memory is returned
 
 
 def test_server_process_answers_commands(start_server: StartServer) -> None:

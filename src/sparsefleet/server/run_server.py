@@ -271,6 +271,7 @@ def run_server(config: ServerConfig) -> None:
     handlers are restored. Outside the main thread, it installs no signal handlers. Raises OSError
     if the log of a durable server failed; a successor can then recover the server.
     """
+    _core.keep_freed_memory()  # the next request needs the same amount again
     with EndingSignals() as ending:
         states = CommandStates()
         server = _start(config, states)
