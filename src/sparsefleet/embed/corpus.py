@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError, DataError, InputFileError
 
-__all__ = ["Corpus", "Source", "Vocabulary", "open_corpus"]
+__all__ = ["Corpus", "Encoded", "Source", "Vocabulary", "open_corpus"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Sequence[Any]]
 

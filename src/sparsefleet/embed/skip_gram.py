@@ -6,6 +6,7 @@ loop.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
-from sparsefleet.embed.corpus import Corpus, Source, Vocabulary, open_corpus
+from sparsefleet.embed.corpus import Corpus, Encoded, Source, Vocabulary, open_corpus
 from sparsefleet.embed.server_exchange import ServerExchange, share_counts
 from sparsefleet.embed.word_vectors import WordVectors
 from sparsefleet.errors import ConfigError
@@ -83,7 +84,9 @@ class SkipGramConfig:
     """Seed for initial values, windows and noise."""
 
     exchange_words: int = 50_000
-    """With servers, the number of words this worker trains between two exchanges with them."""
+    """With servers, the number of words this worker trains between two exchanges with them, up to
+    the end of a sentence. A smaller number keeps workers closer together and costs more traffic.
+    """
 
     def __post_init__(self) -> None:
         for name, least in (("dim", 1), ("window", 1), ("negatives", 1), ("min_count", 1)):
@@ -305,27 +308,42 @@ class _Run:
                 number, block = next(blocks, (0, None))
             if block is None:
                 return
-            words, ends, total = self._vocabulary.encode(block, self._corpus.form)
+            encoded = self._vocabulary.encode(block, self._corpus.form)
+            parts = [encoded]
+            if self.exchange is not None:
+                parts = split_block(encoded, self._config.exchange_words)
             seeds = np.random.SeedSequence((self._config.seed, epoch, number))
-            _, _, loss, pairs = self._model.train(
-                words,
-                ends,
-                self._planes[0],
-                self._planes[1],
-                self._rate(),
-                int(seeds.generate_state(1, np.uint64)[0]),
-                *self.touched,
-            )
-            with self._lock:
-                sums[0] += loss
-                sums[1] += pairs
-                self.done_words += total
-                if self.exchange is not None and self.done_words >= self._next_exchange:
-                    self._next_exchange = self.done_words + self._config.exchange_words
-                    self.exchange.exchange(self.touched)
+            states = seeds.generate_state(len(parts), np.uint64)
+            for (words, ends, total), seed in zip(parts, states.tolist(), strict=True):
+                _, _, loss, pairs = self._model.train(
+                    words, ends, self._planes[0], self._planes[1], self._rate(), seed, *self.touched
+                )
+                with self._lock:
+                    sums[0] += loss
+                    sums[1] += pairs
+                    self.done_words += total
+                    if self.exchange is not None and self.done_words >= self._next_exchange:
+                        self._next_exchange = self.done_words + self._config.exchange_words
+                        self.exchange.exchange(self.touched)
 
     def _rate(self) -> float:
         """Return the learning rate for the current fraction of the training run."""
         config = self._config
         progress = min(1.0, self.done_words / max(1, self._all_words))
         return config.lr - (config.lr - config.min_lr) * progress
+
+
+def split_block(block: Encoded, most_words: int) -> list[Encoded]:
+    """Cut a block after sentences into parts of about `most_words` words, unknown ones included."""
+    words, ends, total = block
+    if total <= most_words or len(ends) < 2:  # without known words, there is no sentence
+        return [block]
+    marks = np.arange(1, -(-total // most_words)) * (len(words) * most_words / total)
+    cuts = np.unique([0, *(np.searchsorted(ends, marks) + 1), len(ends)])
+    parts = []
+    for begin, end in itertools.pairwise(cuts[cuts <= len(ends)]):
+        first = int(ends[begin - 1]) if begin else 0
+        last = int(ends[end - 1])
+        counted = total * last // len(words) - total * first // len(words)
+        parts.append((words[first:last], ends[begin:end] - np.uint64(first), counted))
+    return parts

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefleet.embed import SkipGram, SkipGramConfig
+from sparsefleet.embed.skip_gram import split_block
 from sparsefleet.errors import ConfigError, DataError, InputFileError
 
 TOPICS = [["cat", "dog", "cow", "pig"], ["car", "bus", "bike", "tram"], ["red", "blue", "pink"]]
@@ -85,6 +86,19 @@ def test_the_loss_falls_and_epochs_are_reported() -> None:
     model.train(on_epoch=lambda epoch, loss: seen.append((epoch, loss)))
     assert [epoch for epoch, _ in seen] == list(range(1, 16))
     assert seen[-1][1] < seen[0][1]
+
+
+def test_blocks_are_cut_after_sentences_into_parts_of_the_wanted_size() -> None:
+    words = np.arange(90, dtype=np.uint32)
+    ends = np.arange(10, 100, 10, dtype=np.uint64)
+    parts = split_block((words, ends, 180), 60)  # half of the words are unknown
+    assert [part[0].tolist() for part in parts] == [
+        list(range(begin, begin + 30)) for begin in (0, 30, 60)
+    ]
+    assert [part[1].tolist() for part in parts] == [[10, 20, 30]] * 3
+    assert [part[2] for part in parts] == [60] * 3
+    assert len(split_block((words, ends, 180), 1)) == 9
+    assert split_block((words, ends, 180), 180) == [(words, ends, 180)]
 
 
 def test_words_may_hold_white_space_in_sentences() -> None:
