@@ -61,21 +61,20 @@ class Corpus:
     def form(self) -> _core.TextForm:
         return _core.TextForm.lines if self.sentences is None else _core.TextForm.separated
 
-    def count(self, min_count: int, max_words: int) -> Vocabulary:
-        """Read the corpus once and return its vocabulary, most frequent words first."""
+    def count(self) -> Vocabulary:
+        """Read the corpus once and return all its words, in no particular order."""
         if self.has_ids:
-            return _count_ids(self.blocks(), min_count, max_words)
+            return _count_ids(self.blocks())
         index = _core.WordIndex()
         total = 0
         for block in self.blocks():
             assert isinstance(block, bytes)
             total += index.count(block, self.form)
-        index.keep(min_count, max_words)
         return TextVocabulary(index, total)
 
 
 class Vocabulary(Protocol):
-    """The words of a corpus, indexed from the most frequent down."""
+    """The words of a corpus, indexed from the most frequent down once `keep` has sorted them."""
 
     total_words: int
     """Number of words in the text, including rare ones; on servers, summed over all workers."""
@@ -98,8 +97,11 @@ class Vocabulary(Protocol):
     def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
         """Replace the counts, for example with sums over all workers."""
 
-    def without_rare(self, min_count: int) -> Vocabulary:
-        """Return the vocabulary of the words that occur at least `min_count` times."""
+    def add(self, counted: Any) -> None:
+        """Add another vocabulary's words and counts, whose text then is this worker's."""
+
+    def keep(self, min_count: int, max_words: int) -> None:
+        """Drop words that occur fewer times, and the rarest beyond `max_words` unless it is 0."""
 
 
 class TextVocabulary:
@@ -129,9 +131,14 @@ class TextVocabulary:
         self._index.set_counts(np.ascontiguousarray(counts, np.uint64))
         self.total_words = total_words
 
-    def without_rare(self, min_count: int) -> Vocabulary:
-        self._index.keep(min_count, 0)
-        return self
+    def add(self, counted: TextVocabulary) -> None:
+        for word, count in zip(counted._index.words(), counted.counts.tolist(), strict=True):
+            self._index.add(word, count)
+        self.total_words += counted.total_words
+        self.own_words = counted.own_words
+
+    def keep(self, min_count: int, max_words: int) -> None:
+        self._index.keep(min_count, max_words)
 
 
 class IdVocabulary:
@@ -140,11 +147,8 @@ class IdVocabulary:
     def __init__(
         self, ids: NDArray[np.int64], counts: NDArray[np.uint64], total_words: int
     ) -> None:
-        self._ids = ids
-        self._counts = counts
         self.total_words = self.own_words = total_words
-        self._order = np.argsort(ids, kind="stable")
-        self._sorted = ids[self._order]
+        self._index(ids, counts)
 
     @property
     def counts(self) -> NDArray[np.uint64]:
@@ -170,12 +174,21 @@ class IdVocabulary:
         self._counts = counts
         self.total_words = total_words
 
-    def without_rare(self, min_count: int) -> Vocabulary:
+    def add(self, counted: IdVocabulary) -> None:
+        self._index(*_sum_counts(self._ids, self._counts, counted._ids, counted._counts))
+        self.total_words += counted.total_words
+        self.own_words = counted.own_words
+
+    def keep(self, min_count: int, max_words: int) -> None:
         order = np.lexsort((self._ids, -self._counts.astype(np.int64)))
-        order = order[self._counts[order] >= min_count]
-        kept = IdVocabulary(self._ids[order], self._counts[order], self.total_words)
-        kept.own_words = self.own_words
-        return kept
+        order = order[self._counts[order] >= min_count][: max_words or None]
+        self._index(self._ids[order], self._counts[order])
+
+    def _index(self, ids: NDArray[np.int64], counts: NDArray[np.uint64]) -> None:
+        self._ids = ids
+        self._counts = counts
+        self._order = np.argsort(ids, kind="stable")
+        self._sorted = ids[self._order]
 
 
 def open_corpus(source: Source) -> Corpus:
@@ -287,14 +300,22 @@ def _joined(parts: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[
     return np.concatenate(parts), np.cumsum([len(part) for part in parts], dtype=np.uint64)
 
 
-def _count_ids(blocks: Iterable[Block], min_count: int, max_words: int) -> IdVocabulary:
+def _count_ids(blocks: Iterable[Block]) -> IdVocabulary:
     ids, counts, total = np.empty(0, np.int64), np.empty(0, np.uint64), 0
     for block in blocks:
         assert isinstance(block, tuple)
         found, times = np.unique(block[0], return_counts=True)
         total += len(block[0])
-        ids, inverse = np.unique(np.concatenate([ids, found]), return_inverse=True)
-        counts = np.bincount(inverse, np.concatenate([counts, times]), len(ids)).astype(np.uint64)
-    order = np.lexsort((ids, -counts.astype(np.int64)))
-    order = order[counts[order] >= min_count][: max_words or None]
-    return IdVocabulary(ids[order], counts[order], total)
+        ids, counts = _sum_counts(ids, counts, found, times.astype(np.uint64))
+    return IdVocabulary(ids, counts, total)
+
+
+def _sum_counts(
+    ids: NDArray[np.int64],
+    counts: NDArray[np.uint64],
+    more_ids: NDArray[np.int64],
+    more_counts: NDArray[np.uint64],
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    joined, inverse = np.unique(np.concatenate([ids, more_ids]), return_inverse=True)
+    sums = np.bincount(inverse, np.concatenate([counts, more_counts]), len(joined))
+    return joined, sums.astype(np.uint64)

@@ -22,8 +22,10 @@ _TOTAL_KEY = np.array([-1], np.int64)
 _BARRIER_S = 3600.0
 
 
-def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Vocabulary) -> None:
-    """Add up the word counts of all workers; each worker gets the totals for its own words.
+def share_counts(
+    store: RemoteStore, role: RoleInfo, name: str, counted: Vocabulary, vocabulary: Vocabulary
+) -> None:
+    """Add `counted` to the counts of all workers, and set those of `vocabulary` to the sums.
 
     Must be called by all workers. Each count is stored as a row of width 2, which holds its upper
     and lower 20 bits, because float32 addition is exact only for integers of up to 24 bits.
@@ -31,11 +33,12 @@ def share_counts(store: RemoteStore, role: RoleInfo, name: str, vocabulary: Voca
     table = f"{name}.counts"
     zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}
     store.define(TableSpec(name=table, dim=2, **zero))  # type: ignore[arg-type]
-    keys = np.concatenate([vocabulary.keys(), _TOTAL_KEY])
-    counts = np.concatenate([vocabulary.counts, [np.uint64(vocabulary.total_words)]])
+    keys = np.concatenate([counted.keys(), _TOTAL_KEY])
+    counts = np.concatenate([counted.counts, [np.uint64(counted.total_words)]])
     parts = np.stack([counts >> np.uint64(20), counts & np.uint64(0xFFFFF)], axis=1)
     store.push(table, keys, parts.astype(np.float32), unique=True, add=True)
     store.barrier(f"{name}/counted", role.worker_num, timeout_s=_BARRIER_S)
+    keys = np.concatenate([vocabulary.keys(), _TOTAL_KEY])
     sums = store.pull(table, keys, train=False).astype(np.float64)
     added = np.rint(sums[:, 0] * 2**20 + sums[:, 1]).astype(np.uint64)
     vocabulary.set_counts(added[:-1], int(added[-1]))

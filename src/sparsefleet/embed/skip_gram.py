@@ -139,16 +139,15 @@ class SkipGram:
             known = ", ".join(SkipGramConfig.__slots__)
             raise ConfigError(f"unknown SkipGram setting; its settings are {known}") from None
         self._servers = _Servers.of_environment(name)
-        self._corpus = open_corpus(sentences)
-        if self._servers is not None and self._corpus.files:
-            self._corpus = Corpus(files=tuple(self._servers.share_of(self._corpus.files)))
+        self._corpus = self._open(sentences)
         self.loss = float("nan")
         """Loss per pair in the last epoch, including noise pairs."""
         self.words_per_s = 0.0
         """Number of words this process trained on per second."""
         self._vectors: WordVectors | None = None
-        self._vocabulary = self._count()
-        self._planes = self._first_values()
+        self._vocabulary = self._corpus.count()
+        self._agree(self._vocabulary)
+        self._planes = self._first_values(len(self._vocabulary.counts), self.config.seed)
         if train:
             self.train()
 
@@ -188,36 +187,75 @@ class SkipGram:
             run.exchange.finish(run.touched)
         self._vectors = None
 
+    def extend(self, sentences: Source, *, train: bool = True) -> None:
+        """Continue with other sentences: new words get vectors, and known words keep theirs.
+
+        Trains for all epochs on these sentences only, unless `train=False`. Counts add up over all
+        sentences so far. Words dropped as too rare before start again from zero; with servers,
+        which keep all counts, they do not. With servers, must be called by all workers.
+        """
+        corpus = self._open(sentences)
+        if corpus.has_ids != self._corpus.has_ids:
+            kinds = ("strings", "integers")
+            raise ConfigError(
+                f"the words are {kinds[self._corpus.has_ids]}, but the new sentences contain "
+                f"{kinds[corpus.has_ids]}: pass the same kind"
+            )
+        counted = corpus.count()
+        old_keys = self._vocabulary.keys()
+        self._vocabulary.add(counted)
+        self._agree(counted)
+        self._corpus = corpus
+        self._move_rows(old_keys)
+        if train:
+            self.train()
+
     @property
     def threads(self) -> int:
         """The number of training threads in use."""
         return self.config.threads or len(os.sched_getaffinity(0))
 
-    def _count(self) -> Vocabulary:
-        config = self.config
-        shared = self._servers is not None
-        # A word that is rare here may be frequent over all workers, so filter after adding up.
-        vocabulary = self._corpus.count(1 if shared else config.min_count, config.max_words)
+    def _open(self, sentences: Source) -> Corpus:
+        corpus = open_corpus(sentences)
+        if self._servers is None or not corpus.files:
+            return corpus
+        return Corpus(files=tuple(self._servers.share_of(corpus.files)))
+
+    def _agree(self, counted: Vocabulary) -> None:
+        """Fix the vocabulary, with the counts of all workers, after `counted` was added to it."""
+        config, vocabulary = self.config, self._vocabulary
         if self._servers is not None:
-            share_counts(self._servers.store, self._servers.role, self._servers.name, vocabulary)
-            vocabulary = vocabulary.without_rare(config.min_count)
+            # A word that is rare here may be frequent over all workers, so sum before filtering.
+            share_counts(
+                self._servers.store, self._servers.role, self._servers.name, counted, vocabulary
+            )
+        vocabulary.keep(config.min_count, config.max_words)
         if not len(vocabulary.counts):
             raise ConfigError(
                 f"no word occurs min_count={config.min_count} times or more among "
                 f"{vocabulary.total_words:,} words: provide more text or lower min_count"
             )
-        return vocabulary
 
-    def _first_values(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        config = self.config
-        step = _core.SKIP_GRAM_ROW_STEP
-        shape = (len(self._vocabulary.counts), -(-config.dim // step) * step)
+    def _first_values(
+        self, num_words: int, seed: int | list[int]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        dim, step = self.config.dim, _core.SKIP_GRAM_ROW_STEP
+        shape = (num_words, -(-dim // step) * step)
         vectors, contexts = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         if self._servers is None:
-            random = np.random.default_rng(config.seed)
-            drawn = random.random((shape[0], config.dim), np.float32)
-            vectors[:, : config.dim] = (drawn - 0.5) / config.dim
+            drawn = np.random.default_rng(seed).random((num_words, dim), np.float32)
+            vectors[:, :dim] = (drawn - 0.5) / dim
         return vectors, contexts
+
+    def _move_rows(self, old_keys: NDArray[np.int64]) -> None:
+        """Give each word of the new vocabulary its old rows, or first values if it has none."""
+        keys = self._vocabulary.keys()
+        old = self._planes
+        self._planes = self._first_values(len(keys), [self.config.seed, len(old_keys)])
+        _, before, after = np.intersect1d(old_keys, keys, assume_unique=True, return_indices=True)
+        for plane, rows in zip(self._planes, old, strict=True):
+            plane[after] = rows[before]
+        self._vectors = None
 
 
 class _Servers:

@@ -80,6 +80,35 @@ def test_rare_words_are_dropped_and_the_rarest_beyond_a_limit() -> None:
     assert SkipGram(sentences, **settings, max_words=1, train=False).vectors.words == ["often"]
 
 
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_further_sentences_add_words_and_keep_known_vectors(as_ids: bool) -> None:
+    animals = [sentence for sentence in topic_sentences() if sentence[0] in TOPICS[0]]
+    others = [sentence for sentence in topic_sentences() if sentence[0] not in TOPICS[0]]
+    number_of = {word: 7 * i for i, word in enumerate(w for topic in TOPICS for w in topic)}
+
+    def form(sentences: list[list[str]]) -> list[list[object]]:
+        return [[number_of[word] if as_ids else word for word in each] for each in sentences]
+
+    model = SkipGram(form(animals), **SMALL)
+    known = {word: model.vectors[word].copy() for word in model.vectors.words}
+    model.extend(form(others), train=False)
+    assert set(known) < set(model.vectors.words)
+    assert len(model.vectors) == sum(map(len, TOPICS))
+    assert all(np.array_equal(model.vectors[word], rows) for word, rows in known.items())
+    model.train()
+    for topic in TOPICS:
+        first, *rest = form([topic])[0]
+        assert {word for word, _ in model.most_similar(first, topn=len(rest))} == set(rest)
+
+
+def test_counts_add_up_over_further_sentences() -> None:
+    model = SkipGram([["a", "b"]] * 2 + [["c"]], **{**SMALL, "min_count": 2}, train=False)
+    model.extend([["b", "d"], ["b", "d", "c"]], train=False)
+    assert model.vectors.words == ["b", "a", "d"]  # "c" was dropped after the first sentences
+    with pytest.raises(ConfigError, match="words are strings, but the new sentences contain int"):
+        model.extend([[1, 2]])
+
+
 def test_the_loss_falls_and_epochs_are_reported() -> None:
     model = SkipGram(topic_sentences(), **SMALL, train=False)
     seen: list[tuple[int, float]] = []
