@@ -182,8 +182,7 @@ class BucketRound:
     def send_next(self, arrived: Sequence[torch.Tensor | None], state: int, what: str) -> None:
         """Send the next bucket with the gradients that have arrived, by index.
 
-        state: the state that this rank reports; what: the operation to name in errors about lost
-        ranks.
+        state: the state that this rank reports; what: the operation, for errors about lost ranks.
         """
         bucket = self.buckets[self.num_sent]
         _copy_gradients(bucket.views, [arrived[place] for place in bucket.places])

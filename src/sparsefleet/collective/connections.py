@@ -70,14 +70,14 @@ class Heartbeat:
 
     @property
     def is_store_gone(self) -> bool:
-        """Whether the process that holds the store has stopped answering."""
+        """Whether the process that holds the store has stopped responding."""
         return self._is_store_gone
 
     def silent_ranks(self, ranks: Iterable[int], silence_s: float) -> list[int]:
         """Return the ranks that have sent no heartbeat for `silence_s`.
 
         Waits that long if a heartbeat has stopped. The result is empty if the store is gone, since
-        nothing is then known about any rank.
+        no rank's state is known then.
         """
         deadline = time.monotonic() + silence_s
         silent = {rank: self._count(rank) for rank in ranks}
@@ -231,7 +231,7 @@ class Connections:
     def close(self, error: BaseException | None = None) -> None:
         """Announce that this rank leaves, wait a while for the others, and free all connections.
 
-        Groups that others may still use are kept until the end of the process, because freeing a
+        Groups that others may still use are kept until the process exits, because freeing a
         group waits for pending calls, which may never be answered. After an error, only the rank
         that keeps the store waits, since others may be querying the store about a lost rank.
         """

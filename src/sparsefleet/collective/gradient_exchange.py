@@ -39,7 +39,7 @@ def require_agreement(world: World, facts: Mapping[str, object]) -> None:
         for rank, theirs in enumerate(gathered):
             if theirs[part] != gathered[0][part]:
                 raise ConfigError(
-                    f"rank {rank} and rank 0 differ in the {what}, which must be equal on all ranks"
+                    f"rank {rank} and rank 0 differ in the {what}, which must match on all ranks"
                 )
 
 

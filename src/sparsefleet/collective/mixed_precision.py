@@ -1,4 +1,4 @@
-"""Mixed precision: selects which parts run in 16 bits, and scales the loss."""
+"""Mixed precision: decides what runs in 16 bits, and scales the loss."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class LossScaler:
 
 
 def submodules_named(module: nn.Module, names: Iterable[str], field: str) -> list[nn.Module]:
-    """Return the submodules with these names; errors mention ``field``.
+    """Return the submodules with these names; errors refer to ``field``.
 
     >>> submodules_named(nn.Sequential(nn.Linear(2, 2)), ["0"], "recompute")
     [Linear(in_features=2, out_features=2, bias=True)]

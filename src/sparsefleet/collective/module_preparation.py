@@ -67,7 +67,7 @@ def _recomputed(module: nn.Module, forward: Callable[..., Any], *inputs: Any, **
 
 @contextlib.contextmanager
 def _without_following(module: nn.Module) -> Iterator[None]:
-    """On exit, restore the running statistics of batch norms, which already include this batch."""
+    """On exit, restore the running statistics of batch norms; they already include this batch."""
     kept = [
         (buffer.data, buffer.data.clone())
         for inner in module.modules()

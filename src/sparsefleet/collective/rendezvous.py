@@ -40,7 +40,7 @@ __all__ = [
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
-# A process keeps its store after a world has ended, for ranks that still use it and for the next
+# A process keeps its store after a world is closed, for ranks that still use it and for the next
 # world; each world has its own key prefix.
 _stores: dict[str, Store] = {}
 _times_met: Counter[str] = Counter()
@@ -241,7 +241,7 @@ def second_connection(store: Store) -> Store:
 
 
 def missing_keys(store: AnsweringStore, keys: Iterable[str], timeout_s: float) -> list[str]:
-    """Return the keys that nobody has set within `timeout_s`.
+    """Return the keys that no rank has set within `timeout_s`.
 
     Polls, because torch logs a message when a wait on the store times out.
     """
@@ -310,7 +310,7 @@ class AnsweringStore:
         self._answer_s = answer_s
         self._is_silent = False
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        # A daemon, since it may be waiting for an answer when the process ends.
+        # A daemon, since it may be waiting for an answer when the process exits.
         threading.Thread(target=self._run, daemon=True, name="collective-store").start()
 
     def set(self, key: str, value: str | bytes) -> None:

@@ -34,7 +34,7 @@ class LocalSgdConfig:
     """Number of synchronous optimizer steps before LocalSGD starts."""
 
     steps: int = 4
-    """Steps from one averaging to the next. Larger values: less traffic, but also less accuracy."""
+    """Steps from one averaging to the next. With larger values, less is sent but accuracy drops."""
 
     adaptive: bool = False
     """Adapt the interval to the loss, as in AdaComm (Wang and Joshi, 2019): ceil(steps * sqrt(loss
@@ -66,7 +66,7 @@ class AmpConfig:
     """The initial factor by which the loss is multiplied and gradients are divided."""
 
     dynamic: bool = True
-    """Adapt the scale to overflows. If False, the scale is fixed and overflows are not checked."""
+    """Adjust the scale on overflow. If False, the scale is fixed and overflow goes undetected."""
 
     incr_every_n_steps: int = 1000
     """The scale grows after more than this many consecutive steps without overflow."""
@@ -132,11 +132,12 @@ class CollectiveStrategy:
     """
 
     ranks_per_node: int = 0
-    """Ranks per node, for ``hierarchical``. 0 means the number that the launcher started on each.
+    """Ranks per node, for ``hierarchical``. 0 means the number that the launcher started on each
+    node.
     """
 
     local_sgd: LocalSgdConfig | None = None
-    """Average parameters from time to time instead of gradients in each step."""
+    """Average parameters every few steps instead of gradients in each step."""
 
     amp: AmpConfig | None = None
     """Mixed precision and loss scaling."""

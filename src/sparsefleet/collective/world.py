@@ -45,7 +45,7 @@ _NETWORK_ERRORS = (dist.DistNetworkError, dist.DistStoreError)
 class World:
     """This rank's connection to the other ranks of the job. Created by `join`.
 
-    All ranks must make the same calls in the same order. Every wait ends within `timeout_s`; the
+    All ranks must make the same calls in the same order. Every wait is limited to `timeout_s`; the
     error names the ranks that are lost or late. Not thread-safe.
 
     >>> with World.join() as world:
@@ -214,7 +214,7 @@ class World:
             self._connections.free_group(group)
 
     def barrier(self, what: str, *, patient: bool = False) -> None:
-        """Wait until all ranks have called it; errors mention `what`.
+        """Wait until all ranks have called this method; errors mention `what`.
 
         patient: whether to keep waiting as long as the other ranks are alive, since they may be
             busy for hours.

@@ -230,7 +230,7 @@ def _expand(paths: Iterable[Any]) -> list[str]:
 
 
 def _file_blocks(path: str) -> Iterator[bytes]:
-    """Yield blocks that end with a line or, within a very long line, between two words."""
+    """Yield blocks that end at a line break or, within a very long line, between two words."""
     rest = b""
     try:
         with _open(path) as file:

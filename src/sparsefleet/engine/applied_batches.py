@@ -54,7 +54,7 @@ class AppliedBatches:
         return _contains(self._done, number - 1)
 
     def origin(self, number: int) -> BatchOrigin:
-        """Return the `BatchOrigin` that the push of mini-batch `number` sends to the servers."""
+        """Return the `BatchOrigin` to send to the servers with the push of mini-batch `number`."""
         applied = [k for k in self._kinds if _contains(self._everywhere[k], number - 1)]
         partial = [
             kind

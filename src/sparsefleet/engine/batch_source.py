@@ -192,9 +192,9 @@ class BatchFeed:
     ) -> None:
         """Create the feed of one pass.
 
-        data: the source of the batches, which may be able to report its position.
+        data: the source of the batches; it may be able to report its position.
         before: where the pass started.
-        close: stops the reader behind `batches`, if that reader was started for this pass.
+        close: stops the reader behind `batches`, if it was started for this pass.
         applied: batches to skip because servers have applied them.
         files: maps each file whose records identify batches to its number; None uses the files of
             `data`, if it has any.
@@ -261,7 +261,7 @@ class BatchFeed:
         return taken.batch
 
     def keep_account(self, epoch: int) -> None:
-        """Report each batch of pass `epoch` to the servers from now on.
+        """From now on, report each batch of pass `epoch` to the servers.
 
         Call it before the first `take`.
         """
@@ -271,7 +271,7 @@ class BatchFeed:
             keep()
 
     def origin(self, number: int) -> BatchOrigin | None:
-        """Return the `BatchOrigin` that the push of batch `number` sends to the servers.
+        """Return the `BatchOrigin` to send to the servers with the push of batch `number`.
 
         Each origin is returned only once. Return None if servers do not track batches.
         """
@@ -298,11 +298,11 @@ class BatchFeed:
         return replace(before, batches=before.batches + self._taken, state=state)
 
     def stop(self) -> None:
-        """End the pass for all threads, without waiting for a batch that is being read."""
+        """Stop the pass for all threads, without waiting for a batch that is being read."""
         self._ended = True
 
     def close(self) -> None:
-        """End the pass, and shut down the reader behind it: its threads, processes and files."""
+        """Stop the pass, and shut down the reader behind it: its threads, processes and files."""
         self.stop()
         self._batches = iter(())
         close, self._close = self._close, None
@@ -416,7 +416,7 @@ class BatchSource:
     def _left_of(self, data: object, start: PassStart, before: DataPosition) -> BatchFeed | None:
         """Return the rest of a pass that a previous process left unfinished.
 
-        Return None unless the batches of the data are identified by their records.
+        Return None unless the data's batches are identified by their records.
         """
         files, applied = record_files(data), start.applied
         if files is None or applied is None or not isinstance(data, MarkedData):

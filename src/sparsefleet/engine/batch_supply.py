@@ -26,14 +26,14 @@ class Supplied(NamedTuple):
 
 
 class BatchSupply(Protocol):
-    """Supplies one thread with batches and adds the time it waits to its clock."""
+    """Supplies one thread with batches and adds the waiting time to its clock."""
 
     feed: BatchFeed
     """The batches of all threads."""
 
     @property
     def has_ahead(self) -> bool:
-        """Return whether a batch that was not taken yet has been read or is being read."""
+        """Return whether a batch that has not been taken yet was read or is being read."""
 
     def take(self, *, read_ahead: bool = True) -> Supplied | None:
         """Return the next batch, or None at the end of the data.

@@ -64,7 +64,7 @@ def moved(value: Any, device: torch.device | None) -> Any:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the least nested tensor, which has one entry per example.
+    """Return the least deeply nested tensor, which has one entry per example.
 
     The values in a nested pair (values, offsets) may have any number of entries.
     """

@@ -98,7 +98,7 @@ class BoundModel(StartedModel, Protocol):
 
 
 def require_started(part: Part | None) -> Part:
-    """Return `part`, an attribute that a model has only once it is started; raise if it is None."""
+    """Return `part`, which a model has only once it is started; raise an error if it is None."""
     if part is None:
         raise ConfigError("the model is not started: call fleet.init_worker() first")
     return part

@@ -133,7 +133,7 @@ class CheckpointSeries:
 
     def _join(self) -> None:
         if self._writer is not None:
-            self._writer.join()  # the thread ends, since every call in it has a deadline
+            self._writer.join()  # the thread will finish, since every call in it has a deadline
             self._writer = None
 
     def _write(self, save: ModelSave, path: str, step: int, is_full: bool) -> None:
@@ -182,7 +182,7 @@ class CheckpointSeries:
 
     def _failed(self, path: str, error: Exception) -> None:
         self.error = error
-        self._base = None  # servers may count unsaved rows as saved
+        self._base = None  # servers may consider unsaved rows saved
         self._deltas = 0
         self._last_position = None
         _log.error(

@@ -1,4 +1,4 @@
-"""Tracks how training threads and readers spend their time, and advises how to save some of it."""
+"""Tracks how training threads and readers spend their time, and suggests how to save some of it."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class StepClock:
         self.save_s = 0.0
         """Time paused for saves."""
         self.elapsed_s = 0.0
-        """The thread's total time; set when it ends."""
+        """The thread's total time; set when the thread is done."""
         self.recent: deque[Outcome] = deque(maxlen=window_batches)
         """The outcomes of the last batches."""
         self.ended_at = 0.0
-        """End of the last step taken by a custom loop (`perf_counter`); initially 0."""
+        """When a custom loop's last step ended (`perf_counter`); initially 0."""
 
     def count(
         self,
@@ -162,7 +162,7 @@ class TimeShares:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def shares(self) -> dict[str, float]:
-        """Return each activity's fraction of the total, 0..1, by name."""
+        """Return each activity's fraction of the total (0..1), by name."""
         total = self.total or 1.0
         return {name: seconds / total for name, seconds in self.seconds().items()}
 

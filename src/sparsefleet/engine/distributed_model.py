@@ -155,7 +155,7 @@ class DistributedModel:
         self.succession: Succession | None = None
         """The state for a process that replaces this worker; None if workers are not replaced."""
         self.replacement: RankReplacement | None = None
-        """Replaces lost ranks; None if losing a rank ends the job."""
+        """Replaces lost ranks; None if losing a rank stops the job."""
         self.left_out: dict[int, LeftOut] = {}
         """Data of lost workers that nobody has trained on, by worker."""
         self._tables: dict[str, TableSpec] = {}
@@ -200,7 +200,7 @@ class DistributedModel:
         """Connect to the servers and define the tables; all workers start with the same values.
 
         The values come from the first worker, or from the directory that servers were asked to
-        load. Raises DeadlineError naming the server that does not start.
+        load. Raises a DeadlineError that names the server that did not start.
         """
         if self.is_started:
             return
@@ -283,7 +283,7 @@ class DistributedModel:
         self.mode.flush()
 
     def settle(self) -> None:
-        """Flush on all workers; the local parameters then include the updates of every worker.
+        """Flush on all workers; the local parameters then include every worker's updates.
 
         Must be called by all workers.
         """
@@ -302,7 +302,7 @@ class DistributedModel:
         self.mode.rejoin()
 
     def fail(self, error: BaseException) -> None:
-        """Report that a thread failed, which makes threads that wait for it raise an error."""
+        """Report that a thread failed; threads that wait for it then raise an error."""
         self._failed = True
         if self.succession is not None and self._store is not None:
             self.succession.keep_session(True)

@@ -183,7 +183,7 @@ class FitEnded(NamedTuple):
     epochs: int
     """Number of epochs finished over all runs of this `fit`."""
     was_stopped: bool
-    """Whether a subscriber asked to end training early."""
+    """Whether a subscriber asked to stop training early."""
 
 
 Event = (
@@ -240,7 +240,7 @@ class Events:
     def listener(self, kind: type[AnyEvent]) -> Callable[[AnyEvent], None] | None:
         """Return a function that delivers events of this type, or None if there are no subscribers.
 
-        On the hot path, look it up once per pass and create no event without subscribers.
+        On the hot path, call this once per pass, and create events only if there are subscribers.
         """
         listeners = self._listeners.get(kind)
         if not listeners:
@@ -276,7 +276,7 @@ class Events:
 
 
 class Attendance:
-    """Compares which workers are present each time they synchronize; reports each lost worker once.
+    """Checks which workers are present each time they synchronize; reports each lost worker once.
 
     >>> events, seen = Events(), []
     >>> events.subscribe(WorkerLost, seen.append)
@@ -331,7 +331,7 @@ class Periodic:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the calls, and wait for a call in progress. Idempotent."""
+        """Stop the calls, and wait for a call in progress. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)

@@ -1,4 +1,4 @@
-"""Notices changes to the user's torch optimizer and scheduler that training would not see."""
+"""Detects changes to the user's torch optimizer and scheduler that training would not see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GivenSettings:
     not torch optimizers do not change.
 
     groups: the optimizer's groups.
-    in_store: those of them that the store updates.
+    in_store: the groups that the store updates.
     following: the sparse tables that use the optimizer of the first group.
     """
 

@@ -85,7 +85,7 @@ class LostData:
         """The lost workers whose data is skipped in this pass."""
 
     def divide(self, epoch: int) -> tuple[bool, int | None]:
-        """Return whether any data of lost workers is left in this pass.
+        """Return whether lost workers left any data in this pass.
 
         Also return the worker whose data this worker takes over, if any. Must be called by all
         workers, after the pass.

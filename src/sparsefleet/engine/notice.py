@@ -1,10 +1,10 @@
-"""Preemption: a process that is asked to end hands its training over to another process.
+"""Preemption: a process that is asked to exit hands its training over to another process.
 
-A process is asked to end with SIGTERM. Under a launcher, SIGTERM means this only if the launcher's
-notice file exists, since the launcher also sends SIGTERM to end a failed job. There are two ways to
-hand over. With checkpoints, all workers pause after the same step and save a checkpoint. With
-servers whose state the launcher keeps (`--state-dir`), each worker finishes its step and sends its
-gradients; the servers then know which data was trained on.
+SIGTERM asks a process to exit. Under a launcher, it does so only if the launcher's notice file
+exists, since the launcher also sends SIGTERM to stop a failed job. There are two ways to hand over.
+With checkpoints, all workers pause after the same step and save a checkpoint. With servers whose
+state the launcher keeps (`--state-dir`), each worker finishes its step and sends its gradients; the
+servers then know which data was trained on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STEP_S = 3.0  # by default, a launcher allows 10 s in total
 
 
 class HandedOver(SystemExit):
-    """Ends the process with exit code 75, which asks the launcher to start it elsewhere."""
+    """Exits the process with code 75, which asks the launcher to start it elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(os.EX_TEMPFAIL)
@@ -55,7 +55,7 @@ class Notice:
     def __init__(self, *, is_heeded: bool, may_abort: bool) -> None:
         self._file = os.environ.get("SPARSEFLEET_NOTICE_FILE", "")
         self.is_heeded = is_heeded
-        """Whether this process hands over when it is asked to end."""
+        """Whether this process hands over when it is asked to exit."""
         self._may_abort = may_abort
         self._is_given = False
         self._is_overdue = False
@@ -106,7 +106,7 @@ class Notice:
                 return
         # A second SIGTERM while the interpreter exits must not change the exit code.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if error is None:  # nobody has checked since it arrived
+        if error is None:  # nobody has checked since the signal arrived
             raise HandedOver
 
     def heed(self) -> None:

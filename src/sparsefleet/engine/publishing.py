@@ -1,4 +1,4 @@
-"""Publishes updates to a served model while its training continues."""
+"""Publishes updates of a served model while its training continues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Publishing:
     def wait(self) -> None:
         """Block until the current update is published or has failed."""
         if self._writer is not None:
-            self._writer.join()  # the thread ends, since every call in it has a deadline
+            self._writer.join()  # the thread will finish, since every call in it has a deadline
             self._writer = None
 
     def close(self) -> None:
@@ -122,8 +122,8 @@ def make_publisher(distributed: BoundModel, config: PublishConfig) -> Publisher:
 class TrainedTables:
     """The parts of a model in training that its export contains; implements `TrainedModel`.
 
-    Servers track the rows changed since the last update separately from those for delta checkpoints
-    and for GEO's exchange of deltas.
+    Servers track the rows changed since the last update separately from those tracked for delta
+    checkpoints and for GEO's exchange of deltas.
     """
 
     def __init__(self, distributed: BoundModel, export: OpenedExport) -> None:

@@ -175,7 +175,7 @@ class RankPlacement(StorePlacement):
         return False  # a sum over workers needs every worker
 
     def incarnation(self) -> Incarnation:
-        return Incarnation()  # losing a rank ends the job
+        return Incarnation()  # losing a rank stops the job
 
     def join(self, bound: DistributedModel) -> None:
         self._world = self._join()

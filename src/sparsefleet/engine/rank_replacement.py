@@ -50,7 +50,7 @@ class RankReplacement:
     """This rank's part in replacing lost ranks. Not thread-safe.
 
     Ranks can be replaced between the first batch of a pass and its end, in the first call to `fit`.
-    Losing a rank at any other time ends the job. See docs/fault_tolerance.md.
+    Losing a rank at any other time stops the job. See docs/fault_tolerance.md.
     """
 
     def __init__(self, bound: DistributedModel, world: World) -> None:
@@ -74,7 +74,7 @@ class RankReplacement:
     def of(
         bound: DistributedModel, world: World, strategy: CollectiveStrategy
     ) -> RankReplacement | None:
-        """Return an instance if this job replaces lost ranks, or None if losing a rank ends it."""
+        """Return an instance if this job replaces lost ranks, or None if losing a rank stops it."""
         is_simple = (
             strategy.local_sgd is None
             and not strategy.sync_batch_norm
@@ -117,7 +117,7 @@ class RankReplacement:
         return KeptRandom(str(path), epoch=self._progress.epoch + 1)
 
     def end_pass(self) -> None:
-        """Record that losing this rank ends the job from now on."""
+        """Record that from now on, losing this rank stops the job."""
         with contextlib.suppress(OSError):
             self._marker.unlink()
 

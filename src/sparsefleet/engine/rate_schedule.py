@@ -83,7 +83,7 @@ class RateSchedule:
                 raise ConfigError(
                     f"{type(self._schedule).__name__} was stepped from {self._position} to {found} "
                     "outside of training, which steps it once per training step: remove the call "
-                    "of scheduler.step()"
+                    "to scheduler.step()"
                 )
 
     def rates_at(self, step: int) -> dict[str, float]:
@@ -96,7 +96,7 @@ class RateSchedule:
                 self._set_groups(rates)
             return rates
         with self._lock, warnings.catch_warnings():
-            # Torch expects optimizer.step() between two calls; here servers step.
+            # Torch expects optimizer.step() between two calls, but here servers take the steps.
             warnings.simplefilter("ignore", UserWarning)
             if _position(schedule) == self._position:  # or the next training step raises
                 while _position(schedule) < step:

@@ -131,7 +131,7 @@ class RecordPasses:
             self._pass = None
 
     def _new_in(self, mark: FileMark) -> list[FileMark]:
-        """Return the records of a batch that have not been read before."""
+        """Return the records of a batch that have not been read yet."""
         before = tuple((begin, end) for begin, end in self._read_before.get(mark.path, ()))
         return [
             FileMark(mark.path, begin, end, mark.total)

@@ -38,8 +38,8 @@ class CheckpointConfig:
     """
 
     job: str | None = None
-    """The name of the job that owns the directory; other jobs neither resume from it nor save
-    there. Defaults to SPARSEFLEET_JOB, or to the script and a digest of its arguments, so set it if
+    """The name of the job that owns the directory; other jobs can neither resume from it nor save
+    to it. Defaults to SPARSEFLEET_JOB, or to the script and a digest of its arguments, so set it if
     a job's arguments change between runs.
     """
 
@@ -230,7 +230,7 @@ class SaveSchedule:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the listening thread."""
+        """Stop the listening thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

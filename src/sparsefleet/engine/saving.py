@@ -108,7 +108,7 @@ class PausedValidation(Protocol):
     """Number of steps a worker takes between two evaluations."""
 
     def run(self, step: int) -> bool:
-        """Evaluate; return whether to end the pass now, the same on all workers. All must call it.
+        """Evaluate; return whether to stop the pass now, the same on all workers. All must call it.
 
         step: the number of batches that all workers together have trained on.
         """
@@ -121,8 +121,8 @@ class SaveCoordinator:
     waits for the next pause; the pass ends when all workers have arrived and none has data left.
 
     progress: the position of this worker, which training updates.
-    notice: whether this worker was asked to end. With checkpoints, all workers then save a
-        checkpoint and end.
+    notice: whether this worker was asked to exit. With checkpoints, all workers then save a
+        checkpoint and exit.
     validation: evaluates within epochs; None means no validation.
     """
 
@@ -167,7 +167,7 @@ class SaveCoordinator:
         self._in_pass = True
         self._is_over = False  # no worker is left to write
         self.was_stopped = False
-        """Whether a validation ended the pass, on all workers."""
+        """Whether a validation stopped the pass, on all workers."""
         self.is_validated = False
         """Whether the model has not been trained since the last validation of the pass."""
 
@@ -211,7 +211,7 @@ class SaveCoordinator:
     def end_pass(self, *, is_last: bool) -> None:
         """Block until the pass is over for all workers.
 
-        Call it when this worker's threads have ended.
+        Call it when this worker's threads are done.
 
         is_last: whether this is the last pass.
         """

@@ -1,4 +1,4 @@
-"""Checks which job owns a checkpoint directory, before resuming from it or saving there."""
+"""Checks which job owns a checkpoint directory before resuming from it or saving to it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def claim_series(
     """Make this run the owner of its directory; return None in workers that do not write.
 
     resumed_from: the checkpoint that the run continues; None if the run starts from scratch, which
-    starts a new generation. Raises CheckpointMismatchError if the checkpoints there belong to a
-    different job. Must be called by all workers.
+        starts a new generation.
+
+    Raises CheckpointMismatchError if the directory's checkpoints belong to a different job. Must be
+    called by all workers.
     """
     directory = absolute_path(checkpoints.directory)
     owners: list[SeriesOwner] = []
@@ -96,7 +98,7 @@ def _claim(
 
 
 def _is_same_place(path: str, other: str) -> bool:
-    """Return whether two paths lead to one checkpoint, perhaps through links."""
+    """Return whether two paths lead to the same checkpoint, possibly through links."""
     is_remote = "://" in path or "://" in other
     return path == other or (not is_remote and os.path.realpath(path) == os.path.realpath(other))
 
@@ -108,7 +110,7 @@ def _require_same_job(
         return
     what = "a different model" if mine.job == owner.job else f"{owner}, and this is {mine}"
     raise CheckpointMismatchError(
-        f"{directory}: the checkpoints there ({len(listed)}) belong to {what}. Give this job its "
+        f"{directory}: its checkpoints ({len(listed)}) belong to {what}. Give this job its "
         f"own directory; to continue from one of them, pass resume={listed[-1].path!r}. Runs that "
         "belong to one job despite different arguments need the same CheckpointConfig(job=...) or "
         "SPARSEFLEET_JOB"
@@ -128,7 +130,7 @@ def _owner_for(distributed: BoundModel, checkpoints: CheckpointConfig) -> Series
 
 
 def _command() -> str:
-    """Return the script's name and a digest of its arguments, which may hold secrets.
+    """Return the script's name and a digest of its arguments, since these may hold secrets.
 
     Return "" in a notebook or wherever there is no script.
     """

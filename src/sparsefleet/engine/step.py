@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 
 class ReadAhead(Protocol):
-    """Reads the next batch of a thread while its current step ends."""
+    """Reads a thread's next batch at the end of its current step."""
 
     def read_ahead(self) -> PulledRows | None:
         """Return the lookups of the next batch, or None if no rows are needed.

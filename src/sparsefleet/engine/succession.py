@@ -249,8 +249,8 @@ class Succession:
     def closes(self) -> None:
         """Record that this worker leaves for good.
 
-        Once all workers have left, the servers forget the group, and a new process must not wait
-        for the others there.
+        Once all workers have left, the servers forget the group, and a new process must not wait in
+        it for the others.
         """
         if "starts" in self._fields:
             self._fields["is_closed"] = True

@@ -1,4 +1,4 @@
-"""Threads that run one job, end together, and raise the first error."""
+"""Threads that run one job, stop together, and raise the first error."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ThreadTeam:
 
     def _wait_for_the_rest(self, threads: list[threading.Thread], error: BaseException) -> None:
         patience_s = self._stop_timeout_s
-        if isinstance(error, SystemExit):  # the process is ending anyway, and may be killed soon
+        if isinstance(error, SystemExit):  # the process exits anyway, and may be killed soon
             patience_s = min(patience_s, _EXIT_S)
         deadline = time.monotonic() + patience_s
         for thread in threads:

@@ -57,8 +57,7 @@ def torch_optimizer(
     else:
         known = ", ".join(sorted(one.__name__ for one in (*_OWN, *_TORCH)))
         raise ConfigError(
-            f"dense parameters do not support {kind.__name__}; from sparsefleet.optim they "
-            f"support {known}"
+            f"dense parameters do not support {kind.__name__}; use {known} from sparsefleet.optim"
         )
     if description.l1 > 0 and not isinstance(description, optim.Ftrl):
         made.register_step_pre_hook(_adding_signs(description.l1))

@@ -163,7 +163,7 @@ class Training(Generic[AnyModel]):
     # -- work ---------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """End the current `fit` after this epoch, or after the next validation within it.
+        """Stop the current `fit` after this epoch, or after the next validation within it.
 
         Applies to all workers; needs `may_stop`. Thread-safe. Does nothing outside of `fit` or at
         the end of its last epoch.
@@ -341,7 +341,7 @@ class Training(Generic[AnyModel]):
     def _train_for_lost(
         self, source: BatchSource, number: int, epochs: int, saves: SaveCoordinator | None
     ) -> None:
-        """Train, together with the other workers, on data of this pass that lost workers left."""
+        """Train on the data that lost workers left in this pass, together with the others."""
         model, succession = self.distributed, self.distributed.succession
         if succession is None or not model.meeting.continues_without_lost or model.meeting.is_alone:
             return
@@ -382,7 +382,7 @@ class Training(Generic[AnyModel]):
             print(message, flush=True)
 
     def _agree_to_stop(self, *, is_last: bool) -> bool:
-        """Return whether to end before the next epoch.
+        """Return whether to stop before the next epoch.
 
         Must be called by all workers; all get the same answer. After the last epoch there is
         nothing to agree on; the workers meet only to detect whether a worker was lost.

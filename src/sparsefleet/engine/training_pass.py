@@ -116,7 +116,7 @@ class TrainingPass:
 
         progress: the position at which the pass starts.
         saves: the pauses in the pass.
-        notice: ends the pass if this process is asked to end, unless `saves` does so.
+        notice: stops the pass if this process is asked to exit, unless `saves` does so.
         """
         start, random = progress.take_start()
         feed = progress.feed = source.begin_pass(start)

@@ -159,7 +159,7 @@ class Resumed:
         If the number of workers has changed, the worker's data resumes from the positions of all
         earlier workers.
         """
-        # A lost worker does not know that the others ended early.
+        # A lost worker does not know that the others stopped early.
         is_ended = any(report.is_ended for report in reports)
         if len(reports) == worker_num:
             own = reports[rank]

@@ -58,7 +58,7 @@ def chosen_mode(
 
 
 class Trial:
-    """Ends all training runs of this process at the same time, and writes their results.
+    """Stops all training runs of this process at the same time, and writes their results.
 
     seconds: counted from the start of the first pass. directory: receives `worker-N.json`.
     """

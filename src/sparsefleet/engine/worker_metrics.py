@@ -49,7 +49,7 @@ class WorkerMetrics:
     """Metrics about training in this process, for any kind of loop; see `WORKER`. Thread-safe.
 
     The engine's loop is observed through its events at no extra cost, by reading the existing
-    clocks of its threads. The steps of a custom loop have their own clocks here.
+    clocks of its threads. The steps of a custom loop have separate clocks.
     """
 
     def __init__(self) -> None:

@@ -179,9 +179,9 @@ class AUC(CountMetric):
 def auc_from_counts(positives: Any, negatives: Any, curve: str = "ROC") -> float:
     """Return the area from the counts of each class per bucket, int64[buckets], lowest score first.
 
-    Walks the buckets from high to low. ROC: trapezoids over (false positives, true
-    positives), in exact integers. PR: trapezoids over (recall, precision), from recall 0 at the
-    precision of the highest bucket in use. Returns nan if one class is absent.
+    Walks the buckets from high to low. ROC: trapezoids over (false positives, true positives), in
+    exact integers. PR: trapezoids over (recall, precision), from recall 0 at the precision of the
+    highest non-empty bucket. Returns nan if one class is absent.
 
     >>> auc_from_counts([0, 1, 1], [2, 2, 0])
     0.875

@@ -1,4 +1,4 @@
-"""Metrics for how well predicted probabilities match observed frequencies."""
+"""Metrics of how well predicted probabilities match observed frequencies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Accuracy(CountMetric):
     """The fraction of correct predictions; nan without data.
 
     threshold: probabilities above it predict class 1. If None, the class with the highest
-        probability is predicted (the first class in a tie), predictions are [B, C] with C >= 2, and
+        probability is predicted (the first one in a tie), predictions are [B, C] with C >= 2, and
         labels are integers in 0..C-1.
 
     >>> accuracy = Accuracy(threshold=0.3)

@@ -156,7 +156,7 @@ class Metric(ABC):
     Merging adds integers or joins samples and never adds floats, so any split of the examples over
     threads and workers, merged in any order, gives exactly the result of one object.
 
-    Not thread-safe: give each thread its own metric (`empty_copy`) and merge these metrics.
+    Not thread-safe: give each thread its own metric (`empty_copy`) and merge them.
 
     >>> from sparsefleet.metrics import AUC
     >>> first, second = AUC(), AUC()

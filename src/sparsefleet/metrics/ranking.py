@@ -1,4 +1,4 @@
-"""Metrics for how well scores rank the examples of a group, such as items shown to a user."""
+"""Metrics of how well scores rank the examples of a group, such as items shown to a user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["NDCG", "RecallAtK"]
 
 
 class _Ranking(GAUC):
-    """A score of each group's `k` highest predictions, averaged over groups with a positive label.
+    """A score for each group's `k` highest predictions, averaged over groups with a positive label.
 
     Scores may be any finite numbers. Among equal scores, label 0 ranks first, so ties never help
     and the result does not depend on the order of the examples. Uses as much memory as `GAUC`.

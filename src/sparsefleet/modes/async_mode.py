@@ -91,7 +91,7 @@ class AsyncConfig:
         return SenderConfig(
             max_merge=self._merge_limit(setting),
             queue_size=self.queue_size or self._merge_limit(setting),
-            # With a bound, all threads may be waiting for this very push.
+            # With a bound, all threads may be waiting for exactly this push.
             linger_s=0.0 if self.max_staleness is not None else linger_s,
             summed=self.summed_tables(setting),
             wait_s=setting.wait_s,
@@ -246,9 +246,9 @@ class StalenessBound:
 
     Stale synchronous parallel (Ho et al. 2013). The bound is split in two: up to ``max_open``
     mini-batches may be handed over and not yet applied, which the training thread enforces by
-    waiting; the sender enforces the rest, by which the applied mini-batches may be ahead of the
-    slowest worker. A worker that has finished c mini-batches therefore knows that every other
-    worker has applied at least c - max_staleness. Not thread-safe.
+    waiting; the sender enforces the rest of the bound, on how far the applied mini-batches may be
+    ahead of the slowest worker. A worker that has finished c mini-batches therefore knows that
+    every other worker has applied at least c - max_staleness. Not thread-safe.
     """
 
     def __init__(self, setting: ModeSetting, max_staleness: int, queue_size: int) -> None:

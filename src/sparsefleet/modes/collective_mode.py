@@ -423,7 +423,7 @@ class RowAveraging:
             moved[table] = (keys[changed], (before - now)[changed])
             self._write(table, keys[changed], before[changed])
         for table, (keys, sums) in self._gathered.sum(moved).items():
-            common = self._store.pull(table, keys)  # equal on all workers, also for new rows
+            common = self._store.pull(table, keys)  # equal on all workers, even for new rows
             self._write(table, keys, common - sums / np.float32(num_present))
         self.forget()
 

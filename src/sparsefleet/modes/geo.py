@@ -202,7 +202,7 @@ class GeoMode(Mode):
         with self._account.closing() as (data, is_partial):
             rows = {table: self._replica.take_all_deltas(table) for table in self._setting.tables}
             dense = self._replica.take_dense_deltas(1)
-        if not data:  # a different thread was first
+        if not data:  # another thread was first
             return
         sent = {table: found for table, found in rows.items() if len(found[0])}
         values = _like(dense)
@@ -494,7 +494,7 @@ class GeoReplica:
     def pull(
         self, keys: Mapping[str, Keys], fetch: Callable[[dict[str, Keys]], Mapping[str, Floats]]
     ) -> dict[str, Floats]:
-        """Return the rows as trained on this worker; ``fetch`` pulls rows not used before."""
+        """Return the rows as trained here; ``fetch`` pulls rows used for the first time."""
         rows: dict[str, Floats] = {}
         places = {}
         for table, wanted in keys.items():

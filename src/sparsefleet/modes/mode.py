@@ -313,10 +313,10 @@ class Mode(ABC):
         """Leave the groups in which other workers might be waiting for this worker."""
 
     def _end_threads(self) -> None:  # noqa: B027  (most modes have no threads of their own)
-        """End the threads that the mode has started."""
+        """Stop the threads that the mode has started."""
 
     def _marks(self, origins: Iterable[BatchOrigin | None]) -> list[DataMark]:
-        """Return the `DataMark`s for a push of these mini-batches and of any dropped before it."""
+        """Return the `DataMark`s for a push of these mini-batches and of any that were dropped."""
         known = [each for each in origins if each is not None]
         marks = [mark for each in known for mark in each.marks()]
         # Servers reject a push if they have applied only part of its data.

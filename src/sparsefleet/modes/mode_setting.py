@@ -53,7 +53,7 @@ file whose records identify mini-batches is a further source.
 
 
 class Interval(NamedTuple):
-    """The records [begin, end) of a file, which is given by its number."""
+    """The records [begin, end) of a file; the file is given by its number."""
 
     file: int
     begin: int
@@ -84,7 +84,7 @@ class BatchOrigin(NamedTuple):
     """Offset added to the streams of its marks if the mini-batch is from a lost worker's data."""
 
     def marks(self, kind: int = GRADIENTS) -> list[DataMark]:
-        """Return the `DataMark`s that the push of this mini-batch sends to the servers."""
+        """Return the `DataMark`s to send to the servers with the push of this mini-batch."""
         if not self.records:
             return [(self.base + kind, self.epoch, self.number - 1, self.number)]
         return [
@@ -216,7 +216,7 @@ class ModeSetting:
     """The schedule's step at the start, from an earlier part of the same run."""
 
     continue_without_lost: bool = False
-    """Whether a lost worker is treated as finished; if False, losing a worker ends training."""
+    """Whether a lost worker is treated as finished; if False, losing a worker stops training."""
 
     wait_s: float = 600.0
     """Maximum wait for other threads, other workers or room in a queue."""

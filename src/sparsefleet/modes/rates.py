@@ -120,7 +120,7 @@ class StepCounter:
             except ConfigError:
                 if not self._takes_over:
                     raise
-                self._rates = None  # the previous process left the group when it ended
+                self._rates = None  # the previous process left the group when it exited
                 return
             self.total = self._store.advance_clock(self._member, self._own)
             self._rates.at(self.total)

@@ -50,7 +50,7 @@ def grow_file(file: int, size: int, path: str) -> None:
             return
         raise DiskFullError(
             f"cannot keep {size:,} bytes in {path} for a process that may replace this one: "
-            f"{error.strerror}. Make room there, or set TMPDIR to a directory on a disk; a "
+            f"{error.strerror}. Free some space, or set TMPDIR to a directory on a disk; a "
             "container's /dev/shm often has only 64 MB (docker run --shm-size)"
         ) from error
 

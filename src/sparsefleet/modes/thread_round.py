@@ -121,7 +121,7 @@ class ThreadRound(Generic[Item]):
             lambda: self._rounds > own_round or self._failure, self._work_s
         )
         if not done:
-            self._raise_late("the push of their gradients has not finished")
+            self._raise_late("the push of their gradients did not finish")
         self._raise_failure()
         return time.monotonic() - began
 

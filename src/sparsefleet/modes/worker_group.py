@@ -14,7 +14,7 @@ class WorkerGroup:
 
     A worker that runs out of data leaves the group of its pass and joins the next group. A second
     group, ``present``, lasts for the whole run. Workers synchronize in that group between passes,
-    so that the loss of a worker is noticed then, too; servers know only workers that have joined.
+    so that the loss of a worker is noticed there, too; servers know only workers that have joined.
     Not thread-safe.
     """
 

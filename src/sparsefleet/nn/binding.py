@@ -62,7 +62,7 @@ def _common_spec(
     A module without an optimizer accepts the optimizer of any other module.
     """
     first_path, first = users[0]
-    for path, module in users:  # the first module that names an optimizer decides
+    for path, module in users:  # the first module with an optimizer decides
         if module.own_optimizer is not None:
             first_path, first = path, module
             break
@@ -113,8 +113,8 @@ def _refuse_rows_trained_apart(users: list[tuple[str, SparseModule]], store: Sto
 def apply_gradients(model: nn.Module) -> PushResult:
     """Push the gradients that backward() left in the sparse modules of ``model``, and clear them.
 
-    It replaces ``optimizer.step()`` for tables in a custom training loop without a fleet, and sends
-    one request per server. Lookups from several forward passes accumulate, like parameter
+    This replaces ``optimizer.step()`` for tables in a custom training loop without a fleet, and
+    sends one request per server. Lookups from several forward passes accumulate, like parameter
     gradients. Loops with steps (`fleet.step`, `Trainer`) do not need this call.
 
     >>> import torch
@@ -148,7 +148,7 @@ def apply_gradients(model: nn.Module) -> PushResult:
 def discard_gradients(model: nn.Module) -> None:
     """Discard the gradients that backward() left in the sparse modules of ``model``.
 
-    It replaces ``optimizer.zero_grad()`` for tables, for a step that should not be applied.
+    This replaces ``optimizer.zero_grad()`` for tables, for a step that should not be applied.
     """
     for module in sparse_modules(model):
         module.take_gradients()

@@ -87,7 +87,7 @@ class _Dots(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise ConfigError(
                 "embedding_dots has no second derivative, but backward() was called with "
-                "create_graph=True; use torch operators there instead: "
+                "create_graph=True; use torch operators instead: "
                 "(left(left_ids).unsqueeze(-2) * right(right_ids)).sum(-1)"
             )
         _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors

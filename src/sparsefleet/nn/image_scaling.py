@@ -1,4 +1,4 @@
-"""Image scaling as a module, which lets images travel to the device as bytes.
+"""Image scaling as a module, so that images can be sent to the device as bytes.
 
 In shapes, B is the number of images, C the number of channels, H the height, and W the width.
 """

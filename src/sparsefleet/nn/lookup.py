@@ -94,7 +94,7 @@ def check_ids(table: str, ids: object) -> None:
         return
     what = f"table '{table}': ids must be an int64 or int32 tensor on the CPU"
     if not isinstance(ids, torch.Tensor):
-        raise ShapeError(f"{what}, got {type(ids).__name__}; make one with torch.as_tensor")
+        raise ShapeError(f"{what}, got {type(ids).__name__}; convert it with torch.as_tensor")
     if ids.dtype not in ID_DTYPES:
         hint = "" if ids.is_floating_point() else "; convert them with .long()"
         raise ShapeError(f"{what}, got {ids.dtype}{hint}")
@@ -102,7 +102,7 @@ def check_ids(table: str, ids: object) -> None:
 
 
 class TableKeys(NamedTuple):
-    """The distinct keys in a table's lookups, and where each looked-up id is among them."""
+    """The distinct keys in a table's lookups, and the position of each looked-up id among them."""
 
     keys: Keys
     """uint64[U], each key once."""

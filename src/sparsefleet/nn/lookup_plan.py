@@ -249,7 +249,7 @@ class LookupPlans:
         """Derive a plan from the lookups of a step whose input was `batch`.
 
         planned: whether `lookups` predicted the lookups of this batch. The step is then used only
-            if it made more lookups than any step before, since the existing plan may come from
+            if it made more lookups than any earlier step, since the existing plan may come from
             evaluation, which makes fewer lookups.
         """
         if planned and len(rows.lookups) <= self._most_lookups:

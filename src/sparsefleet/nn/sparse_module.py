@@ -181,7 +181,7 @@ def _look_up_distinct_outside_graph(module: SparseModule, ids: torch.Tensor) -> 
 
 
 def check_name(module: str, name: object) -> None:
-    """Raise ConfigError for a number in place of the name, as `nn.Embedding` takes it first."""
+    """Raise ConfigError if the name is a number, as in a call to `nn.Embedding`."""
     if isinstance(name, int):
         raise ConfigError(
             f"{module}(name, dim): name must be the table's name, a string, got {name}; unlike "

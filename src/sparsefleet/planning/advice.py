@@ -36,7 +36,7 @@ class PlanRequest:
     """A description of the job and of the machines available to it."""
 
     rows: float
-    """Rows in all tables."""
+    """Total number of rows in all tables."""
     dim: int
     """Floats per row."""
     optimizer: str = "adagrad"

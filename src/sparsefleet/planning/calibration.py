@@ -66,7 +66,9 @@ def cpu_name() -> str:
 def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
     """Measure and return the costs of this machine. Takes about 20 seconds.
 
-    say: receives a line for each measurement. Raises ConfigError if this system cannot be measured.
+    say: called with a line for each measurement.
+
+    Raises ConfigError if this system cannot be measured.
     """
     if sys.platform != "linux":
         raise ConfigError(
@@ -100,7 +102,7 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
 
 @contextlib.contextmanager
 def local_server(transport: TransportName, key: str, index: int) -> Iterator[tuple[str, int]]:
-    """Run one of the servers on this machine, and yield its endpoint and process ID."""
+    """Run one of the servers on this machine; yield its endpoint and process ID."""
     command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     command += ["--log-level", "warning", "--transport", transport]
     command += ["--index", str(index), "--num-servers", str(_SERVERS)]
@@ -222,7 +224,7 @@ class _Meter:
         return self._time(lambda _: store.barrier("calibration", 1), 0, 0, requests=1)
 
     def _changes(self, store: RemoteStore, count: int, dim: int) -> _Measured:
-        """Measure fetching the rows that one push changed, without the cost of the push itself."""
+        """Measure the cost of fetching the rows that one push changed, without the push itself."""
         name, keys = f"t{dim}", self._keys(count)
         gradients = np.ones((count, dim), np.float32)
         store.watch_changes(name)
@@ -315,7 +317,7 @@ class _Meter:
     def _least(self, stretch: Callable[[int], None], times: int) -> tuple[float, float, float]:
         """Return the CPU time of this process, the CPU time of the servers, and the elapsed time.
 
-        Each is the minimum over `times` calls of `stretch`, since other programs can only add to
+        Each is the minimum over `times` calls to `stretch`, since other programs can only add to
         it.
         """
         taken = []

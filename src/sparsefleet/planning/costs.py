@@ -105,7 +105,7 @@ class MachineCosts:
     latency_s: Mapping[str, float]
     """Seconds a message takes to reach an idle process, by transport, without network cards."""
     mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Processor seconds per step that a mode adds in the worker, excluding its requests."""
+    """CPU seconds per step that a mode adds in the worker, excluding its requests."""
 
 
 def known_machines() -> list[str]:

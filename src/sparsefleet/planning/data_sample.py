@@ -1,4 +1,4 @@
-"""Estimates the lookups of a mini-batch from real data: how many ids, how distinct, how skewed."""
+"""Estimates the lookups of a mini-batch from real data: number of ids, repetition and skew."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DataSample:
 
 
 def read_sample(data: str, *, batch: int, file_format: str = "auto", label: str = "") -> DataSample:
-    """Read up to 200,000 records from a file or pattern with the project's own readers.
+    """Read up to 200,000 records from the files matching a path or pattern, with the usual readers.
 
     Integer and string columns count as ids, except `label`, "label" and "click"; float columns do
     not. Each column has its own ids.
@@ -229,7 +229,7 @@ def _csv(lines: Sequence[str], path: str) -> tuple[RecordFormat, Sequence[str]]:
     for number, name in enumerate(names):
         values = [row[number].strip() for row in rows[1:] if number < len(row)]
         if not _are_floats([value for value in values if value]):
-            # Numbers are hashed too, since later lines may have words there.
+            # Numbers are hashed too, since the column may hold words in later lines.
             slots.append(Field(name, "uint64", (), missing=0, hash_seed=0))
     if not slots:
         raise ConfigError(

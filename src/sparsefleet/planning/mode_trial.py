@@ -55,7 +55,7 @@ class TrialConfig:
     modes: Sequence[str] = TRIAL_MODES
     servers: int = 1
     workers: int = 2
-    """Number of workers in all modes but local, which has one process."""
+    """Number of workers in every mode except local, which runs in one process."""
     log_dir: str = ""
     """Directory for the logs of all trials; "" keeps only the logs of trials that fail."""
 
@@ -148,7 +148,7 @@ def _run_mode(mode: str, config: TrialConfig, folder: Path) -> ModeResult:
             "process that was started"
         )
     elif not failed and not any(point[1] for record in records for point in record["points"]):
-        failed = "the script trained on no examples: its data is empty, or ends before a step"
+        failed = "the script trained on no examples: its data is empty, or too short for a step"
     if failed:
         return ModeResult(mode=mode, error=failed)
     trained = records[0]["mode"]
@@ -178,7 +178,7 @@ _TIMED_OUT = -1000
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], log: Path, timeout_s: float) -> int:
-    """Run a command to its end and return its exit code; kill it if it takes too long."""
+    """Run a command until it exits and return its exit code; kill it if it takes too long."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command], env={**environ}, stdout=output, stderr=output, stdin=subprocess.DEVNULL
@@ -297,7 +297,7 @@ def _at_equal_examples(results: Sequence[ModeResult]) -> list[ModeResult]:
 
 
 def recommend(results: Sequence[ModeResult]) -> tuple[str, list[str]]:
-    """Return the mode to use, and why. The mode `local` is only a baseline."""
+    """Return the recommended mode, and the reasons. Mode `local` is only a baseline."""
     local = next((one for one in results if one.mode == "local" and not one.error), None)
     completed = [one for one in results if one.mode != "local" and not one.error]
     if not completed:

@@ -1,7 +1,7 @@
 """A small discrete-event simulation: processes, shared CPU cores, network cards.
 
-A process is a generator that yields waits. A wait is a function that takes a callback for its end:
-`yield host.work(0.01)` continues after 10 ms of CPU time.
+A process is a generator that yields waits. A wait is a function that takes a callback to call when
+it is over: `yield host.work(0.01)` continues after 10 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Host:
         self._since_s = 0.0
         self._version = 0
         self.busy_s = 0.0
-        """Processor time of all tasks, up to the last time that a task started or ended."""
+        """CPU time of all tasks, up to the last time that a task started or ended."""
 
     def work(self, seconds: float) -> Wait:
         """Return a wait for `seconds` of CPU time."""
@@ -204,7 +204,7 @@ class Pool:
 
 
 class Gate:
-    """A gate; all waits for it end together when it opens."""
+    """A gate; all waits for it end at the same time, when it opens."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -232,7 +232,7 @@ class Gate:
         return begin
 
     def open(self) -> None:
-        """End all waits; until `close`, later waits end at once."""
+        """Open the gate: all waits end, and until `close`, later waits end at once."""
         self.is_open = True
         waiting, self._waiting = self._waiting, []
         for resume in waiting:

@@ -51,7 +51,7 @@ class JobShape:
     dense: float
     """Number of parameters outside the tables."""
     compute_s: float
-    """Processor seconds per step in the worker, excluding its requests."""
+    """CPU seconds per step in the worker, excluding its requests."""
     growth: float = 0.6
     """The number of distinct keys in n mini-batches is `keys * n ** growth` (Heaps' law)."""
     rows: float = math.inf

@@ -50,7 +50,7 @@ class BackgroundJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job was ended or its lease has expired, and cleanup is done."""
+        """Return whether ``end`` was called or the lease has expired, and cleanup is done."""
         return not self._thread.is_alive()
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
@@ -72,7 +72,7 @@ class BackgroundJob:
             self._asked = time.monotonic()
 
     def check(self) -> None:
-        """Raise if the job was canceled or its lease has expired. The work must call this often."""
+        """Raise an error if the job was canceled or its lease expired. Must be called often."""
         with self._changed:
             if self._is_ended:
                 raise DeadlineError(f"{self._name} was canceled")

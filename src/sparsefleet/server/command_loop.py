@@ -78,7 +78,7 @@ class Holders:
         self._sessions: dict[Hashable, int] = {}
 
     def claim(self, thing: Hashable, session: int, called: str) -> None:
-        """Make the session the owner of a resource, which errors refer to as `called`.
+        """Make the session the owner of a resource. Errors refer to the resource as `called`.
 
         Raises NotOwnerError if another live session owns it.
         """

@@ -29,7 +29,7 @@ class Answered(NamedTuple):
 
 
 class Keeper(Protocol):
-    """An object that owns state which commands change."""
+    """An object that owns state that commands change."""
 
     def hold(self) -> AbstractContextManager[object]:
         """Return a context manager that holds back all changes to the state and all answers."""
@@ -45,7 +45,7 @@ class Keeper(Protocol):
 
 
 class CommandStates:
-    """The keepers of a server's states, by the prefix of their commands."""
+    """The keepers of a server's states, keyed by the prefix of their commands."""
 
     prefixes = ("mail.", "work.")
 

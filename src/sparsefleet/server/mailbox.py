@@ -193,7 +193,7 @@ class Mailboxes:
         return self._changed
 
     def dump(self) -> bytes:
-        """Return rooms with their letters, the owners of boxes, and failed rooms."""
+        """Return the rooms with their letters, the owners of the boxes, and the failed rooms."""
         boxes = [(room, to, box) for room, by in self._rooms.items() for to, box in by.items()]
         head = {
             "boxes": [[room, to, [len(one) for one in box.letters]] for room, to, box in boxes],

@@ -125,7 +125,7 @@ class ServerConfig:
 
     log_dir: str = ""
     """Directory of the log and its snapshots, for this server alone; required unless `durability`
-    is "off". Its contents are recovered at the start."""
+    is "off". Its contents are recovered at startup."""
 
     snapshot_bytes: int = 1 << 30
     """Log size in bytes after which a snapshot is written. It is written earlier if the log is
@@ -142,7 +142,7 @@ class ServerConfig:
     durability "process". If infinite, replies wait until the replica is back."""
 
     take_over: bool = False
-    """Whether to kill a process that still holds `log_dir`, such as a stopped predecessor."""
+    """Whether to kill a process that still holds `log_dir`, such as a suspended predecessor."""
 
     has_successor: bool = True
     """Whether `sparsefleet server --recover` may take over if this durable server dies. Set it to
@@ -151,7 +151,7 @@ class ServerConfig:
 
     metrics: str = ""
     """HOST:PORT where the server's metrics are served for Prometheus; port 0 picks a free port. If
-    empty, SPARSEFLEET_METRICS decides. Metrics are not protected by the job key."""
+    empty, SPARSEFLEET_METRICS is used. Metrics are not protected by the job key."""
 
     notes: Mapping[str, bytes] = field(default_factory=dict)
     """Initial notes; clients read the notes of the first server."""

@@ -74,7 +74,7 @@ class TableLoad:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the load has ended or was canceled."""
+        """Return whether the load is finished or was canceled."""
         return self._job.is_over
 
     def apply(self) -> None:
@@ -90,7 +90,7 @@ class TableLoad:
         return self._job.wait(timeout_s)
 
     def end(self) -> None:
-        """End the load because its client no longer waits for it."""
+        """Cancel the load because its client no longer waits for it."""
         self._job.end(_END_S)
         self._tensors = {}
 
@@ -184,7 +184,7 @@ def _joined(
 def _chosen(
     found: NDArray[np.uint32], saved: Sequence[str], wanted: Sequence[str]
 ) -> NDArray[np.uint32]:
-    """Select from the saved counters those that the table keeps.
+    """Return the saved counters that the table keeps.
 
     If the step or time of the last push was not saved, no counters are loaded, and rows are treated
     as just pushed. A count that was not saved is 0.

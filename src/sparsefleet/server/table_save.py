@@ -80,11 +80,11 @@ class TableSave:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the save has ended or was canceled."""
+        """Return whether the save is finished or was canceled."""
         return self._job.is_over
 
     def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the files of each table, or None if writing has not finished within `timeout_s`.
+        """Return the files of each table, or None if writing does not finish within `timeout_s`.
 
         Raises the error if the save failed.
         """

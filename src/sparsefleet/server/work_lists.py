@@ -11,7 +11,7 @@ its session is alive, no other client of the same name may use the same list.
     work.finish   list, epoch                              everything taken has been read
     work.release  list, epoch                              return the rest for other workers
 
-A file is [path, [[begin, end], ...]] with the records read before; a mark is
+A file is [path, [[begin, end], ...]] with the records already read; a mark is
 [path, begin, end, total].
 """
 

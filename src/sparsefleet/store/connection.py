@@ -87,7 +87,7 @@ class StoreConnection:
         self._native.shutdown(self._deadline(timeout_s))
 
     def barrier(self, name: str, members: int, *, timeout_s: float | None = None) -> None:
-        """Wait until workers have made ``members`` calls with this name, counting this one."""
+        """Wait until workers have made ``members`` calls with this name, including this one."""
         self._native.barrier(name, members, self._deadline(timeout_s))
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None:
@@ -154,7 +154,7 @@ class StoreConnection:
 def _close_native(native: _core.Store, pid: int) -> None:
     if os.getpid() != pid:  # a fork lacks the threads that closing would join
         return
-    if getattr(sys, "last_value", None) is not None:  # the script ends with this error
+    if getattr(sys, "last_value", None) is not None:  # the script fails with this error
         native.keep_session(True)
     native.close()
 

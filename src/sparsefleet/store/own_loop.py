@@ -1,7 +1,7 @@
 """Reports training loops that a worker's replacement cannot continue, and data that was skipped.
 
 With a launcher, reports are files that the launcher reads. Without a launcher, a note on the
-servers tells a process that it had a predecessor.
+servers informs a process that it had a predecessor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Notes(Protocol):
 
 
 def own_loop_path(log_dir: str, index: int) -> str:
-    """Return the file that marks worker `index` as having a custom training loop."""
+    """Return the path of the file that marks worker `index` as having a custom training loop."""
     return os.path.join(log_dir, f"worker-{index}.own-loop")
 
 

@@ -29,7 +29,7 @@ class RemoteStoreConfig:
     """Timeouts and limits for a RemoteStore."""
 
     timeout_s: float = 30.0
-    """Time limit for a call including retries, unless the call has its own limit. Time spent
+    """Time limit for a call, including retries, unless the call has its own limit. Time spent
     waiting for a server, as allowed by `failover_wait_s`, is not included.
     """
 
@@ -143,7 +143,7 @@ class RemoteStore(Store):
         """Return, for each server, which data was applied by pushes of this session.
 
         The data is ordered by stream; only the latest epoch of each stream is included. A push
-        whose ``data`` was applied before is not applied again.
+        whose ``data`` has already been applied is not applied again.
         """
         return self._native.applied_data(self._deadline(timeout_s))
 

@@ -39,7 +39,7 @@ class RequestSections:
         self._sizes: dict[str, int] = {}
 
     def add_table(self, spec: TableSpec | DenseSpec) -> None:
-        """Remember the shape of a table, so that no server has to be asked for it."""
+        """Remember the shape of a table, so that the servers need not be asked for it."""
         if isinstance(spec, TableSpec):
             self._dims[spec.name] = spec.dim
         else:

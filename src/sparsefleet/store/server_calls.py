@@ -62,7 +62,7 @@ class ServerCalls:
         return {server: answer.result() for server, answer in answers.items()}
 
     def wait_for_all(self, name: str, timeout_s: float, what: str) -> dict[int, Any]:
-        """Repeat command `name` until every server's reply is not null; return these replies."""
+        """Repeat command `name` until no server's reply is null; return the replies."""
         deadline = time.monotonic() + timeout_s
         done: dict[int, Any] = {}
         while len(done) < len(self.servers):
@@ -82,4 +82,4 @@ class ServerCalls:
             try:
                 self.ask(server, name, asked, timeout_s=_END_S)
             except SparseFleetError:
-                continue  # the server ends the work when its lease expires
+                continue  # the server cancels the work when its lease expires

@@ -158,7 +158,7 @@ class Store(StoreConnection):
         """Pull several sparse and dense tables with one request per server.
 
         ``sparse`` maps tables to keys. Returns the rows by table and the dense values by table. If
-        ``dense`` maps tables to arrays (float32[size]), the values are written there.
+        ``dense`` maps tables to arrays (float32[size]), the values are written into them.
         """
         outputs = dense if dense and isinstance(dense, Mapping) else {}
         rows: dict[str, Floats] = {}

@@ -127,7 +127,7 @@ class ServerSnapshots:
             raise self._error
 
     def table(self, pending: PendingCheckpoint, name: str) -> TableEntry:
-        """Return the table's entry, with the files that servers wrote and this process must see."""
+        """Return the table's entry. This process must see the files that the servers wrote."""
         files: list[FileEntry] = []
         removed: list[FileEntry] = []
         for server, tables in self._written.items():

@@ -10,7 +10,7 @@ from sparsefleet.store.table_spec import TableSpec
 
 __all__ = ["counter_names", "state_names", "table_entry"]
 
-# Layout as in core/optimizer/row_optimizer.h: arrays as wide as a row, then single floats.
+# Layout as in core/optimizer/row_optimizer.h: arrays as wide as a row, then individual floats.
 _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sgd": ((), ()),
     "momentum": (("buffer",), ()),
@@ -29,7 +29,7 @@ _STATE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def state_names(optimizer: Optimizer) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of an optimizer's state: of arrays as wide as a row, and of single floats.
+    """Return the names of an optimizer's state: arrays as wide as a row, and individual floats.
 
     >>> from sparsefleet.optim import Adam
     >>> state_names(Adam())

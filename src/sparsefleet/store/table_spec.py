@@ -55,7 +55,7 @@ class AdmitByCount:
 
 @dataclass(frozen=True, slots=True)
 class AdmitByProbability:
-    """A training pull gives a key a row with some probability; until then, it reads as zeros."""
+    """A key gets a row with some probability at each training pull; until then, it reads as 0."""
 
     probability: float
     """Probability at each training pull; the draw is a pure function of (seed, key, step)."""
@@ -140,13 +140,13 @@ class TableSpec:
     """On NaN or infinity in a gradient, skip and count the row, or reject the whole push."""
 
     track_count: bool = False
-    """Count the pushes of each row, 4 bytes per row. An eviction rule turns it on."""
+    """Count the pushes to each row (4 bytes per row). An eviction rule turns it on."""
 
     track_step: bool = False
-    """Record the step of each row's last push, 4 bytes per row. An eviction rule turns it on."""
+    """Record the step of each row's last push (4 bytes per row). An eviction rule turns it on."""
 
     track_seconds: bool = False
-    """Record the time of each row's last push, 4 bytes per row. An eviction rule turns it on."""
+    """Record the time of each row's last push (4 bytes per row). An eviction rule turns it on."""
 
     track_dirty: bool = False
     """Record whether each row changed since the last checkpoint; shares a word with the count."""

@@ -74,7 +74,7 @@ class EmbeddingConfig:
     weight_init_min: float | None = None
     num_embeddings_post_pruning: int | None = None
     init_fn: Callable[[Tensor], Tensor | None] | None = None
-    """Fills a tensor [num_embeddings, D] in place; rows of larger ids are initialized uniformly."""
+    """Fills a tensor [num_embeddings, D] in place; larger ids get uniform initial values."""
     need_pos: bool = False
     input_dim: int | None = None
     total_num_buckets: int | None = None
@@ -331,8 +331,8 @@ def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """Return a model's state for `load_state_dict` of the same network in TorchRec.
 
     A table becomes a weight float32[num_embeddings, D] with the rows of the ids 0 to
-    num_embeddings - 1; rows that training has not created have their initial values. Rows of other
-    ids are left out, since TorchRec has no place for them. In a job, call it on one worker.
+    num_embeddings - 1; rows that training has not created have their initial values. Rows with
+    other ids are left out, since TorchRec has no place for them. In a job, call it on one worker.
     """
     found = {
         name: value.detach().clone()

@@ -65,7 +65,7 @@ class _Jagged:
         return self._weights
 
     def weights(self) -> Tensor:
-        """Return the weight of each value, float32[N]. Raises ValueError without weights."""
+        """Return the weight of each value, float32[N]. Raises ValueError if there are none."""
         if self._weights is None:
             raise ValueError("this jagged tensor has no weights: create it with weights=...")
         return self._weights

@@ -109,7 +109,7 @@ class DIEN(nn.Module):
         return DienOutput(logits, self._auxiliary(states, rows, other, mask))
 
     def _auxiliary(self, states: Tensor, rows: Tensor, other: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean loss of telling, from each state, the next item from a negative item."""
+        """Return the mean loss of telling the next item from a negative, given each state."""
         chosen = (states[:, :-1] * rows[:, 1:]).sum(dim=2)
         refused = (states[:, :-1] * other[:, 1:]).sum(dim=2)
         losses = functional.softplus(-chosen) + functional.softplus(refused)

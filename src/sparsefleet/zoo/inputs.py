@@ -60,7 +60,7 @@ class Tables:
     """
 
     row_dtype: RowDtype = "float32"
-    """How tables store rows; about 1.8 and 3 times as many fit with "bf16" and "int8"."""
+    """How tables store rows. With "bf16" and "int8", about 1.8 and 3 times as many rows fit."""
 
 
 class FeatureRows(nn.Module):
@@ -238,7 +238,7 @@ def require_like(features: Features, argument: str, name: str, history: str) -> 
         raise ConfigError(
             f"{argument}='{name}' has the table '{one.table_name}' and max_length "
             f"{one.max_length}, but history='{history}' has '{other.table_name}' and "
-            f"{other.max_length}; use the same for both"
+            f"{other.max_length}; use the same values for both"
         )
 
 

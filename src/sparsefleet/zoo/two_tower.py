@@ -92,7 +92,7 @@ def towers(
 class InBatchSoftmax:
     """Cross entropy of choosing each user's own item among the items of all examples in the batch.
 
-    temperature: scores are divided by it; vectors of length 1 need a value far below 1.
+    temperature: divides the scores; vectors of length 1 need a value far below 1.
 
     An item that occurs twice in a batch is not a negative of itself. If the output has frequencies,
     their logs are subtracted from the scores, so frequent items, which are often negatives, are not

@@ -77,4 +77,4 @@ def test_a_round_that_does_not_fit_in_memory_is_an_error_and_not_a_signal(tmp_pa
         pytest.skip(f"no file system of its own: {done.stderr}")
     assert done.returncode == 0, done.stderr
     assert "cannot keep 8,388,608 bytes in outbox" in done.stdout
-    assert "No space left on device. Make room there, or set TMPDIR" in done.stdout
+    assert "No space left on device. Free some space, or set TMPDIR" in done.stdout

@@ -59,7 +59,7 @@ def test_negative_ids_are_keys_too() -> None:
     [
         (torch.tensor([1], dtype=torch.int16), "got torch.int16; convert them with .long()"),
         (torch.tensor([1.0]), "got torch.float32"),
-        ([1, 2], "got list; make one with torch.as_tensor"),
+        ([1, 2], "got list; convert it with torch.as_tensor"),
         (torch.tensor([1], device="meta"), "got a tensor on meta; move it with .cpu()"),
     ],
 )

@@ -134,7 +134,7 @@ def py_func_op(
 
 
 class _Call:
-    """One call of a user's function, and of its gradient function."""
+    """One call to a user's function, and to its gradient function."""
 
     def __init__(
         self,

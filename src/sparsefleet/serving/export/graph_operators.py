@@ -137,7 +137,7 @@ def _is_plain(name: str, schema: Any) -> bool:
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """Make calls of these operators in a graph, including nested graphs, check their arguments."""
+    """Make calls to these operators in a graph, including nested graphs, check their arguments."""
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
             continue

@@ -26,7 +26,7 @@ FEATURES = Features(
 
 
 def prepare(directory: Path, seed: int) -> Prepared:
-    """Train on all likes but the last of each user; rank the last like among 100 other movies."""
+    """Train on all but each user's last like; rank the last like among 100 other movies."""
     data = read_ratings(directory)
     events = data.events.take(data.ratings >= 4).with_enough(per_user=5)
     values, offsets = events.histories(50)

@@ -230,11 +230,11 @@ class Recipe:
     published: tuple[Published, ...] = ()
 
     def check(self, directory: Path, seed: int = 0) -> None:
-        """Raise an error if the seed is negative, or a file is missing or has the wrong version."""
+        """Raise an error if the seed is negative, or if a file is missing or wrong."""
         if seed < 0:
             raise ConfigError(f"recipe {self.name!r}: seed must be an int >= 0, got {seed}")
         if not directory.is_dir():
-            raise ConfigError(f"{directory}: no such directory; name it with --data")
+            raise ConfigError(f"{directory}: no such directory; pass the right one with --data")
         for file in self.files:
             file.read(directory)
 
