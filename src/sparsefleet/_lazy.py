@@ -27,7 +27,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def listing(names: Sequence[str]) -> Callable[[], list[str]]:
-    """Return a `__dir__` for a package, which also lists names that are not loaded yet."""
+    """Return a `__dir__` for a package that also lists names that are not loaded yet."""
     return lambda: sorted(names)
 
 

@@ -157,7 +157,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 class CheckpointIoError(CheckpointError, OSError):
-    """The file system failed, for example because of missing space, permission or connection."""
+    """The file system failed, for example because of missing space, permissions or connection."""
 
 
 class ExportError(SparseFleetError):
@@ -203,7 +203,7 @@ class InputFileError(DataError, OSError):
 
 
 class InputMissingError(InputFileError, FileNotFoundError):
-    """No file has that name or matches the pattern."""
+    """No file has that name or matches that pattern."""
 
 
 class SchemaError(DataError, ValueError):

@@ -10,7 +10,7 @@ A key is any text of at least 16 bytes (UTF-8), without surrounding white space;
 the same key in a variable and in a file.
 
 Anyone who can read the key controls the job. Like ssh for private keys, sparsefleet therefore
-requires that a key file is owned by you or root and not readable or writable by anyone else.
+requires that a key file be owned by you or root, and that nobody else can read or write it.
 """
 
 from __future__ import annotations

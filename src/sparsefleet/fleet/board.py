@@ -29,7 +29,7 @@ _ASK_FOR_LOST_S = 2.0
 
 
 class Board(Protocol):
-    """Holds notes by key, and how far each member of a group has got (its clock); see `Store`."""
+    """Holds notes by key, and each member's progress in a group (its clock); see `Store`."""
 
     def put_note(self, key: str, value: bytes, *, timeout_s: float | None = None) -> None: ...
 

@@ -13,7 +13,7 @@ __all__ = ["CheckedEnviron", "Variable", "any_set"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """The value of a set environment variable. Methods raise ConfigError, naming the variable.
+    """The value of a set environment variable. Methods raise a ConfigError that names the variable.
 
     >>> Variable("PADDLE_TRAINERS_NUM", "two").integer(low=1)
     Traceback (most recent call last):

@@ -152,7 +152,7 @@ class Fleet(JobProcess):
         self._server_ready = True
 
     def run_server(self) -> None:
-        """Serve until the launcher or a signal ends the job, then drain and return."""
+        """Serve until the launcher or a signal stops the job, then drain and return."""
         self._require_server("run_server")
         if not self._server_ready:
             self.init_server()
@@ -242,7 +242,7 @@ class Fleet(JobProcess):
     def publish_rows(
         self, dirname: str | os.PathLike[str], target: str | os.PathLike[str]
     ) -> Update:
-        """Publish the changes since the export in `dirname`, for services that follow them.
+        """Publish the changes since the export in `dirname`, for services that apply updates.
 
         Call it on one worker, any number of times; when it returns, services can see the update.
         Gradients that other workers hand over in the meantime may or may not be included; for a

@@ -76,7 +76,7 @@ class FleetSharding:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that this worker started last.
+        """Return the number of the epoch that this worker started last.
 
         Return 0 if there is no such epoch, or if this is the only worker.
         """

@@ -444,7 +444,7 @@ class MailExchange:
             if self._has_told:
                 return
             self._has_told = True
-        reason = f"worker {self.rank} ended '{self._room}': {type(error).__name__}: {error}"
+        reason = f"worker {self.rank} abandoned '{self._room}': {type(error).__name__}: {error}"
         body = pack_body({"room": self._room, "reason": reason})
         for server in range(self._num_servers):
             with contextlib.suppress(SparseFleetError):  # others notice a lost server themselves

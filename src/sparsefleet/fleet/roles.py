@@ -188,7 +188,7 @@ def _read_ours(variables: Mapping[str, str]) -> RoleInfo:
 
 
 def _own_paddle_endpoint(environ: CheckedEnviron) -> str:
-    port = environ["PADDLE_PORT"].integer(low=1, below=(2**16, "ports end there"))
+    port = environ["PADDLE_PORT"].integer(low=1, below=(2**16, "the number of ports"))
     return str(Endpoint(environ["POD_IP"].text.strip(), port))
 
 
@@ -287,7 +287,7 @@ def _read_torchrun(variables: Mapping[str, str]) -> RoleInfo:
     master = environ.get("MASTER_ADDR")
     meeting_point = ""
     if master is not None:
-        port = environ["MASTER_PORT"].integer(low=1, below=(2**16, "ports end there"))
+        port = environ["MASTER_PORT"].integer(low=1, below=(2**16, "the number of ports"))
         meeting_point = str(Endpoint(master.text.strip(), port))
     kept = environ.get("TORCHELASTIC_USE_AGENT_STORE")
     return RoleInfo(

@@ -265,5 +265,5 @@ def _port(environ: CheckedEnviron) -> int:
     """Return the port of a machine's first server; its other servers use the next ports."""
     variable = environ.get("SPARSEFLEET_PORT")
     return (
-        variable.integer(low=1, below=(2**16 - 1, "ports end there")) if variable else _DEFAULT_PORT
+        variable.integer(low=1, below=(2**16 - 1, "the last port")) if variable else _DEFAULT_PORT
     )

@@ -74,20 +74,20 @@ class Callback:
     def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
         """Called after a validation within an epoch (`TrainerConfig.validate_every_steps`).
 
-        All workers pause. Call `trainer.stop()` to end `fit` now, without the rest of the epoch.
+        All workers pause. Call `trainer.stop()` to stop `fit` now, without the rest of the epoch.
         """
 
     def on_epoch_end(self, trainer: Trainer, epoch: Epoch) -> None:
-        """Called after an epoch and its validation. Call `trainer.stop()` to end `fit` now."""
+        """Called after an epoch and its validation. Call `trainer.stop()` to stop `fit` now."""
 
     def on_save(self, trainer: Trainer, saved: Saved) -> None:
         """Called in the first worker when a checkpoint written for `checkpoints=` is committed."""
 
     def on_save_failed(self, trainer: Trainer, failed: SaveFailed) -> None:
-        """Called in the first worker if a checkpoint could not be written; training continues."""
+        """Called in the first worker when a checkpoint could not be written; training continues."""
 
     def on_worker_lost(self, trainer: Trainer, rank: int) -> None:
-        """Called if a worker was lost and the others continue (`sparsefleet launch --keep-going`).
+        """Called when a worker is lost and the others continue (`launch --keep-going`).
 
         The loss is detected when workers synchronize, which is after each epoch and for each
         checkpoint.
@@ -159,7 +159,7 @@ class _Monitor:
 
 
 class EarlyStopping(Callback):
-    """Ends `fit` on all workers after the same epoch, once a metric stops improving.
+    """Stops `fit` on all workers after the same epoch, once a metric stops improving.
 
     With `TrainerConfig(validate_every_steps=...)`, validations within epochs are also considered,
     and `fit` may stop after one of them.
@@ -169,7 +169,7 @@ class EarlyStopping(Callback):
     mode: "min" if smaller values are better, "max" if larger values are better; "auto" means "min"
         for names that contain "loss" and "max" for all others.
     patience: the number of validations without improvement after which training stops.
-    min_delta: the smallest change that is an improvement.
+    min_delta: the smallest change that counts as an improvement.
 
     A resumed `fit` counts its validations without improvement from zero.
 
@@ -233,7 +233,7 @@ class EarlyStopping(Callback):
 
 
 class SaveBest(Callback):
-    """Saves the model after each epoch that is the best so far; load it with `Trainer.load`.
+    """Saves the model after each epoch that is the best so far. Load it with `Trainer.load`.
 
     With `TrainerConfig(validate_every_steps=...)`, it also saves after validations within epochs.
 

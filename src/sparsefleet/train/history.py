@@ -24,7 +24,7 @@ _MEANING = {
     "data": "waiting for batches",
     "pull": "waiting for rows",
     "compute": "forward, loss, backward",
-    "push": "handing gradients over",
+    "push": "handing over gradients",
     "wait": "waiting for other threads or for room in a queue",
     "other": "counting, interpreter",
 }

@@ -100,7 +100,7 @@ class _Recorder(Callback):
         del saved
 
     def _close(self, error: str) -> None:
-        """End the record; `error` says why training failed, or is empty."""
+        """Finish the record; `error` says why training failed, or is empty."""
 
 
 class CsvLogger(_Recorder):

@@ -126,8 +126,8 @@ class KeptOutputs:
     """Copies of outputs, packed into memory blocks; a copy never changes. Not thread-safe.
 
     A small tensor that stays among the activations of its step fragments the heap: the activations
-    of later steps no longer fit into the gaps, so more memory is allocated. A window of 50 batches
-    would make a worker's heap several times as large as the memory in use.
+    of later steps no longer fit into the gaps, so more memory is allocated. With a window of 50
+    batches, a worker's heap would be several times as large as the memory in use.
 
     A block is freed along with the last output in it.
 
@@ -203,7 +203,7 @@ def apply_loss(loss: Loss, output: Any, labels: Any) -> Tensor:
 
 
 def _loss_hint(output: Any, labels: Any) -> str:
-    """Return what to change if a loss does not take these arguments."""
+    """Return advice for a loss that does not take these arguments."""
     if isinstance(output, Tensor) and isinstance(labels, Tensor) and output.shape == labels.shape:
         if labels.dtype != output.dtype:
             return (
@@ -211,7 +211,7 @@ def _loss_hint(output: Any, labels: Any) -> str:
             )
         return "check that the loss takes these types and shapes"
     return (
-        "the shapes must match: squeeze(1) makes [B] of an output [B, 1]. For one number per "
+        "the shapes must match: squeeze(1) turns an output [B, 1] into [B]. For one number per "
         "record, give the slot a shape: Slot(name, 'float', ())"
     )
 

@@ -158,7 +158,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """Updates one line in place, with a bar; finished epochs stay visible above it."""
+    """Updates one line with a progress bar in place; finished epochs stay visible above it."""
 
     interval_s = 1.0
 

@@ -83,7 +83,7 @@ class Figures:
         return figures
 
     def of_all(self, meeting: Meeting) -> Figures:
-        """Return the sums over all workers, identical on each. Must be called by all workers."""
+        """Return the sums over all workers, the same on each. Must be called by all workers."""
         if meeting.is_alone:
             return self
         states = meeting.all_gather(self.state(), patient=True)  # some have more data than others

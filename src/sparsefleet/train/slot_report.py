@@ -31,7 +31,7 @@ _SEED = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """The examples with one value of a slot, or one range of numbers."""
+    """The examples with one value of a slot, or with values in one range of numbers."""
 
     slot: str
     value: str

@@ -72,7 +72,7 @@ class Trainer:
         for "hybrid" with rows on servers; see `CollectiveStrategy`.
     threads: training threads of this process. They share the parameters.
     metrics: for `evaluate` and the progress display; names such as ["auc", "accuracy"], or a dict
-        from names to metrics. None means AUC and log loss, for two classes.
+        from names to metrics. None means AUC and log loss, if there are two classes.
     schedule: learning rates; a torch scheduler for `optimizer`, or a function from the number of
         steps to a factor.
     fleet: the role of this process in its job; None uses the process's own fleet, initialized from
@@ -273,7 +273,7 @@ class Trainer:
         return history
 
     def stop(self) -> None:
-        """End `fit` after the current epoch, or after the next validation within it
+        """Stop `fit` after the current epoch, or after the next validation within it
         (`TrainerConfig.validate_every_steps`), on all workers. Any thread may call it.
 
         Does nothing outside of `fit`. Workers with callbacks agree after each epoch whether to
@@ -363,7 +363,7 @@ class Trainer:
         self._begin().load(directory)
 
     def shrink(self) -> dict[str, int]:
-        """Remove the rows that each table's `eviction` rule selects; return the number by table.
+        """Remove the rows that each table's `eviction` rule selects; return their number by table.
 
         Must be called by all workers, between calls to `fit` or between epochs (in a callback's
         `on_epoch_end`).

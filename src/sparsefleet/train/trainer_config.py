@@ -123,7 +123,7 @@ class TrainerConfig:
 
 
 def check_trained(model: object, loss: object, threads: object) -> None:
-    """Check the arguments of a Trainer; raise ConfigError, which names the invalid one."""
+    """Check the arguments of a Trainer; raise a ConfigError that names the invalid one."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(loss, type):

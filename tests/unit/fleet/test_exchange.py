@@ -71,9 +71,9 @@ def test_a_worker_that_fails_in_the_midst_ends_it_for_all(servers: NativeServers
         if exchange.rank == 1:
             exchange.fail(MemoryError("no room"))
             return "failed"
-        with pytest.raises(PeerLostError, match="worker 1 ended .*MemoryError: no room"):
+        with pytest.raises(PeerLostError, match="worker 1 abandoned .*MemoryError: no room"):
             exchange.receive()
-        with pytest.raises(PeerLostError, match="worker 1 ended .*MemoryError: no room"):
+        with pytest.raises(PeerLostError, match="worker 1 abandoned .*MemoryError: no room"):
             exchange.send(1, b"letter")
         if exchange.rank == 0:
             with pytest.raises(PeerLostError, match="MemoryError: no room"):
