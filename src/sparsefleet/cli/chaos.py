@@ -74,7 +74,7 @@ def add_chaos_flags(parser: argparse.ArgumentParser) -> None:
         dest="duration",
         default="1m",
         metavar="TIME",
-        help="inject faults for this long; the job then runs to its end (default 1m)",
+        help="inject faults for this long; the job then runs to completion (default 1m)",
     )
     parser.add_argument(
         "--fault-time",

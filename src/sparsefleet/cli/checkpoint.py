@@ -154,7 +154,7 @@ def run_checkpoint_command(options: argparse.Namespace) -> int:
 
 
 def _listed(options: argparse.Namespace) -> list[ListedCheckpoint]:
-    """Return the checkpoint at the path, or all checkpoints in the series there."""
+    """Return the checkpoint at the path, or all checkpoints if the path is a series."""
     folder = open_folder(options.path, options.storage_options)
     if folder.size(MANIFEST) is None:
         found = list_checkpoints(options.path, options.storage_options)

@@ -307,7 +307,7 @@ class World:
         return connections.store
 
     def require_present(self, what: str, ranks: Iterable[int]) -> None:
-        """Raise PeerLostError, which names the lost ranks, if any is lost. Call it while waiting.
+        """Raise a PeerLostError that names the lost ranks, if any. Call it while waiting.
 
         If a heartbeat has stopped, takes up to 15 s, in case the rank is only busy.
         """

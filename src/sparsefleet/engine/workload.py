@@ -139,7 +139,7 @@ class Workload(LookupSource, Protocol):
     def as_batch(self, raw: Any, number: int) -> Batch:
         """Convert a raw item, the `number`-th of its pass. Thread-safe.
 
-        Raises ConfigError, which names the batch, for malformed data.
+        Raises a ConfigError that names the batch if the data is malformed.
         """
 
     def runners(self, threads: int) -> Sequence[Runner]:

@@ -58,7 +58,7 @@ _TORCHRUN = ("RANK", "WORLD_SIZE")
 def role_from_environment(
     variables: Mapping[str, str] | None = None, *, is_collective: bool = False
 ) -> RoleInfo:
-    """Return the role of this process. Raises ConfigError, which names the invalid variable.
+    """Return the role of this process. Raises a ConfigError that names the invalid variable.
 
     is_collective: also read the variables of jobs without servers.
 

@@ -121,7 +121,7 @@ def run_job(
     environ: Mapping[str, str] | None = None,
     observer: JobObserver | None = None,
 ) -> int:
-    """Run the job to its end and return the launcher's exit code.
+    """Run the job to completion and return the launcher's exit code.
 
     After a failure, the process that failed or all processes restart, according to `restart` and
     `max_restarts`. The code is 0 if all workers finally exit with 0; otherwise it is the code of

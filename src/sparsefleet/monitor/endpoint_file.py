@@ -76,7 +76,7 @@ def metrics_route(registry: Registry = PROCESS) -> dict[str, Route]:
 def serve_metrics(role: str, index: int, address: str, directory: str = "") -> HttpServer:
     """Serve this process's `/metrics` at HOST:PORT until the process exits. Call this only once.
 
-    directory: write a file with the address there, for the launcher and Prometheus.
+    directory: where to write a file with the address, for the launcher and Prometheus.
     Raises ConfigError if the address cannot be used.
     """
     with _serving.lock:

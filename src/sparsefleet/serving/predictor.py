@@ -155,7 +155,7 @@ class Predictor:
     def predict(self, inputs: Any) -> NDArray[Any] | dict[str, NDArray[Any]]:
         """Return the target for a batch, or a dict of targets by name if there are several.
 
-        inputs: a dict by name, a positional tuple, or the single input itself: NumPy arrays or
+        inputs: a dict keyed by name, a positional tuple, or the only input itself: NumPy arrays or
             tensors with the dtypes and shapes of the schema; a ragged input is a pair (values,
             offsets). A mismatch raises FeedError, which says what was found and what was expected.
         """
@@ -163,7 +163,7 @@ class Predictor:
         return next(iter(found.values())) if len(found) == 1 else found
 
     def predict_all(self, inputs: Any) -> dict[str, NDArray[Any]]:
-        """Return the same targets as `predict`, but always as a dict by name."""
+        """Return the same targets as `predict`, but always as a dict."""
         return self.predict_arrays(check_feeds(self.schema, inputs))
 
     def predict_arrays(self, arrays: Arrays) -> Arrays:

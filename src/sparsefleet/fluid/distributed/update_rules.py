@@ -130,7 +130,7 @@ def updates_of(program: Program, startup: Program, *, decay_here: bool = False) 
     """Return the updates of a minimized program, in order.
 
     decay_here: keep weight decay in the gradient, for workers that update parameters themselves.
-    Raises ConfigError, naming the update, if servers do not support it.
+    Raises a ConfigError that names the update if servers do not support it.
     """
     makers = {name: op for op in program.global_block().ops for name in op.output_arg_names}
     found = []

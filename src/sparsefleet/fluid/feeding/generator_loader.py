@@ -34,7 +34,7 @@ class GeneratorLoader(Loader):
     use_double_buffer: keep one more batch ready, already on the GPU if there is one.
     iterable: yield batches in `for batch in loader`; otherwise use `start` and `reset`, and an
         Executor calls `take_feed` for each run.
-    return_list: yield lists in the order of feed_list instead of dicts by name; only when iterable.
+    return_list: yield lists in the order of feed_list instead of dicts; only when iterable.
     drop_last: with several places, drop a last group with fewer batches than places.
     wait_s: seconds to wait for a batch before raising DataError.
 

@@ -18,8 +18,8 @@ __all__ = ["DataLoaderBase", "FeedOfPlace", "Loader"]
 
 
 class FeedOfPlace(UserDict[str, LoDTensor]):
-    """A feed that is both a dict by name and, like the list that Fluid returns, a sequence of one
-    dict per place.
+    """A feed that is both a dict keyed by name and, like the list that Fluid returns, a sequence of
+    one dict per place.
 
     >>> feed = FeedOfPlace(ads=LoDTensor())
     >>> list(feed[0])

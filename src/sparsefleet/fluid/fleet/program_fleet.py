@@ -123,7 +123,7 @@ class ProgramFleet(Fleet):
         return self._minimized(self._training).model
 
     def init_server(self, model_dir: str | os.PathLike[str] | None = None) -> None:
-        """Prepare this server. If `model_dir` is given, the job starts from the values saved there.
+        """Prepare this server. If `model_dir` is given, the job starts from the values saved in it.
 
         `model_dir` must be a folder written by `save_persistables`. Each server reads its own rows
         from the folders of tables; the first server reads everything else, including tables that

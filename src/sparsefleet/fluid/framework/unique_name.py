@@ -43,7 +43,7 @@ def switch(
     new_generator: UniqueNameGenerator | tuple[UniqueNameGenerator, None] | None = None,
     new_para_name_checker: Any = None,
 ) -> tuple[UniqueNameGenerator, None]:
-    """Restart the counters, or continue with those of an earlier call.
+    """Restart the counters, or continue with the counters from an earlier call.
 
     Returns the previous counters.
 

@@ -118,7 +118,7 @@ def beam_search_decode_op(
     if not ids or len(ids) != len(scores):
         raise ValueError(
             f"got {len(ids)} steps of ids and {len(scores)} steps of scores, expected the same "
-            "number, at least 1"
+            "number of steps, at least 1"
         )
     steps = [
         (value.reshape(-1).tolist(), score.reshape(-1).tolist(), [x.tolist() for x in lod])

@@ -93,9 +93,7 @@ def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Sh
 
 
 def _batch_shape(x: Shape, y: Shape) -> Shape:
-    """Return a batched product's leading sizes, which are those of x if y has the same number of
-    matrices.
-    """
+    """Return a batched product's leading sizes: x's, if y has the same number of matrices."""
     counts = product_of(x), product_of(y)
     if counts[0] == counts[1] >= 0 or (len(x) > len(y) and min(counts) < 0):
         return x

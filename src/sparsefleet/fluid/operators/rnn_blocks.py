@@ -182,8 +182,8 @@ class StaticRNN:
 
 
 class DynamicRNN:
-    """Runs the layers within `block()` for each step of sequences, leaving out those that have
-    ended.
+    """Runs the layers within `block()` for each step of the sequences, leaving out finished
+    sequences.
 
     >>> import numpy as np
     >>> from sparsefleet import fluid

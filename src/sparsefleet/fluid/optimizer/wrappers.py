@@ -41,7 +41,7 @@ class OptimizerWrapper(ABC):
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
     ) -> tuple[list[Operator], Pairs]:
-        """Add the backward pass and updates; the returned gradients are those of one batch."""
+        """Add the backward pass and updates; the returned gradients cover one batch."""
         pairs = self.backward(loss, startup_program, parameter_list, no_grad_set)
         return self.apply_optimize(loss, startup_program, pairs), pairs
 

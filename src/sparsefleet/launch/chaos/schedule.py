@@ -29,7 +29,7 @@ class ChaosConfig:
     """Mean time between two faults."""
 
     duration_s: float = 60.0
-    """Faults stop this long after the first possible fault. The job then runs to its end."""
+    """Faults stop this long after the first possible fault. The job then runs to completion."""
 
     fault_s: float = 2.0
     """Mean length of a pause, a partition, a delay or a full disk."""

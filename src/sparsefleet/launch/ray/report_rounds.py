@@ -51,10 +51,10 @@ class PairedReports(WorkerGroupCallback, ReplicaGroupCallback):  # type: ignore[
 
 
 def report_queues(workers: int) -> Sequence[deque[Any]]:
-    """Return a queue for the reports of each worker, without those that can never be completed.
+    """Return a report queue for each worker; reports that can never be completed are dropped.
 
     A report has an attribute `round`. If the first report in a queue is of a later round, its
-    worker makes no report of any earlier round.
+    worker will make no report of an earlier round.
     """
     queues: list[deque[Any]] = []
     queues.extend(_Queue(queues) for _ in range(workers))

@@ -54,7 +54,7 @@ class RayLaunch:
 
 
 def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
-    """Run the job to its end; return the exit code of the command.
+    """Run the job to completion; return the exit code of the command.
 
     The code is 0 if all workers exited with 0, 130 after Ctrl-C, and otherwise the exit code
     of the failed script, or 1 if there is none. Raises ConfigError for options that Ray handles

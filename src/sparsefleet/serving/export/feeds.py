@@ -22,10 +22,12 @@ Arrays = dict[str, NDArray[Any]]
 def check_feeds(schema: Schema, inputs: Any) -> Arrays:
     """Return the arrays in `inputs` by graph name, each with the expected dtype and shape.
 
-    inputs: a dict by name, a tuple or list of positional inputs, or the single input itself. Arrays
-    are NumPy arrays, CPU tensors or lists; uint64 is reinterpreted as int64, bit for bit, int32
-    is converted to int64, and lists of numbers to the expected float dtype. Strings and missing
-    values (None, and NaN among floats) are replaced as in training. Raises FeedError.
+    inputs: a dict keyed by name, a tuple or list of positional inputs, or the only input itself.
+        Arrays are NumPy arrays, CPU tensors or lists; uint64 is reinterpreted as int64, bit for
+        bit, int32 is converted to int64, and lists of numbers to the expected float dtype. Strings
+        and missing values (None, and NaN among floats) are replaced as in training.
+
+    Raises FeedError if an input does not match.
 
     >>> from sparsefleet.serving.export.manifest import TargetSchema
     >>> ids = InputSchema(name="ids", dtype="int64", shape=("batch", 2))

@@ -322,7 +322,7 @@ class ExportManifest:
     def from_json(cls, text: str, where: str) -> ExportManifest:
         """Parse a manifest.
 
-        Raises CorruptFileError, which names `where` and the field, or CheckpointError if the
+        Raises a CorruptFileError that names `where` and the field, or CheckpointError if the
         manifest is of a different kind or version.
         """
         try:

@@ -35,7 +35,7 @@ _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def require_onnx() -> None:
-    """Raise ConfigError, which names the extra to install, unless conversion is possible."""
+    """Raise a ConfigError that names the extra to install, unless conversion is possible."""
     try:
         import onnx
         import onnxruntime

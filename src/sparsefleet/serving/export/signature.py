@@ -1,4 +1,4 @@
-"""A model's inputs as named flat tensors, and the outputs of it to export."""
+"""A model's inputs as named flat tensors, and its outputs to export."""
 
 from __future__ import annotations
 

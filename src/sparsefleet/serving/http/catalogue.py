@@ -50,7 +50,7 @@ class Catalogue(Protocol):
         """
 
     def previous(self) -> str | None:
-        """Return the version served before, if known."""
+        """Return the previously served version, if known."""
 
 
 _NOTE = "active.json"

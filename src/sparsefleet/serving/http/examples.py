@@ -58,7 +58,7 @@ def inputs_of_rows(rows: Sequence[Any], schema: Schema) -> dict[str, Any]:
 
     rows: one object per example with a field per input.
 
-    Raises FeedError, which names the example and the input.
+    Raises a FeedError that names the example and the input.
 
     >>> ads = InputSchema(name="ad", dtype="int64", shape=("batch",))
     >>> schema = Schema(inputs=(ads,), targets=(), lookups=())

@@ -170,7 +170,7 @@ class UpdateReader:
         return is_new
 
     def _start_over(self, cause: Exception) -> tuple[ModelSnapshot | None, str | None]:
-        """Start over from the newest full update, which may be newer than the list read before."""
+        """Start over from the newest full update, which may be newer than the old list."""
         try:
             found, problem = self._follow(self._log.names(), start_over=True)
         except (CheckpointMismatchError, CorruptFileError, NotFoundError) as error:

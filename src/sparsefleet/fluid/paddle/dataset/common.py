@@ -32,8 +32,8 @@ def md5file(fname: str) -> str:
 def download(url: str, module_name: str, md5sum: str, save_name: str | None = None) -> str:
     """Return the path of a data set's file, DATA_HOME/module_name/name; download it if missing.
 
-    An existing file with a different MD5 sum is replaced. Raises RuntimeError, naming the file and
-    the URL, if the download fails.
+    An existing file with a different MD5 sum is replaced. If the download fails, raises a
+    RuntimeError that names the file and the URL.
     """
     folder = os.path.join(DATA_HOME, module_name)
     path = os.path.join(folder, save_name or url.split("/")[-1])

@@ -17,7 +17,7 @@ __all__ = ["Background", "WAIT_S", "check_count", "close_iterator", "end_threads
 
 
 def check_count(name: str, value: object, low: int = 1) -> int:
-    """Return `value` as an int. If it is less than `low`, raise ConfigError, naming `name`.
+    """Return `value` as an int. If it is less than `low`, raise a ConfigError about `name`.
 
     A float is truncated, because old scripts divide sizes with `/`, which Python 2 truncated.
     """

@@ -65,7 +65,7 @@ class DaliBatches:
             pipeline.build()
         self._size = size if size is not None else self._size_of_shard(reader_name)
         if self._size is not None and self._size < 1:
-            raise ConfigError(f"DaliBatches: size must be >= 1 samples, got {self._size}")
+            raise ConfigError(f"DaliBatches: size must be at least 1, got {self._size}")
 
     def _size_of_shard(self, reader_name: str | None) -> int | None:
         if reader_name is None:

@@ -115,7 +115,7 @@ def test_several_pipelines_feed_a_place_each() -> None:
         ({"pipelines": []}, "no pipelines"),
         ({"pipelines": [FakePipeline(2), FakePipeline(3)]}, r"the same batch size, got \[2, 3\]"),
         ({"pipelines": FakePipeline(), "last_batch": "pad"}, "must be fill, partial or drop"),
-        ({"pipelines": FakePipeline(), "size": 0}, "size must be >= 1 samples, got 0"),
+        ({"pipelines": FakePipeline(), "size": 0}, "size must be at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
