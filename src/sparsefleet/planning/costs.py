@@ -122,7 +122,7 @@ def load_machine(name_or_file: str | os.PathLike[str]) -> MachineCosts:
 
     `sparsefleet plan --calibrate` writes such files.
 
-    Raises ConfigError, which lists the known names.
+    Raises a ConfigError that lists the known names if there is no such machine.
     """
     text = os.fspath(name_or_file)
     path = _FOLDER / f"{text}.json" if text in known_machines() else Path(text)
