@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.collective.exchange_program import is_exchanged
 from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.distributed.program_role import ProgramRole, active_role, active_roles
 from sparsefleet.fluid.framework import Program
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from sparsefleet.collective.reduction import Traffic
     from sparsefleet.engine.step import Step
 
-__all__ = ["CollectiveRole", "collective_role", "part_unless_training"]
+__all__ = ["CollectiveRole", "collective_role", "is_exchanged", "part_unless_training"]
 
 
 class CollectiveRole(ProgramRole):
@@ -172,3 +171,9 @@ def part_unless_training(ranks: Ranks) -> None:
     """Prepare the ranks for a joint operation outside a training run; see `Ranks.part`."""
     if not any(isinstance(role, CollectiveRole) for role in active_roles()):
         ranks.part()
+
+
+def is_exchanged(program: Program) -> bool:
+    """Return whether the program contains operators that exchange data with the other ranks."""
+    kinds = ("average_over_ranks", "mean_over_ranks")
+    return any(op.type in kinds for op in program.global_block().ops)

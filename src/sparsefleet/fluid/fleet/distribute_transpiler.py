@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.collective.collective_programs import train_together
-from sparsefleet.fluid.collective.exchange_program import add_broadcast
+from sparsefleet.fluid.collective.collective_programs import add_broadcast, train_together
 from sparsefleet.fluid.collective.ranks import Ranks, check_nodes, set_ranks, worker_role
 from sparsefleet.fluid.distributed.distribute_program import model_source, train_on_servers
 from sparsefleet.fluid.distributed.program_server import ProgramServer

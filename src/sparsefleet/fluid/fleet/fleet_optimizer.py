@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparsefleet.fluid.collective.collective_programs import train_together
-from sparsefleet.fluid.collective.exchange_program import add_broadcast
+from sparsefleet.fluid.collective.collective_programs import add_broadcast, train_together
 from sparsefleet.fluid.executor.compiler import CompiledProgram
 from sparsefleet.fluid.fleet.collective_strategy import (
     DistributedStrategy,
