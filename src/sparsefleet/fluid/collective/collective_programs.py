@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from sparsefleet.collective import CollectiveStrategy
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.collective_role import is_exchanged
-from sparsefleet.fluid.collective.gradient_role import GradientRole
-from sparsefleet.fluid.collective.local_sgd_role import LocalSgdRole
+from sparsefleet.fluid.collective.gradient_role import GradientRole, LocalSgdRole
 from sparsefleet.fluid.collective.ranks import Ranks, present_ranks
 from sparsefleet.fluid.fleet.execution import BuildStrategy
 from sparsefleet.fluid.framework import Operator, Parameter, Program
