@@ -23,8 +23,7 @@ from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.placement import StorePlacement
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.loading import wait_until_loaded
-from sparsefleet.fluid.distributed.saved_values import load_tables, read_unserved
+from sparsefleet.fluid.distributed.saved_values import load_tables, read_unserved, wait_until_loaded
 from sparsefleet.fluid.distributed.served_tables import ModelSource, at_rate
 from sparsefleet.fluid.distributed.update_rules import RateProgram, TableRates
 from sparsefleet.fluid.executor.executor import Executor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.loading import FolderLoad
 from sparsefleet.fluid.distributed.program_role import ProgramRole
+from sparsefleet.fluid.distributed.saved_values import FolderLoad
 from sparsefleet.fluid.distributed.served_tables import ModelSource
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope

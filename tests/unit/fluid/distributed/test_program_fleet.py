@@ -22,7 +22,7 @@ from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.errors import CheckpointError
-from sparsefleet.fluid.distributed.loading import FolderLoad
+from sparsefleet.fluid.distributed.saved_values import FolderLoad
 from sparsefleet.fluid.distributed.update_rules import updates_of
 from sparsefleet.fluid.fleet import (
     DistributeTranspilerConfig,
