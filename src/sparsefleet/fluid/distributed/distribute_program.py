@@ -8,8 +8,13 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
-from sparsefleet.fluid.distributed.served_tables import ModelSource, ServedTables
-from sparsefleet.fluid.distributed.update_rules import Update, counter_names, updates_of
+from sparsefleet.fluid.distributed.update_rules import (
+    ModelSource,
+    ServedTables,
+    Update,
+    counter_names,
+    updates_of,
+)
 from sparsefleet.fluid.framework import Operator, Program
 from sparsefleet.modes import GeoConfig, ModeConfig
 from sparsefleet.optim import SGD

@@ -24,8 +24,7 @@ from sparsefleet.engine.placement import StorePlacement
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.saved_values import load_tables, read_unserved, wait_until_loaded
-from sparsefleet.fluid.distributed.served_tables import ModelSource, at_rate
-from sparsefleet.fluid.distributed.update_rules import RateProgram, TableRates
+from sparsefleet.fluid.distributed.update_rules import ModelSource, RateProgram, TableRates, at_rate
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.executor.program_workload import ProgramWorkload
 from sparsefleet.fluid.executor.scope_model import (

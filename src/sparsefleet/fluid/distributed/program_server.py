@@ -7,7 +7,7 @@ import os
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.saved_values import FolderLoad
-from sparsefleet.fluid.distributed.served_tables import ModelSource
+from sparsefleet.fluid.distributed.update_rules import ModelSource
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.server import ServerConfig, run_server

@@ -22,7 +22,7 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_model import ProgramModel
 from sparsefleet.fluid.distributed.program_role import ProgramRole
 from sparsefleet.fluid.distributed.saved_values import served_arrays
-from sparsefleet.fluid.distributed.served_tables import ModelSource
+from sparsefleet.fluid.distributed.update_rules import ModelSource
 from sparsefleet.fluid.exit_code import counted_at_exit
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor

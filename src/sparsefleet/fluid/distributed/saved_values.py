@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import CheckpointError, DeadlineError, NotFoundError, UnknownTableError
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.distributed.served_tables import DenseTable, ModelSource, ServedTables
-from sparsefleet.fluid.distributed.update_rules import counter_names
+from sparsefleet.fluid.distributed.update_rules import (
+    DenseTable,
+    ModelSource,
+    ServedTables,
+    counter_names,
+)
 from sparsefleet.fluid.framework import Program, Variable
 from sparsefleet.fluid.io.saved_rows import load_saved_rows
 from sparsefleet.fluid.io.saving import SavedVariable, read_saved
