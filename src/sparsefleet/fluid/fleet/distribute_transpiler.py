@@ -14,8 +14,11 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.collective.collective_programs import add_broadcast, train_together
 from sparsefleet.fluid.collective.ranks import Ranks, check_nodes, set_ranks, worker_role
-from sparsefleet.fluid.distributed.distribute_program import model_source, train_on_servers
-from sparsefleet.fluid.distributed.program_server import ProgramServer
+from sparsefleet.fluid.distributed.distribute_program import (
+    ProgramServer,
+    model_source,
+    train_on_servers,
+)
 from sparsefleet.fluid.distributed.update_rules import ModelSource
 from sparsefleet.fluid.fleet import DistributeTranspilerConfig, ServerRuntimeConfig
 from sparsefleet.fluid.framework import (

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.distributed.distribute_program import (
+    ProgramServer,
     model_source,
     require_apart,
     train_on_servers,
 )
-from sparsefleet.fluid.distributed.program_server import ProgramServer
 from sparsefleet.fluid.distributed.program_training import ProgramTraining
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.fleet import (
