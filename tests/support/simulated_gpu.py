@@ -146,7 +146,7 @@ def simulated_gpu() -> Iterator[None]:
         mock.patch.object(torch.__future__, "_swap_module_params_on_conversion", True),
         mock.patch.object(torch, "Generator", _Generator),
         mock.patch.object(recompute, "_drawing_from", _drawing_from),
-        mock.patch("sparsefleet.fluid.executor.replicas.making_on", _making_on),
+        mock.patch("sparsefleet.fluid.executor.data_parallel.making_on", _making_on),
         _Gpu(),
     ):
         yield

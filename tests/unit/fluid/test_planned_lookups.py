@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefleet import fluid
-from sparsefleet.fluid.executor.feed import feed_of
+from sparsefleet.fluid.executor.program_workload import feed_of
 from sparsefleet.fluid.lowering.lower import lower
 from sparsefleet.fluid.lowering.lowered import Lowered
 from sparsefleet.nn.pulled_rows import plan_rows, pull_rows

@@ -27,9 +27,8 @@ from sparsefleet.fluid.executor.dataset_training import (
     Saving,
     check_no_updates,
 )
-from sparsefleet.fluid.executor.feed import Fed, feed_of
 from sparsefleet.fluid.executor.fetch_printing import FetchPrinter
-from sparsefleet.fluid.executor.program_workload import ProgramInputs, ProgramWorkload
+from sparsefleet.fluid.executor.program_workload import Fed, ProgramInputs, ProgramWorkload, feed_of
 from sparsefleet.fluid.framework import (
     Operator,
     Program,
