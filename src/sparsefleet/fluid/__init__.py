@@ -46,7 +46,7 @@ __getattr__ = known_names(
         "NCE": "sparsefleet.fluid.dygraph",
         "NLLLoss": "sparsefleet.fluid.dygraph",
         "PRelu": "sparsefleet.fluid.dygraph",
-        "ParallelExecutor": "sparsefleet.fluid.executor.parallel_executor",
+        "ParallelExecutor": "sparsefleet.fluid.executor.executor",
         "ParamAttr": "sparsefleet.fluid.framework.param_attr",
         "Parameter": "sparsefleet.fluid.framework",
         "PeriodicFetch": "sparsefleet.fluid.executor.executor",

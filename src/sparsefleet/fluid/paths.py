@@ -69,7 +69,6 @@ _MODULES = {
     "nets": "operators.nets",
     "op": "executor.operator_run",
     "paddle.distributed.fs_wrapper": "io.file_systems",
-    "parallel_executor": "executor.parallel_executor",
     "param_attr": "framework.param_attr",
     "profiler": "executor.profiler",
     "proto.framework_pb2": "framework.framework_pb2",
@@ -235,6 +234,9 @@ _NAMES: dict[str, dict[str, str]] = {
     "paddle.check_import_scipy": {"check_import_scipy": "framework.old_helpers"},
     "paddle.utils": {"Ploter": "paddle.plotting"},
     "paddle.utils.plot": {"PlotData": "paddle.plotting", "Ploter": "paddle.plotting"},
+    "parallel_executor": dict.fromkeys(
+        ("BuildStrategy", "ExecutionStrategy", "ParallelExecutor"), "executor.executor"
+    ),
     "proto": {},
     "reader": {
         "BatchSampler": "feeding.map_datasets",

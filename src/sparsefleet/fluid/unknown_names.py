@@ -32,7 +32,7 @@ _IMPORTED = {
     "Normal": "framework.initializer",
     "NumpyArrayInitializer": "framework.initializer",
     "Operator": "framework",
-    "ParallelExecutor": "executor.parallel_executor",
+    "ParallelExecutor": "executor.executor",
     "ParamAttr": "framework.param_attr",
     "Parameter": "framework",
     "Program": "framework",
