@@ -9,8 +9,7 @@ from sparsefleet.data import MultiSlotBinary, Reader, RecordFormat, merge_states
 from sparsefleet.data.global_shuffle import Workers
 from sparsefleet.data.record_source import Arrangement
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.feeding.dataset_base import DatasetBase
-from sparsefleet.fluid.feeding.dataset_batches import StreamedBatches
+from sparsefleet.fluid.feeding.dataset_base import DatasetBase, StreamedBatches
 from sparsefleet.fluid.feeding.in_memory_dataset import InMemoryDataset
 
 __all__ = ["DatasetFactory", "FileInstantDataset", "InMemoryDataset", "QueueDataset"]
