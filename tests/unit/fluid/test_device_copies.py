@@ -13,7 +13,7 @@ import torch
 
 from sparsefleet import fluid
 from sparsefleet.fluid.feeding import feed_pass as device_copies
-from sparsefleet.fluid.feeding.feed_pass import DeviceCopies
+from sparsefleet.fluid.feeding.loader import DeviceCopies
 
 X = fluid.Variable("x", [None, 2], "float32")
 WAIT_S = 30.0

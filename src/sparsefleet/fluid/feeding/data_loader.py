@@ -17,9 +17,8 @@ from sparsefleet.data import ReaderStats
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.feeding.data_feeder import feed_variables
 from sparsefleet.fluid.feeding.feed_columns import column_of_samples, columns_of_batch
-from sparsefleet.fluid.feeding.feed_pass import Columns
 from sparsefleet.fluid.feeding.generator_loader import GeneratorLoader
-from sparsefleet.fluid.feeding.loader import Loader
+from sparsefleet.fluid.feeding.loader import Columns, Loader
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.places import CPUPlace, Place, places_of
 from sparsefleet.fluid.framework.variable import Variable

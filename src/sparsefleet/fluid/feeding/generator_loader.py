@@ -12,8 +12,7 @@ from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.feeding.data_feeder import DataFeeder, feed_variables
 from sparsefleet.fluid.feeding.feed_columns import columns_of_batch
-from sparsefleet.fluid.feeding.feed_pass import Columns, FeedPass
-from sparsefleet.fluid.feeding.loader import Loader
+from sparsefleet.fluid.feeding.loader import Columns, FeedPass, Loader
 from sparsefleet.fluid.framework import in_dygraph_mode
 from sparsefleet.fluid.framework.core import EOFException
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
