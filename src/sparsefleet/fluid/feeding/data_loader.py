@@ -15,8 +15,11 @@ from torch.utils import data as torch_data
 
 from sparsefleet.data import ReaderStats
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.feeding.data_feeder import feed_variables
-from sparsefleet.fluid.feeding.feed_columns import column_of_samples, columns_of_batch
+from sparsefleet.fluid.feeding.data_feeder import (
+    column_of_samples,
+    columns_of_batch,
+    feed_variables,
+)
 from sparsefleet.fluid.feeding.generator_loader import GeneratorLoader
 from sparsefleet.fluid.feeding.loader import Columns, Loader
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor

@@ -10,8 +10,7 @@ import numpy as np
 
 from sparsefleet.data.batch_queue import BatchQueue
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.feeding.data_feeder import DataFeeder, feed_variables
-from sparsefleet.fluid.feeding.feed_columns import columns_of_batch
+from sparsefleet.fluid.feeding.data_feeder import DataFeeder, columns_of_batch, feed_variables
 from sparsefleet.fluid.feeding.loader import Columns, FeedPass, Loader
 from sparsefleet.fluid.framework import in_dygraph_mode
 from sparsefleet.fluid.framework.core import EOFException
