@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsefleet import fluid
-from sparsefleet.fluid.feeding import feed_pass as device_copies
+from sparsefleet.fluid.feeding import loader as device_copies
 from sparsefleet.fluid.feeding.loader import DeviceCopies
 
 X = fluid.Variable("x", [None, 2], "float32")
