@@ -87,10 +87,10 @@ _STRATEGIES = {
     "DistributedStrategy": "fleet.strategies",
     "GeoStrategy": "fleet.strategies",
     "HalfAsyncStrategy": "fleet.strategies",
-    "ServerRuntimeConfig": "fleet.runtime_configs",
+    "ServerRuntimeConfig": "fleet.settings",
     "StrategyFactory": "fleet.strategies",
     "SyncStrategy": "fleet.strategies",
-    "TrainerRuntimeConfig": "fleet.runtime_configs",
+    "TrainerRuntimeConfig": "fleet.settings",
 }
 _CONTRIB_LAYERS = {
     "BasicGRUUnit": "operators.cells",

@@ -10,12 +10,12 @@ from sparsefleet.fluid.fleet.role_makers import (
     UserDefinedCollectiveRoleMaker,
     UserDefinedRoleMaker,
 )
-from sparsefleet.fluid.fleet.runtime_configs import (
+from sparsefleet.fluid.fleet.settings import (
     ModeName,
     ServerRuntimeConfig,
     TrainerRuntimeConfig,
+    UnknownFieldError,
 )
-from sparsefleet.fluid.fleet.settings import UnknownFieldError
 from sparsefleet.fluid.fleet.strategies import (
     AsyncStrategy,
     DistributedStrategy,

@@ -1,4 +1,4 @@
-"""Objects with a fixed set of settable fields, like Fluid's configs.
+"""Fluid's configs: objects with a fixed set of settable fields.
 
 Setting an unknown field raises an error that suggests the nearest field name.
 """
@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
+import os
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.fleet.checked_environ import Variable
 
-__all__ = ["Settings", "UnknownFieldError", "unknown_field"]
+__all__ = [
+    "ModeName",
+    "ServerRuntimeConfig",
+    "Settings",
+    "TrainerRuntimeConfig",
+    "UnknownFieldError",
+    "cpu_num",
+    "unknown_field",
+]
 
 
 class UnknownFieldError(ConfigError, AttributeError):
@@ -70,3 +82,178 @@ class Settings:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
         return f"{type(self).__name__}({fields})"
+
+
+ModeName = Literal["sync", "half_async", "async", "geo"]
+
+_log = logging.getLogger("sparsefleet.fleet")
+
+# None means the number of training threads, CPU_NUM.
+_DEFAULTS: dict[str, str | None] = {
+    "communicator_max_merge_var_num": None,
+    "communicator_send_queue_size": None,
+    "communicator_independent_recv_thread": "1",
+    "communicator_min_send_grad_num_before_recv": None,
+    "communicator_thread_pool_size": "5",
+    "communicator_send_wait_times": "5",
+    "communicator_is_sgd_optimizer": "1",
+    "rpc_deadline": "180000",
+    "rpc_retry_times": "3",
+}
+_ONE_PER_THREAD = ("communicator_max_merge_var_num", "communicator_send_queue_size")
+_EVERY_MODE = (
+    "communicator_send_wait_times",
+    "communicator_thread_pool_size",
+    "rpc_deadline",
+    "rpc_retry_times",
+)
+
+_KEYS_OF_MODE: dict[ModeName, tuple[str, ...]] = {
+    "sync": (*_ONE_PER_THREAD, *_EVERY_MODE),
+    "half_async": (*_ONE_PER_THREAD, *_EVERY_MODE),
+    "async": (
+        *_ONE_PER_THREAD,
+        "communicator_independent_recv_thread",
+        "communicator_is_sgd_optimizer",
+        "communicator_min_send_grad_num_before_recv",
+        *_EVERY_MODE,
+    ),
+    "geo": ("communicator_send_wait_times", "communicator_thread_pool_size"),
+}
+_LOWEST = {
+    "communicator_independent_recv_thread": 0,
+    "communicator_is_sgd_optimizer": 0,
+    "communicator_min_send_grad_num_before_recv": 0,
+    "communicator_send_wait_times": 0,
+    "rpc_retry_times": 0,
+}
+
+
+def cpu_num() -> int:
+    """Return CPU_NUM, a worker's number of training threads, or 1 if it is not set."""
+    return Variable("CPU_NUM", os.environ.get("CPU_NUM", "").strip() or "1").integer(low=1)
+
+
+class TrainerRuntimeConfig:
+    """How a worker merges and sends gradients and fetches parameters.
+
+    The settings are strings in `runtime_configs`, initialized from the environment variables
+    CPU_NUM and FLAGS_<key>. `print(config)` shows the settings that the training mode uses.
+
+    >>> TrainerRuntimeConfig().runtime_configs["communicator_thread_pool_size"]
+    '5'
+    """
+
+    def __init__(self) -> None:
+        self.mode: ModeName | None = None
+        """The mode, set by the strategy that holds this config. If None, all settings apply."""
+        self.num_threads = str(cpu_num())
+        self.runtime_configs: dict[str, str] = {}
+        for key, default in _DEFAULTS.items():
+            found = os.environ.get(f"FLAGS_{key}", "").strip()
+            if found:
+                _check_knob(f"FLAGS_{key}", key, found)
+            self.runtime_configs[key] = found or default or self.num_threads
+
+    def update(self, knobs: Mapping[str, object]) -> None:
+        """Set values by name. If one value is rejected, none is set. Values may be numbers."""
+        for key, value in knobs.items():
+            if key not in _DEFAULTS:
+                raise unknown_field("TrainerRuntimeConfig.runtime_configs", key, _DEFAULTS)
+            _check_knob(key, key, _as_text(value))
+        self.runtime_configs.update({key: _as_text(value) for key, value in knobs.items()})
+
+    def get_communicator_flags(self) -> dict[str, str]:
+        """Check and return the settings that the training mode uses.
+
+        In sync and half_async, the gradients of all of a worker's threads are merged into one send;
+        a setting for any other number is corrected with a warning.
+        """
+        keys = _DEFAULTS if self.mode is None else _KEYS_OF_MODE[self.mode]
+        for key in self.runtime_configs:
+            if key not in _DEFAULTS:
+                raise unknown_field("TrainerRuntimeConfig.runtime_configs", key, _DEFAULTS)
+        if self.mode in ("sync", "half_async"):
+            self._merge_all_threads()
+        for key in keys:
+            _check_knob(key, key, _as_text(self.runtime_configs[key]))
+        return {key: _as_text(self.runtime_configs[key]) for key in keys}
+
+    def _merge_all_threads(self) -> None:
+        for key in _ONE_PER_THREAD:
+            found = _as_text(self.runtime_configs[key])
+            if found != self.num_threads:
+                _log.warning(
+                    "%s mode: %s must be CPU_NUM, %s, got %s; using %s",
+                    self.mode,
+                    key,
+                    self.num_threads,
+                    found,
+                    self.num_threads,
+                )
+                self.runtime_configs[key] = self.num_threads
+
+    def __repr__(self) -> str:
+        keys = _DEFAULTS if self.mode is None else _KEYS_OF_MODE[self.mode]
+        rows = [(key, self.runtime_configs.get(key, "-")) for key in sorted(keys)]
+        title = (
+            "TrainerRuntimeConfig" if self.mode is None else f"TrainerRuntimeConfig ({self.mode})"
+        )
+        return _two_columns(title, rows)
+
+
+class ServerRuntimeConfig(Settings):
+    """A server's thread counts under Fluid's names, with or without a leading underscore.
+
+    >>> ServerRuntimeConfig().rpc_get_thread_num
+    12
+    """
+
+    rpc_send_thread_num: int
+    rpc_get_thread_num: int
+    rpc_prefetch_thread_num: int
+
+    def __init__(self) -> None:
+        for name in self.field_names():
+            found = Variable(f"FLAGS_{name}", os.environ.get(f"FLAGS_{name}", "").strip() or "12")
+            super().__setattr__(name, found.integer(low=1))
+
+    def update(self, fields: Mapping[str, object]) -> None:
+        super().update({name.removeprefix("_"): value for name, value in fields.items()})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        name = name.removeprefix("_")
+        super().__setattr__(name, _thread_count(f"ServerRuntimeConfig.{name}", value))
+
+    def __getattr__(self, name: str) -> int:
+        plain = name.removeprefix("_")
+        if plain == name or plain not in self.field_names():
+            raise unknown_field(type(self).__name__, name, self.field_names())
+        return int(getattr(self, plain))
+
+    def __repr__(self) -> str:
+        rows = [(name, str(value)) for name, value in self.as_dict().items()]
+        return _two_columns("ServerRuntimeConfig", rows)
+
+
+def _thread_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ConfigError(f"{name} must be an integer >= 1, got {value!r}")
+    return Variable(name, str(value)).integer(low=1)
+
+
+def _check_knob(shown_name: str, key: str, text: str) -> None:
+    Variable(shown_name, text).integer(low=_LOWEST.get(key, 1))
+
+
+def _as_text(value: object) -> str:
+    """Return a setting as a string, with True and False as Fluid's "1" and "0"."""
+    return str(int(value)) if isinstance(value, bool) else str(value).strip()
+
+
+def _two_columns(title: str, rows: list[tuple[str, str]]) -> str:
+    left = max(len(name) for name, _ in [("key", ""), *rows])
+    right = max(len(value) for _, value in [("", "value"), *rows])
+    rule = f"+-{'-' * left}-+-{'-' * right}-+"
+    lines = [f"| {name:<{left}} | {value:>{right}} |" for name, value in [("key", "value"), *rows]]
+    return "\n".join([title, rule, lines[0], rule, *lines[1:], rule])

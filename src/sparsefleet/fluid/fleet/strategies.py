@@ -7,13 +7,14 @@ from typing import ClassVar, TypeVar
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
-from sparsefleet.fluid.fleet.runtime_configs import (
+from sparsefleet.fluid.fleet.settings import (
     ModeName,
     ServerRuntimeConfig,
+    Settings,
     TrainerRuntimeConfig,
     cpu_num,
+    unknown_field,
 )
-from sparsefleet.fluid.fleet.settings import Settings, unknown_field
 from sparsefleet.fluid.fleet.transpiler_config import DistributeTranspilerConfig
 from sparsefleet.modes import AsyncConfig, GeoConfig, ModeConfig
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.fleet.runtime_configs import cpu_num
+from sparsefleet.fluid.fleet.settings import cpu_num
 
 if TYPE_CHECKING:
     import torch
