@@ -10,7 +10,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.collective_role import is_exchanged
 from sparsefleet.fluid.collective.gradient_role import GradientRole, LocalSgdRole
 from sparsefleet.fluid.collective.ranks import Ranks, present_ranks
-from sparsefleet.fluid.fleet.execution import BuildStrategy
+from sparsefleet.fluid.fleet.settings import BuildStrategy
 from sparsefleet.fluid.framework import Operator, Parameter, Program
 from sparsefleet.fluid.framework.call_site import call_site
 from sparsefleet.fluid.framework.flags import given_flag

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparsefleet.fluid.executor.data_parallel import DataParallel
-from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.fleet.settings import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.places import (
     CUDAPlace,

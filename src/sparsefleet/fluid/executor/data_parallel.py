@@ -19,7 +19,7 @@ from sparsefleet.engine.thread_team import StandingTeam
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.collective_programs import RankProgram
 from sparsefleet.fluid.executor.program_workload import Fed, feed_of
-from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.fleet.settings import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.framework import Program, ProgramError
 from sparsefleet.fluid.framework.core import EOFException
 from sparsefleet.fluid.framework.scope import Scope

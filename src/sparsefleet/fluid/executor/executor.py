@@ -30,7 +30,7 @@ from sparsefleet.fluid.executor.dataset_training import (
 )
 from sparsefleet.fluid.executor.fetch_printing import FetchPrinter
 from sparsefleet.fluid.executor.program_workload import Fed, ProgramInputs, ProgramWorkload, feed_of
-from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
+from sparsefleet.fluid.fleet.settings import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.framework import (
     Operator,
     Program,

@@ -1,6 +1,5 @@
 """Fluid's role makers, strategies and their configs, and the base class for its fleets."""
 
-from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.fleet.fluid_fleet import Fleet
 from sparsefleet.fluid.fleet.role_makers import (
     GeneralRoleMaker,
@@ -11,6 +10,8 @@ from sparsefleet.fluid.fleet.role_makers import (
     UserDefinedRoleMaker,
 )
 from sparsefleet.fluid.fleet.settings import (
+    BuildStrategy,
+    ExecutionStrategy,
     ModeName,
     ServerRuntimeConfig,
     TrainerRuntimeConfig,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.fleet.execution import BuildStrategy, ExecutionStrategy
 from sparsefleet.fluid.fleet.settings import (
+    BuildStrategy,
+    ExecutionStrategy,
     ModeName,
     ServerRuntimeConfig,
     Settings,

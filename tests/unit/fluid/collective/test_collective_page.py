@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefleet.fluid.fleet.execution import BuildStrategy
+from sparsefleet.fluid.fleet.settings import BuildStrategy
 from sparsefleet.fluid.incubate.fleet.collective import DistributedStrategy
 
 PAGE = (Path(__file__).parents[4] / "docs" / "fluid_collective.md").read_text(encoding="utf-8")
