@@ -25,7 +25,7 @@ __getattr__ = known_names(
         "DataFeeder": "sparsefleet.fluid.feeding.data_feeder",
         "DatasetFactory": "sparsefleet.fluid.feeding.dataset",
         "DistributeTranspiler": "sparsefleet.fluid.fleet.distribute_transpiler",
-        "DistributeTranspilerConfig": "sparsefleet.fluid.fleet.transpiler_config",
+        "DistributeTranspilerConfig": "sparsefleet.fluid.fleet.settings",
         "Dropout": "sparsefleet.fluid.dygraph",
         "Embedding": "sparsefleet.fluid.dygraph",
         "ExecutionStrategy": "sparsefleet.fluid.executor.compiler",

@@ -83,7 +83,7 @@ _MODULES = {
 
 _STRATEGIES = {
     "AsyncStrategy": "fleet.strategies",
-    "DistributeTranspilerConfig": "fleet.transpiler_config",
+    "DistributeTranspilerConfig": "fleet.settings",
     "DistributedStrategy": "fleet.strategies",
     "GeoStrategy": "fleet.strategies",
     "HalfAsyncStrategy": "fleet.strategies",
@@ -250,9 +250,9 @@ _NAMES: dict[str, dict[str, str]] = {
     "trainer_factory": {"FetchHandlerMonitor": "executor.dataset_training"},
     "transpiler": {
         "DistributeTranspiler": "fleet.distribute_transpiler",
-        "DistributeTranspilerConfig": "fleet.transpiler_config",
-        "HashName": "fleet.transpiler_config",
-        "RoundRobin": "fleet.transpiler_config",
+        "DistributeTranspilerConfig": "fleet.settings",
+        "HashName": "fleet.settings",
+        "RoundRobin": "fleet.settings",
         "memory_optimize": "fleet.distribute_transpiler",
         "release_memory": "fleet.distribute_transpiler",
     },
@@ -272,9 +272,9 @@ _NAMES: dict[str, dict[str, str]] = {
         "release_memory": "fleet.distribute_transpiler",
     },
     "transpiler.ps_dispatcher": {
-        "HashName": "fleet.transpiler_config",
-        "PSDispatcher": "fleet.transpiler_config",
-        "RoundRobin": "fleet.transpiler_config",
+        "HashName": "fleet.settings",
+        "PSDispatcher": "fleet.settings",
+        "RoundRobin": "fleet.settings",
     },
 }
 

@@ -11,8 +11,12 @@ from sparsefleet.fluid.fleet.role_makers import (
 )
 from sparsefleet.fluid.fleet.settings import (
     BuildStrategy,
+    DistributeTranspilerConfig,
     ExecutionStrategy,
+    HashName,
     ModeName,
+    PSDispatcher,
+    RoundRobin,
     ServerRuntimeConfig,
     TrainerRuntimeConfig,
     UnknownFieldError,
@@ -28,12 +32,6 @@ from sparsefleet.fluid.fleet.strategies import (
     strategy_from,
 )
 from sparsefleet.fluid.fleet.torch_optimizer import DistributedOptimizer, distributed_optimizer
-from sparsefleet.fluid.fleet.transpiler_config import (
-    DistributeTranspilerConfig,
-    HashName,
-    PSDispatcher,
-    RoundRobin,
-)
 
 __all__ = [
     "AsyncStrategy",

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeVar
 from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.fleet.settings import (
     BuildStrategy,
+    DistributeTranspilerConfig,
     ExecutionStrategy,
     ModeName,
     ServerRuntimeConfig,
@@ -16,7 +17,6 @@ from sparsefleet.fluid.fleet.settings import (
     cpu_num,
     unknown_field,
 )
-from sparsefleet.fluid.fleet.transpiler_config import DistributeTranspilerConfig
 from sparsefleet.modes import AsyncConfig, GeoConfig, ModeConfig
 
 __all__ = [

@@ -11,13 +11,13 @@ from sparsefleet import optim
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet import Fleet
 from sparsefleet.fleet.fleet_model import FleetModel
+from sparsefleet.fluid.fleet.settings import DistributeTranspilerConfig
 from sparsefleet.fluid.fleet.strategies import (
     DistributedStrategy,
     mode_of_strategy,
     strategy_from,
     threads_of_strategy,
 )
-from sparsefleet.fluid.fleet.transpiler_config import DistributeTranspilerConfig
 
 if TYPE_CHECKING:
     from sparsefleet.fleet.fleet_model import ScheduleLike
