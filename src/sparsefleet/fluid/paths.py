@@ -187,7 +187,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "Collective": "fleet.collective_fleet",
         "CollectiveOptimizer": "fleet.fleet_optimizer",
         "DistributedStrategy": "fleet.collective_strategy",
-        "TrainStatus": "fleet.check_points",
+        "TrainStatus": "fleet.collective_fleet",
         "fleet": "fleet.collective_fleet",
     },
     _PARAMETER_SERVER: {},

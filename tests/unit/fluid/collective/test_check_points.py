@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefleet.errors import CheckpointError
-from sparsefleet.fluid.fleet.check_points import CheckPoints
+from sparsefleet.fluid.fleet.collective_fleet import CheckPoints
 from sparsefleet.fluid.incubate.fleet.collective import TrainStatus
 from sparsefleet.fluid.io.file_systems import LocalFS
 
