@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sparsefleet import fluid
-from sparsefleet.fluid.fleet.communicator import wait_server_ready
+from sparsefleet.fluid.fleet.distribute_transpiler import wait_server_ready
 from sparsefleet.fluid.paddle.plotting import Ploter
 
 L = fluid.layers

@@ -31,7 +31,6 @@ _MODULES = {
     "average": "metrics",
     "backward": "optimizer.backward",
     "clip": "optimizer.clip",
-    "communicator": "fleet.communicator",
     "compiler": "executor.compiler",
     "contrib.extend_optimizer.extend_optimizer_with_weight_decay": "optimizer.decoupled_decay",
     "contrib.memory_usage_calc": "framework.memory_usage",
@@ -126,6 +125,11 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "communicator": {
+        "Communicator": "fleet.distribute_transpiler",
+        "DistributedMode": "fleet.distribute_transpiler",
+        "wait_server_ready": "fleet.distribute_transpiler",
+    },
     "contrib": {
         **_CONTRIB_LAYERS,
         **_CONTRIB_DECODERS,
@@ -264,9 +268,9 @@ _NAMES: dict[str, dict[str, str]] = {
         "op_to_code": "framework.program_text",
         "program_to_code": "framework.program_text",
         "variable_to_code": "framework.program_text",
-        "wait_server_ready": "fleet.communicator",
+        "wait_server_ready": "fleet.distribute_transpiler",
     },
-    "transpiler.details.checkport": {"wait_server_ready": "fleet.communicator"},
+    "transpiler.details.checkport": {"wait_server_ready": "fleet.distribute_transpiler"},
     "transpiler.memory_optimization_transpiler": {
         "memory_optimize": "fleet.distribute_transpiler",
         "release_memory": "fleet.distribute_transpiler",

@@ -65,7 +65,7 @@ _IMPORTED = {
     "program_guard": "framework",
     "templatedoc": "framework.old_helpers",
     "unique_name": "framework.unique_name",
-    "wait_server_ready": "fleet.communicator",
+    "wait_server_ready": "fleet.distribute_transpiler",
     "wrap_decorator": "framework.old_helpers",
 }
 _MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_name")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import socket
+import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +13,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from sparsefleet.collective import CollectiveStrategy, LocalSgdConfig
+from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.collective.collective_programs import add_broadcast, train_together
@@ -30,9 +34,8 @@ from sparsefleet.fluid.framework import (
 from sparsefleet.fluid.unknown_names import unknown_names
 from sparsefleet.modes import GeoConfig, ModeConfig
 
-__getattr__ = unknown_names("fluid.transpiler.distribute_transpiler")
-
 __all__ = [
+    "Communicator",
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "DistributedMode",
@@ -44,7 +47,11 @@ __all__ = [
     "memory_optimize",
     "release_memory",
     "slice_variable",
+    "wait_server_ready",
 ]
+
+
+__getattr__ = unknown_names("fluid.transpiler.distribute_transpiler")
 
 
 Part = TypeVar("Part")
@@ -378,3 +385,63 @@ def release_memory(input_program: Program, skip_opt_set: Any = None) -> None:
     """Do nothing, as in Fluid since 1.6."""
     del input_program, skip_opt_set
     warnings.warn("release_memory is deprecated and has no effect", stacklevel=2)
+
+
+_log = logging.getLogger("sparsefleet.fluid")
+_RETRY_S = 1.0
+
+
+class Communicator:
+    """Starts and stops the exchange between a worker's program and its servers.
+
+    A program from a transpiler or fleet communicates from its first run, so `start` has no effect
+    on it; `stop` waits until everything sent has arrived.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        mode: Any = None,
+        kwargs: dict[str, Any] | None = None,
+        envs: dict[str, str] | None = None,
+    ) -> None:
+        if not isinstance(program, Program):
+            raise AssertionError(f"Communicator takes a fluid.Program, got {program!r}")
+        del mode, kwargs, envs
+        self._program = program
+        self._is_running = False
+
+    def start(self) -> None:
+        """Mark the communicator as running."""
+        self._is_running = True
+
+    def stop(self) -> None:
+        """Wait until the servers have received everything that was sent."""
+        role = self._program._distributed
+        if self._is_running and role is not None:
+            role.close()
+        self._is_running = False
+
+    def is_running(self) -> bool:
+        """Return whether the communicator is running."""
+        return self._is_running
+
+
+def wait_server_ready(endpoints: Sequence[str]) -> None:
+    """Wait until each of these servers accepts connections."""
+    if not isinstance(endpoints, (list, tuple)):
+        raise AssertionError(f"endpoints must be a list of 'host:port', got {endpoints!r}")
+    waiting = [parse_endpoint(one) for one in endpoints]
+    while waiting:
+        waiting = [one for one in waiting if not _accepts(one.host, one.port)]
+        if waiting:
+            _log.info("waiting for servers: %s", ", ".join(map(str, waiting)))
+            time.sleep(_RETRY_S)
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_RETRY_S).close()
+    except OSError:
+        return False
+    return True
