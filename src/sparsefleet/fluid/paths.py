@@ -53,7 +53,6 @@ _MODULES = {
     "dygraph.learning_rate_scheduler": "dygraph.schedules",
     "incubate.data_generator": "feeding.data_generator",
     "incubate.fleet.utils.fleet_barrier_util": "fleet.program_files",
-    "incubate.fleet.utils.fleet_util": "fleet.fleet_util",
     "incubate.fleet.utils.utils": "fleet.program_files",
     "initializer": "framework.initializer",
     "input": "operators.input",
@@ -125,6 +124,7 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "incubate.fleet.utils.fleet_util": {"FleetUtil": "fleet.program_files"},
     "communicator": {
         "Communicator": "fleet.distribute_transpiler",
         "DistributedMode": "fleet.distribute_transpiler",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.feeding.data_feeder import DataFeeder
@@ -21,13 +23,15 @@ from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.lod_tensor import create_lod_tensor
 from sparsefleet.fluid.framework.places import CPUPlace
 from sparsefleet.fluid.framework.program_text import draw_block_graphviz
-from sparsefleet.fluid.framework.scope import Scope, scope_guard
+from sparsefleet.fluid.framework.scope import Scope, global_scope, scope_guard
 from sparsefleet.fluid.io.hadoop import HDFSClient
 from sparsefleet.fluid.io.inference_model import load_inference_model, read_program
 from sparsefleet.fluid.io.saving import is_persistable, save_vars
 from sparsefleet.fluid.io.variable_file import VariableFile
+from sparsefleet.metrics.auc import auc_from_counts
 
 __all__ = [
+    "FleetUtil",
     "check_all_trainers_ready",
     "check_pruned_program_vars",
     "check_saved_vars_try_dump",
@@ -40,6 +44,7 @@ __all__ = [
     "save_program",
     "save_var",
 ]
+
 
 _log = logging.getLogger("sparsefleet.fluid")
 _WAIT_S = 10.0
@@ -245,3 +250,80 @@ def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
     client.upload(ready_path, own, overwrite=True, retry_times=1)
     while len(client.ls(ready_path)) % fleet.worker_num():
         time.sleep(_WAIT_S)
+
+
+_log = logging.getLogger("sparsefleet.fluid")
+
+
+class FleetUtil:
+    """Prints and logs on the first worker, and computes metrics over all workers."""
+
+    def __init__(self, mode: str = "transpiler") -> None:
+        if mode not in ("pslib", "transpiler"):
+            raise ValueError(f"mode must be 'pslib' or 'transpiler', got {mode!r}")
+
+    def rank0_print(self, s: object) -> None:
+        """Print on the first worker."""
+        if fleet.worker_index() == 0:
+            print(s)
+            sys.stdout.flush()
+
+    def rank0_info(self, s: object) -> None:
+        """Log an info message on the first worker."""
+        if fleet.worker_index() == 0:
+            _log.info("%s", s)
+
+    def rank0_error(self, s: object) -> None:
+        """Log an error on the first worker."""
+        if fleet.worker_index() == 0:
+            _log.error("%s", s)
+
+    def set_zero(
+        self,
+        var_name: str,
+        scope: Scope | None = None,
+        place: Any = None,
+        param_type: str = "int64",
+    ) -> None:
+        """Set a variable in the scope, such as the counts of an AUC, to zero."""
+        del place
+        tensor = self._tensor(var_name, scope or global_scope())
+        tensor.set(np.zeros(tensor.shape(), param_type))
+
+    def get_global_auc(
+        self,
+        scope: Scope | None = None,
+        stat_pos: str = "_generated_var_2",
+        stat_neg: str = "_generated_var_3",
+    ) -> float:
+        """Return the AUC over all workers. Must be called by all workers.
+
+        stat_pos, stat_neg: names of the last two states that `layers.auc` returns.
+        """
+        positives, negatives = (
+            self._total(np.array(self._tensor(name, scope or global_scope()), np.float64))
+            for name in (stat_pos, stat_neg)
+        )
+        return auc_from_counts(positives.reshape(-1), negatives.reshape(-1))
+
+    def print_global_auc(
+        self,
+        scope: Scope | None = None,
+        stat_pos: str = "_generated_var_2",
+        stat_neg: str = "_generated_var_3",
+        print_prefix: str = "",
+    ) -> None:
+        """Print `get_global_auc` on the first worker."""
+        value = self.get_global_auc(scope, stat_pos, stat_neg)
+        self.rank0_print(f"{print_prefix} global auc = {value}")
+
+    def _total(self, mine: NDArray[np.float64]) -> NDArray[np.float64]:
+        total = np.zeros_like(mine)
+        fleet.all_reduce_worker(mine, total)
+        return total
+
+    def _tensor(self, name: str, scope: Scope) -> Any:
+        found = scope.find_var(name)
+        if found is None:
+            raise ValueError(f"there is no variable '{name}' in the scope")
+        return found.get_tensor()
