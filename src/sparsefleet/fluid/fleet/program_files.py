@@ -252,9 +252,6 @@ def check_all_trainers_ready(ready_path: str, epoch: int) -> None:
         time.sleep(_WAIT_S)
 
 
-_log = logging.getLogger("sparsefleet.fluid")
-
-
 class FleetUtil:
     """Prints and logs on the first worker, and computes metrics over all workers."""
 
