@@ -23,15 +23,16 @@ from sparsefleet.fluid.fleet.settings import (
 )
 from sparsefleet.fluid.fleet.strategies import (
     AsyncStrategy,
+    DistributedOptimizer,
     DistributedStrategy,
     DistributedStrategyFactory,
     GeoStrategy,
     HalfAsyncStrategy,
     StrategyFactory,
     SyncStrategy,
+    distributed_optimizer,
     strategy_from,
 )
-from sparsefleet.fluid.fleet.torch_optimizer import DistributedOptimizer, distributed_optimizer
 
 __all__ = [
     "AsyncStrategy",
