@@ -1,7 +1,7 @@
 """Fluid's role makers, strategies and their configs, and the base class for its fleets."""
 
-from sparsefleet.fluid.fleet.fluid_fleet import Fleet
 from sparsefleet.fluid.fleet.role_makers import (
+    Fleet,
     GeneralRoleMaker,
     PaddleCloudRoleMaker,
     Role,
