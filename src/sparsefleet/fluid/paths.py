@@ -33,7 +33,6 @@ _MODULES = {
     "clip": "optimizer.clip",
     "compiler": "executor.compiler",
     "contrib.extend_optimizer.extend_optimizer_with_weight_decay": "optimizer.decoupled_decay",
-    "contrib.memory_usage_calc": "framework.memory_usage",
     "contrib.op_frequence": "fleet.program_files",
     "contrib.mixed_precision.decorator": "optimizer.mixed_precision",
     "contrib.mixed_precision.fp16_lists": "optimizer.mixed_precision",
@@ -124,6 +123,7 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "contrib.memory_usage_calc": {"memory_usage": "framework.program_text"},
     "incubate.fleet.utils.fleet_util": {"FleetUtil": "fleet.program_files"},
     "communicator": {
         "Communicator": "fleet.distribute_transpiler",
@@ -136,7 +136,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "HDFSClient": "io.hadoop",
         "distributed_batch_reader": "paddle.reader.decorators",
         "extend_with_decoupled_weight_decay": "optimizer.decoupled_decay",
-        "memory_usage": "framework.memory_usage:memory_usage",
+        "memory_usage": "framework.program_text",
         "multi_download": "io.hadoop",
         "multi_upload": "io.hadoop",
         "op_freq_statistic": "fleet.program_files",
