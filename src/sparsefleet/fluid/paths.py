@@ -43,7 +43,6 @@ _MODULES = {
     "data_feeder": "feeding.data_feeder",
     "dataset": "feeding.dataset",
     "debugger": "framework.program_text",
-    "default_scope_funcs": "framework.local_scopes",
     "dygraph.base": "dygraph.eager",
     "dygraph.checkpoint": "dygraph.saving",
     "dygraph.container": "dygraph.layer",
@@ -123,6 +122,17 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "default_scope_funcs": dict.fromkeys(
+        (
+            "enter_local_scope",
+            "find_var",
+            "get_cur_scope",
+            "leave_local_scope",
+            "scoped_function",
+            "var",
+        ),
+        "framework.scope",
+    ),
     "contrib.memory_usage_calc": {"memory_usage": "framework.program_text"},
     "incubate.fleet.utils.fleet_util": {"FleetUtil": "fleet.program_files"},
     "communicator": {
