@@ -68,7 +68,6 @@ _MODULES = {
     "param_attr": "framework.param_attr",
     "profiler": "executor.profiler",
     "proto.framework_pb2": "framework.framework_pb2",
-    "regularizer": "framework.regularizer",
     "transpiler.collective": "fleet.distribute_transpiler",
     "transpiler.details.program_utils": "framework.program_text",
     "transpiler.distribute_transpiler": "fleet.distribute_transpiler",
@@ -122,6 +121,10 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "regularizer": dict.fromkeys(
+        ("L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "Regularizer"),
+        "framework.param_attr",
+    ),
     "default_scope_funcs": dict.fromkeys(
         (
             "enter_local_scope",

@@ -1,13 +1,64 @@
-"""The attributes that a user gives a layer for its parameters."""
+"""The attributes that a user gives a layer for its parameters, and weight decay."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.framework.initializer import Initializer
-from sparsefleet.fluid.framework.regularizer import Regularizer
 
-__all__ = ["ExistingParamAttr", "ParamAttr", "WeightNormParamAttr", "to_param_attr"]
+__all__ = [
+    "ExistingParamAttr",
+    "L1Decay",
+    "L1DecayRegularizer",
+    "L2Decay",
+    "L2DecayRegularizer",
+    "ParamAttr",
+    "Regularizer",
+    "WeightNormParamAttr",
+    "regularizer_from_json",
+    "to_param_attr",
+]
+
+
+class Regularizer:
+    """Base class for L1Decay and L2Decay."""
+
+    field = ""
+
+    def __init__(self, regularization_coeff: float = 0.0) -> None:
+        self.coeff = float(regularization_coeff)
+
+    def to_json(self) -> dict[str, Any]:
+        return {self.field: self.coeff}
+
+
+class L1DecayRegularizer(Regularizer):
+    """Adds coeff * sign(w) to the gradient.
+
+    >>> L1Decay(0.1).to_json()
+    {'l1': 0.1}
+    """
+
+    field = "l1"
+
+
+class L2DecayRegularizer(Regularizer):
+    """Adds coeff * w to the gradient."""
+
+    field = "l2"
+
+
+L1Decay = L1DecayRegularizer
+L2Decay = L2DecayRegularizer
+
+
+def regularizer_from_json(document: dict[str, Any]) -> Regularizer:
+    """Parse a document written by `to_json`."""
+    for kind in (L1DecayRegularizer, L2DecayRegularizer):
+        if list(document) == [kind.field]:
+            return kind(document[kind.field])
+    raise ConfigError(f"expected a regularizer, got {document!r}")
 
 
 class ParamAttr:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet.fluid.framework.call_site import CallSite, ProgramError
 from sparsefleet.fluid.framework.operator import Operator
+from sparsefleet.fluid.framework.param_attr import regularizer_from_json
 from sparsefleet.fluid.framework.parameter import Parameter
-from sparsefleet.fluid.framework.regularizer import regularizer_from_json
 from sparsefleet.fluid.framework.variable import TENSOR, Variable
 
 if TYPE_CHECKING:

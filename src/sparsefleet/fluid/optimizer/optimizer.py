@@ -19,7 +19,7 @@ from sparsefleet.fluid.framework import (
     program_guard,
     unique_name,
 )
-from sparsefleet.fluid.framework.regularizer import Regularizer
+from sparsefleet.fluid.framework.param_attr import Regularizer
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, make_plain
 from sparsefleet.fluid.optimizer.backward import append_backward, computed_gradients
 from sparsefleet.fluid.optimizer.clip import (
