@@ -10,7 +10,6 @@ import numpy as np
 from sparsefleet.fluid.framework.call_site import site_prefix
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.variable_arithmetic import VariableArithmetic
-from sparsefleet.fluid.framework.variable_desc import VariableDesc
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework.block import Block
@@ -22,6 +21,7 @@ __all__ = [
     "TEMP_VAR_NAME",
     "TENSOR",
     "Variable",
+    "VariableDesc",
     "ZERO_VAR_SUFFIX",
     "check_feed",
     "convert_np_dtype_to_dtype_",
@@ -30,6 +30,66 @@ __all__ = [
     "dtype_error",
     "grad_var_name",
 ]
+
+
+class VariableDesc:
+    """Reads and changes the declaration of a variable.
+
+    >>> from sparsefleet import fluid
+    >>> rows = fluid.data("rows", [8, 4])
+    >>> rows.desc.set_shape([-1, 4])
+    >>> rows.shape, rows.desc.name()
+    ((-1, 4), 'rows')
+    """
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def name(self) -> str:
+        return self._variable.name
+
+    def shape(self) -> list[int]:
+        return list(self._variable.shape)
+
+    def dtype(self) -> str:
+        return self._variable.dtype
+
+    def type(self) -> str:
+        return self._variable.type
+
+    def lod_level(self) -> int:
+        return self._variable.lod_level
+
+    def persistable(self) -> bool:
+        return self._variable.persistable
+
+    def need_check_feed(self) -> bool:
+        return self._variable.need_check_feed
+
+    def set_shape(self, shape: Sequence[int]) -> None:
+        """Declare a different shape; -1 means an unknown size."""
+        self._set("shape", tuple(int(size) for size in shape))
+
+    def set_dtype(self, dtype: Any) -> None:
+        self._set("dtype", dtype_name(dtype))
+
+    def set_type(self, type: str) -> None:
+        self._set("type", type)
+
+    def set_lod_level(self, lod_level: int) -> None:
+        self._set("lod_level", int(lod_level))
+
+    def set_persistable(self, persistable: bool) -> None:
+        self._set("persistable", bool(persistable))
+
+    def set_need_check_feed(self, need_check_feed: bool) -> None:
+        self._set("need_check_feed", bool(need_check_feed))
+
+    def _set(self, name: str, value: Any) -> None:
+        setattr(self._variable, name, value)
+        if self._variable.block is not None:
+            self._variable.block.program.changed()
+
 
 EMPTY_VAR_NAME = "@EMPTY@"
 TEMP_VAR_NAME = "@TEMP@"
