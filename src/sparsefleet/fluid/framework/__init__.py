@@ -13,7 +13,6 @@ from sparsefleet.fluid.framework.default_programs import (
     switch_startup_program,
 )
 from sparsefleet.fluid.framework.operator import Operator, Role
-from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.places import (
     cpu_places,
     cuda_pinned_places,
@@ -26,6 +25,7 @@ from sparsefleet.fluid.framework.variable import (
     GRAD_VAR_SUFFIX,
     TEMP_VAR_NAME,
     ZERO_VAR_SUFFIX,
+    Parameter,
     Variable,
     convert_np_dtype_to_dtype_,
     grad_var_name,

@@ -10,8 +10,7 @@ from sparsefleet.fluid.framework import unique_name
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site
 from sparsefleet.fluid.framework.dtypes import dtype_name
 from sparsefleet.fluid.framework.operator import Operator
-from sparsefleet.fluid.framework.parameter import Parameter
-from sparsefleet.fluid.framework.variable import Variable
+from sparsefleet.fluid.framework.variable import Parameter, Variable
 from sparsefleet.fluid.lowering import shapes
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from sparsefleet.fluid.framework.operator import (
     role_of_number,
 )
 from sparsefleet.fluid.framework.param_attr import regularizer_from_json
-from sparsefleet.fluid.framework.parameter import Parameter
 from sparsefleet.fluid.framework.program_desc import program_of_desc
-from sparsefleet.fluid.framework.variable import TENSOR, Variable
+from sparsefleet.fluid.framework.variable import TENSOR, Parameter, Variable
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.distributed import ProgramRole
