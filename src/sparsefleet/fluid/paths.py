@@ -146,12 +146,12 @@ _NAMES: dict[str, dict[str, str]] = {
     "contrib": {
         **_CONTRIB_LAYERS,
         **_CONTRIB_DECODERS,
-        "HDFSClient": "io.hadoop",
+        "HDFSClient": "io.file_systems",
         "distributed_batch_reader": "paddle.reader.decorators",
         "extend_with_decoupled_weight_decay": "optimizer.decoupled_decay",
         "memory_usage": "framework.program_text",
-        "multi_download": "io.hadoop",
-        "multi_upload": "io.hadoop",
+        "multi_download": "io.file_systems",
+        "multi_upload": "io.file_systems",
         "op_freq_statistic": "fleet.program_files",
     },
     "contrib.decoder": _CONTRIB_DECODERS,
@@ -167,14 +167,14 @@ _NAMES: dict[str, dict[str, str]] = {
     },
     "contrib.reader": {"distributed_batch_reader": "paddle.reader.decorators"},
     "contrib.utils": {
-        "HDFSClient": "io.hadoop",
-        "multi_download": "io.hadoop",
-        "multi_upload": "io.hadoop",
+        "HDFSClient": "io.file_systems",
+        "multi_download": "io.file_systems",
+        "multi_upload": "io.file_systems",
     },
     "contrib.utils.hdfs_utils": {
-        "HDFSClient": "io.hadoop",
-        "multi_download": "io.hadoop",
-        "multi_upload": "io.hadoop",
+        "HDFSClient": "io.file_systems",
+        "multi_download": "io.file_systems",
+        "multi_upload": "io.file_systems",
     },
     "dataloader": {
         "BatchSampler": "feeding.data_loader",
@@ -231,7 +231,7 @@ _NAMES: dict[str, dict[str, str]] = {
     },
     f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"FLEET_GLOBAL_DICT": "fleet.pslib_fleet"},
     "incubate.fleet.utils": {},
-    "incubate.fleet.utils.hdfs": {"HDFSClient": "io.hadoop:FleetHDFSClient"},
+    "incubate.fleet.utils.hdfs": {"HDFSClient": "io.file_systems:FleetHDFSClient"},
     "layer_helper_base": {"LayerHelperBase": "operators.layer_helper:LayerHelper"},
     "paddle.reader.decorator": dict.fromkeys(
         (

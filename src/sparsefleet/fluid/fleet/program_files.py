@@ -24,7 +24,7 @@ from sparsefleet.fluid.framework.lod_tensor import create_lod_tensor
 from sparsefleet.fluid.framework.places import CPUPlace
 from sparsefleet.fluid.framework.program_text import draw_block_graphviz
 from sparsefleet.fluid.framework.scope import Scope, global_scope, scope_guard
-from sparsefleet.fluid.io.hadoop import HDFSClient
+from sparsefleet.fluid.io.file_systems import HDFSClient
 from sparsefleet.fluid.io.inference_model import load_inference_model, read_program
 from sparsefleet.fluid.io.saving import is_persistable, save_vars
 from sparsefleet.fluid.io.variable_file import VariableFile
