@@ -14,9 +14,10 @@ import pytest
 from safetensors.numpy import load, save_file
 
 from sparsefleet.errors import CorruptFileError
-from sparsefleet.fluid.io.saved_rows import ArrayRows, FileRows
 from sparsefleet.fluid.io.variable_file import (
+    ArrayRows,
     ArrayToWrite,
+    FileRows,
     RowsToWrite,
     RowWidths,
     VariableFile,

@@ -26,8 +26,8 @@ from sparsefleet.fluid.distributed.update_rules import (
     counter_names,
 )
 from sparsefleet.fluid.framework import Program, Variable
-from sparsefleet.fluid.io.saved_rows import load_saved_rows
 from sparsefleet.fluid.io.saving import SavedVariable, read_saved
+from sparsefleet.fluid.io.variable_file import load_saved_rows
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, Store
 from sparsefleet.store.arrays import Floats
 from sparsefleet.store.row_streams import write_dense_table

@@ -18,7 +18,6 @@ from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Parameter, Program, Variable, default_main_program
 from sparsefleet.fluid.framework.scope import global_scope
 from sparsefleet.fluid.io.pending_save import drafts_in
-from sparsefleet.fluid.io.saved_rows import FolderRows
 from sparsefleet.fluid.io.saving import (
     SavePart,
     is_parameter,
@@ -30,7 +29,7 @@ from sparsefleet.fluid.io.saving import (
     table_folder,
     writes_model,
 )
-from sparsefleet.fluid.io.variable_file import VariableFile, arrays_of_rows
+from sparsefleet.fluid.io.variable_file import FolderRows, VariableFile, arrays_of_rows
 
 __all__ = [
     "get_parameter_value",

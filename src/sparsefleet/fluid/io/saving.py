@@ -25,20 +25,18 @@ from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.scope import Scope, global_scope
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter, empty_table
 from sparsefleet.fluid.io.pending_save import PendingSave, path_in
-from sparsefleet.fluid.io.saved_rows import (
+from sparsefleet.fluid.io.variable_file import (
     ArrayRows,
+    ArraySource,
+    ArrayToWrite,
     FileRows,
     FolderRows,
     MemoryArrays,
-    SavedRows,
-    load_saved_rows,
-)
-from sparsefleet.fluid.io.variable_file import (
-    ArraySource,
-    ArrayToWrite,
     RowsToWrite,
     RowWidths,
+    SavedRows,
     VariableFile,
+    load_saved_rows,
     write_variables,
 )
 from sparsefleet.store import RemoteStore, Rows, Store
