@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from sparsefleet.fluid.lowering.lookup_plan import Ids, LookupPlan
+    from sparsefleet.fluid.lowering.tables import Ids, LookupPlan
     from sparsefleet.nn.step_rows import StepRows
 
 __all__ = ["Lod", "Lowered", "RunResult", "making_on"]
