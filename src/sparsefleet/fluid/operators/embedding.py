@@ -9,9 +9,9 @@ import torch
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
-from sparsefleet.fluid.lowering.bag_pooling import pool_bags
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
+from sparsefleet.fluid.lowering.tables import pool_bags
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, make_plain
 
 __all__ = ["embedding"]
