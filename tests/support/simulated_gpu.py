@@ -17,7 +17,7 @@ from torch.utils import _device
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from sparsefleet.fluid.lowering import recompute
+from sparsefleet.fluid.lowering import graph_parts
 from sparsefleet.fluid.lowering.lowered import making_on
 
 GPU = torch.device("cuda:0")
@@ -126,7 +126,7 @@ def _making_on(device: torch.device | None) -> Iterator[None]:
         yield
 
 
-_draws = recompute._drawing_from
+_draws = graph_parts._drawing_from
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def simulated_gpu() -> Iterator[None]:
         mock.patch.object(torch.cuda, "set_device"),
         mock.patch.object(torch.__future__, "_swap_module_params_on_conversion", True),
         mock.patch.object(torch, "Generator", _Generator),
-        mock.patch.object(recompute, "_drawing_from", _drawing_from),
+        mock.patch.object(graph_parts, "_drawing_from", _drawing_from),
         mock.patch("sparsefleet.fluid.executor.data_parallel.making_on", _making_on),
         _Gpu(),
     ):

@@ -26,10 +26,14 @@ from sparsefleet.fluid.lowering.body import (
     with_clipped_gradient,
 )
 from sparsefleet.fluid.lowering.fusion import fused_operators
-from sparsefleet.fluid.lowering.graph_parts import nodes_after
+from sparsefleet.fluid.lowering.graph_parts import (
+    checkpoints_of,
+    nodes_after,
+    recompute,
+    segments_of,
+)
 from sparsefleet.fluid.lowering.lowered import Lod, Lowered
 from sparsefleet.fluid.lowering.pruning import needed_operators
-from sparsefleet.fluid.lowering.recompute import checkpoints_of, recompute, segments_of
 from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
