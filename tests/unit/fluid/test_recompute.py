@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparsefleet import fluid
-from sparsefleet.fluid.lowering.recording import OpTimes
+from sparsefleet.fluid.lowering.lowered import OpTimes
 from sparsefleet.fluid.optimizer import RecomputeOptimizer
 
 L = fluid.layers

@@ -27,8 +27,7 @@ from sparsefleet.fluid.executor.program_workload import Lower, ProgramWorkload
 from sparsefleet.fluid.executor.scope_model import ScopeModel
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
-from sparsefleet.fluid.lowering.lowered import RunResult
-from sparsefleet.fluid.lowering.recording import OpTimes
+from sparsefleet.fluid.lowering.lowered import OpTimes, RunResult
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.history import Epoch, History, summary_lines, summary_table
 from sparsefleet.train.progress import make_display

@@ -20,8 +20,7 @@ from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.framework.variable import Variable, check_feed
 from sparsefleet.fluid.lowering.body import detached
-from sparsefleet.fluid.lowering.lowered import Lod, Lowered, RunResult
-from sparsefleet.fluid.lowering.recording import OpTimes
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered, OpTimes, RunResult
 from sparsefleet.fluid.lowering.tables import Ids
 from sparsefleet.nn.step_rows import StepRows, active_step
 

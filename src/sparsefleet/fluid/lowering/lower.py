@@ -32,9 +32,8 @@ from sparsefleet.fluid.lowering.graph_parts import (
     recompute,
     segments_of,
 )
-from sparsefleet.fluid.lowering.lowered import Lod, Lowered
+from sparsefleet.fluid.lowering.lowered import Lod, Lowered, recorded
 from sparsefleet.fluid.lowering.pruning import needed_operators
-from sparsefleet.fluid.lowering.recording import recorded
 from sparsefleet.fluid.lowering.registry import OpDef
 from sparsefleet.fluid.lowering.shapes import flat_outputs, operator_def, slot_values
 from sparsefleet.fluid.lowering.tables import TableLowering

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.autograd import profiler
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.lowering.tables import Ids, LookupPlan
     from sparsefleet.nn.step_rows import StepRows
 
-__all__ = ["Lod", "Lowered", "RunResult", "making_on"]
+__all__ = ["Lod", "Lowered", "OpTimes", "RunResult", "making_on", "recorded"]
+
 
 Lod = tuple[torch.Tensor, ...]
 """The int64 offsets of each level, outermost first, or () if there are no sequences."""
@@ -118,3 +122,65 @@ def making_on(device: torch.device | None) -> AbstractContextManager[object]:
     The context slows down every torch call slightly, so it is only used for a GPU.
     """
     return nullcontext() if device is None or device.type == "cpu" else device
+
+
+class OpTimes:
+    """Measures operator times in the thread that enters this context manager.
+
+    >>> with OpTimes() as times:
+    ...     recorded("relu", lambda x: max(x, 0))(-1)
+    0
+    >>> times.summary().split()[0]
+    'relu'
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[int, float]] = {}
+
+    def __enter__(self) -> OpTimes:
+        _active.times = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _active.times = None
+
+    def add(self, type: str, seconds: float) -> None:
+        count, total = self._taken.get(type, (0, 0.0))
+        self._taken[type] = (count + 1, total + seconds)
+
+    def calls(self, type: str) -> int:
+        """Return how many times operators of this type ran."""
+        return self._taken.get(type, (0, 0.0))[0]
+
+    def summary(self) -> str:
+        """Return `type mean ms` for each operator type, slowest in total first."""
+        found = sorted(self._taken.items(), key=lambda item: -item[1][1])
+        return ", ".join(f"{type} {total / count * 1e3:.3f} ms" for type, (count, total) in found)
+
+
+class _Active(threading.local):
+    times: OpTimes | None = None
+
+
+_active = _Active()
+
+
+def recorded(type: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that OpTimes measures it and profiles show it as `fluid.<type>`."""
+    label = f"fluid.{type}"
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        times = _active.times
+        if times is not None:
+            begin = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                times.add(type, time.perf_counter() - begin)
+        if not profiler._is_profiler_enabled:
+            return call(*args, **kwargs)
+        with profiler.record_function(label):
+            return call(*args, **kwargs)
+
+    run.__name__ = run.__qualname__ = type
+    return run
