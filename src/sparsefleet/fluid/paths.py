@@ -32,7 +32,6 @@ _MODULES = {
     "backward": "optimizer.backward",
     "clip": "optimizer.clip",
     "compiler": "executor.compiler",
-    "contrib.extend_optimizer.extend_optimizer_with_weight_decay": "optimizer.decoupled_decay",
     "contrib.op_frequence": "fleet.program_files",
     "contrib.mixed_precision.decorator": "optimizer.mixed_precision",
     "contrib.mixed_precision.fp16_lists": "optimizer.mixed_precision",
@@ -121,6 +120,9 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "contrib.extend_optimizer.extend_optimizer_with_weight_decay": {
+        "extend_with_decoupled_weight_decay": "optimizer.wrappers"
+    },
     "regularizer": dict.fromkeys(
         ("L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "Regularizer"),
         "framework.param_attr",
@@ -148,14 +150,14 @@ _NAMES: dict[str, dict[str, str]] = {
         **_CONTRIB_DECODERS,
         "HDFSClient": "io.file_systems",
         "distributed_batch_reader": "paddle.reader.decorators",
-        "extend_with_decoupled_weight_decay": "optimizer.decoupled_decay",
+        "extend_with_decoupled_weight_decay": "optimizer.wrappers",
         "memory_usage": "framework.program_text",
         "multi_download": "io.file_systems",
         "multi_upload": "io.file_systems",
         "op_freq_statistic": "fleet.program_files",
     },
     "contrib.decoder": _CONTRIB_DECODERS,
-    "contrib.extend_optimizer": {"extend_with_decoupled_weight_decay": "optimizer.decoupled_decay"},
+    "contrib.extend_optimizer": {"extend_with_decoupled_weight_decay": "optimizer.wrappers"},
     "contrib.decoder.beam_search_decoder": _CONTRIB_DECODERS,
     "contrib.layers": _CONTRIB_LAYERS,
     "contrib.layers.metric_op": _CONTRIB_LAYERS,
