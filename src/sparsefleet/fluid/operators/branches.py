@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.operators.argument_checks import check_variable_and_dtype
 from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
 from sparsefleet.fluid.operators.elementwise import equal
 from sparsefleet.fluid.operators.filling import fill_constant
 from sparsefleet.fluid.operators.inspection import is_empty
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, check_variable_and_dtype, layer
 from sparsefleet.fluid.operators.loops import check_condition
 
 __all__ = [
