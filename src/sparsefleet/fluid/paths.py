@@ -57,7 +57,6 @@ _MODULES = {
     "layer_helper": "operators.layer_helper",
     "layers.distributions": "operators.distributions",
     "layers.layer_function_generator": "framework.old_helpers",
-    "layers.utils": "operators.nested_structures",
     "learning_rate_decay": "layers",
     "lod_tensor": "framework.lod_tensor",
     "log_helper": "framework.old_helpers",
@@ -120,6 +119,20 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "layers.utils": dict.fromkeys(
+        (
+            "assert_same_structure",
+            "convert_shape_to_list",
+            "convert_to_list",
+            "copy_mutable_vars",
+            "flatten",
+            "hold_mutable_vars",
+            "is_sequence",
+            "map_structure",
+            "pack_sequence_as",
+        ),
+        "operators.blocks",
+    ),
     "contrib.extend_optimizer.extend_optimizer_with_weight_decay": {
         "extend_with_decoupled_weight_decay": "optimizer.wrappers"
     },

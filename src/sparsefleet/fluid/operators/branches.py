@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
+from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_sequence_as
 from sparsefleet.fluid.operators.elementwise import equal
 from sparsefleet.fluid.operators.filling import fill_constant
 from sparsefleet.fluid.operators.inspection import is_empty
@@ -141,7 +141,7 @@ def cond(
     if not true_leaves:
         return None
     mask = helper.add("cast", {"X": pred}, {"out_dtype": "int32"})
-    return pack_like(
+    return pack_sequence_as(
         true,
         [_selected(helper, *pair, mask) for pair in zip(false_leaves, true_leaves, strict=True)],
     )

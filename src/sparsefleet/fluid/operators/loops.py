@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparsefleet.fluid.framework import Variable
-from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_like
+from sparsefleet.fluid.operators.blocks import append_with_body, flatten, pack_sequence_as
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 
 __all__ = ["While", "while_loop"]
@@ -106,4 +106,4 @@ def while_loop(
             if new is not old:
                 helper.append_op("assign", {"X": new}, {"Out": old})
         helper.append_op("assign", {"X": again}, {"Out": condition})
-    return pack_like(list(loop_vars), kept)
+    return pack_sequence_as(list(loop_vars), kept)

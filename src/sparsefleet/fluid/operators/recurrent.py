@@ -14,7 +14,7 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import op
-from sparsefleet.fluid.operators.blocks import flatten, map_structure, pack_like
+from sparsefleet.fluid.operators.blocks import flatten, map_structure, pack_sequence_as
 from sparsefleet.fluid.operators.cells import GRUCell, LSTMCell, RNNCell
 from sparsefleet.fluid.operators.elementwise import elementwise_mul
 from sparsefleet.fluid.operators.indexing import slice
@@ -342,7 +342,9 @@ def _walk(
     found = network()
     assert isinstance(found, list)
     count = len(flatten(outputs))
-    return pack_like(outputs, found[:count]), pack_like(after, [_last(x) for x in found[count:]])
+    return pack_sequence_as(outputs, found[:count]), pack_sequence_as(
+        after, [_last(x) for x in found[count:]]
+    )
 
 
 def _swapped(x: Variable) -> Variable:
