@@ -71,7 +71,6 @@ _FAMILIES = (
     "schedules",
     "sequence_edits",
     "sequences",
-    "servers",
     "shaping",
     "suppression",
 )

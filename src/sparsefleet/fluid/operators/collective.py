@@ -1,8 +1,4 @@
-"""Layers that communicate between the ranks of a collective job, named as in Fluid.
-
-All ranks must run these layers in the same order. With one rank, each layer returns its input.
-Training does not need these layers, since `fluid.incubate.fleet.collective` exchanges gradients.
-"""
+"""Operators of jobs: communication between ranks, and a server's program."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ from sparsefleet.fluid.collective.tensor_exchange import (
     broadcast_values,
     reduce_scattered,
 )
+from sparsefleet.fluid.distributed.program_role import active_role, active_run
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 from sparsefleet.fluid.lowering.registry import op
@@ -249,3 +246,36 @@ def _added(
     made = helper.new_variable() if out is None else out
     helper.append_op(type, {"X": helper.check_input(x, "x")}, {"Out": made}, attrs)
     return made
+
+
+def _no_outputs(*shapes: object, **settings: object) -> list[tuple[int, ...]]:
+    del shapes, settings
+    return []
+
+
+@op("send", "X*", "", lod="none", has_effect=True, infer=_no_outputs)
+def send(gradients: list[Any], *, parameters: list[str]) -> list[Any]:
+    """Pass the gradients to the current step, which sends them at its end."""
+    run = active_run("send")
+    run.role.hand_over(run.step, parameters, gradients)
+    return []
+
+
+@op("recv", "", "Out*", lod="none", in_place=True)
+def recv() -> None:
+    """Copy the servers' values into the scope."""
+    active_role("recv").fetch()
+
+
+@op("listen_and_serve", "", "", lod="none", has_effect=True, infer=_no_outputs)
+def listen_and_serve() -> list[Any]:
+    """Serve until the job ends."""
+    active_role("listen_and_serve").serve()
+    return []
+
+
+@op("prepare_server", "", "", lod="none", has_effect=True, infer=_no_outputs)
+def prepare_server() -> list[Any]:
+    """Start a server. Its tables get their initial values from the first worker."""
+    active_role("prepare_server")
+    return []
