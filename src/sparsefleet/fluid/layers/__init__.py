@@ -27,7 +27,6 @@ from sparsefleet.fluid.operators.inspection import *
 from sparsefleet.fluid.operators.io import *
 from sparsefleet.fluid.operators.labelling import *
 from sparsefleet.fluid.operators.lookups import *
-from sparsefleet.fluid.operators.loops import *
 from sparsefleet.fluid.operators.losses import *
 from sparsefleet.fluid.operators.lstm import *
 from sparsefleet.fluid.operators.matrices import *

@@ -13,6 +13,7 @@ from sparsefleet.fluid.lowering.registry import op
 from sparsefleet.fluid.operators.activations import logical_not, softmax
 from sparsefleet.fluid.operators.arrays import array_write, create_array, tensor_array_to_tensor
 from sparsefleet.fluid.operators.blocks import flatten, map_structure
+from sparsefleet.fluid.operators.branches import While
 from sparsefleet.fluid.operators.elementwise import (
     elementwise_add,
     equal,
@@ -28,7 +29,6 @@ from sparsefleet.fluid.operators.filling import (
 )
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.lookups import gather_tree
-from sparsefleet.fluid.operators.loops import While
 from sparsefleet.fluid.operators.patterns import sampling_id
 from sparsefleet.fluid.operators.reductions import argmax, reduce_all
 from sparsefleet.fluid.operators.shaping import assign, cast, transpose

@@ -19,10 +19,10 @@ from sparsefleet.fluid.operators.arrays import (
     shrink_memory,
 )
 from sparsefleet.fluid.operators.blocks import append_with_body, moved_out
+from sparsefleet.fluid.operators.branches import While
 from sparsefleet.fluid.operators.elementwise import increment, less_than
 from sparsefleet.fluid.operators.filling import fill_constant, fill_constant_batch_size_like
 from sparsefleet.fluid.operators.layer_helper import LayerHelper
-from sparsefleet.fluid.operators.loops import While
 
 __all__ = ["DynamicRNN", "StaticRNN"]
 

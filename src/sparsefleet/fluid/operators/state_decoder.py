@@ -10,14 +10,13 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.operators.activations import log
 from sparsefleet.fluid.operators.arrays import array_read, array_write
 from sparsefleet.fluid.operators.beams import beam_search, beam_search_decode
-from sparsefleet.fluid.operators.branches import Switch
+from sparsefleet.fluid.operators.branches import Switch, While
 from sparsefleet.fluid.operators.elementwise import elementwise_add, increment, less_than
 from sparsefleet.fluid.operators.embedding import embedding
 from sparsefleet.fluid.operators.filling import fill_constant, fill_constant_batch_size_like
 from sparsefleet.fluid.operators.indexing import topk
 from sparsefleet.fluid.operators.inspection import is_empty
 from sparsefleet.fluid.operators.layer_helper import LayerHelper
-from sparsefleet.fluid.operators.loops import While
 from sparsefleet.fluid.operators.matrices import fc
 from sparsefleet.fluid.operators.rnn_blocks import DynamicRNN
 from sparsefleet.fluid.operators.sequences import lod_reset, sequence_expand
