@@ -62,7 +62,6 @@ _MODULES = {
     "log_helper": "framework.old_helpers",
     "nets": "operators.nets",
     "op": "executor.operator_run",
-    "paddle.distributed.fs_wrapper": "io.file_systems",
     "param_attr": "framework.param_attr",
     "profiler": "executor.profiler",
     "proto.framework_pb2": "framework.framework_pb2",
@@ -119,6 +118,11 @@ _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 # Maps a path to its names other than the paths below it. Each name maps to the module that defines
 # it, followed by a colon and the name in that module if it differs.
 _NAMES: dict[str, dict[str, str]] = {
+    "paddle.distributed.fs_wrapper": {
+        "BDFS": "io.file_systems",
+        "FS": "io.file_systems",
+        "LocalFS": "io.file_systems",
+    },
     "layers.utils": dict.fromkeys(
         (
             "assert_same_structure",
