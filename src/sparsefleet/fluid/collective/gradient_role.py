@@ -21,7 +21,7 @@ from sparsefleet.fluid.collective.ranks import Ranks
 from sparsefleet.fluid.collective.tensor_exchange import RowGradient, mean_rows
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
-from sparsefleet.fluid.operators.gradients import scale_gradient
+from sparsefleet.fluid.operators.optimizers import scale_gradient
 
 __all__ = ["GradientRole", "LocalSgdRole"]
 

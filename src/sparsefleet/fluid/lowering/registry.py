@@ -47,7 +47,6 @@ _FAMILIES = (
     "embedding",
     "filling",
     "fused",
-    "gradients",
     "indexing",
     "inspection",
     "labelling",
