@@ -11,7 +11,7 @@ from tests.support.servers import JOB_KEY, NativeServers
 
 AT_EXIT = """
 import atexit
-from sparsefleet.fluid.exit_code import counted_at_exit
+from sparsefleet.fluid.distributed.program_role import counted_at_exit
 
 def close():
     with counted_at_exit("the last push"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.fluid.exit_code import counted_at_exit
+from sparsefleet.fluid.distributed.program_role import counted_at_exit
 from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
 
 if TYPE_CHECKING:

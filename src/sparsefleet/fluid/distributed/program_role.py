@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
+import sys
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -22,7 +26,14 @@ if TYPE_CHECKING:
     from sparsefleet.fluid.lowering.lowered import RunResult
     from sparsefleet.store.table_folders import TableFolders
 
-__all__ = ["ActiveRun", "ProgramRole", "active_role", "active_roles", "active_run"]
+__all__ = [
+    "ActiveRun",
+    "ProgramRole",
+    "active_role",
+    "active_roles",
+    "active_run",
+    "counted_at_exit",
+]
 
 
 class ProgramRole(ABC):
@@ -166,3 +177,36 @@ def active_role(what: str) -> ProgramRole:
 def active_roles() -> list[ProgramRole]:
     """Return the roles of the programs that this thread is running, innermost last."""
     return [run.role for run in _active.runs]
+
+
+_failed: list[str] = []
+
+
+@contextmanager
+def counted_at_exit(what: str) -> Iterator[None]:
+    """In an exit handler, print any error from the `with` block and make the process exit with
+    code 1.
+    """
+    try:
+        yield
+    except Exception:
+        _failed.append(what)
+        with suppress(OSError):  # the error cannot be reported, for example to a log on a full disk
+            traceback.print_exc()
+
+
+def _end() -> None:
+    if not _failed:
+        return
+    with suppress(OSError):
+        print(f"{', '.join(_failed)} failed at exit; ending with code 1", file=sys.stderr)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(1)  # nothing else can set the exit code at this point
+
+
+# Functions run in reverse order, so this one runs after all that are registered once training has
+# begun.
+atexit.register(_end)

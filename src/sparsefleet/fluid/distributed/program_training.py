@@ -20,10 +20,9 @@ from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_model import ProgramModel
-from sparsefleet.fluid.distributed.program_role import ProgramRole
+from sparsefleet.fluid.distributed.program_role import ProgramRole, counted_at_exit
 from sparsefleet.fluid.distributed.saved_values import served_arrays
 from sparsefleet.fluid.distributed.update_rules import ModelSource
-from sparsefleet.fluid.exit_code import counted_at_exit
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.lod_tensor import LoDTensor
 from sparsefleet.fluid.framework.scope import Scope, global_scope
