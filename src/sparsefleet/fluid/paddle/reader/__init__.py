@@ -1,6 +1,7 @@
 """Readers for Python data and their decorators: shuffle, map, buffer, batch."""
 
 from sparsefleet.fluid.paddle.reader.decorators import (
+    ComposeNotAligned,
     batch,
     buffered,
     cache,
@@ -12,7 +13,6 @@ from sparsefleet.fluid.paddle.reader.decorators import (
 )
 from sparsefleet.fluid.paddle.reader.multiprocess import multiprocess_reader
 from sparsefleet.fluid.paddle.reader.resumable import ResumableReader, resumable
-from sparsefleet.fluid.paddle.reader.stages import ComposeNotAligned
 from sparsefleet.fluid.paddle.reader.xmap import xmap_readers
 
 __all__ = [
