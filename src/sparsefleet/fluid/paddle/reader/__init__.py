@@ -1,5 +1,6 @@
 """Readers for Python data and their decorators: shuffle, map, buffer, batch."""
 
+from sparsefleet.fluid.paddle.reader.background import xmap_readers
 from sparsefleet.fluid.paddle.reader.decorators import (
     ComposeNotAligned,
     batch,
@@ -13,7 +14,6 @@ from sparsefleet.fluid.paddle.reader.decorators import (
 )
 from sparsefleet.fluid.paddle.reader.multiprocess import multiprocess_reader
 from sparsefleet.fluid.paddle.reader.resumable import ResumableReader, resumable
-from sparsefleet.fluid.paddle.reader.xmap import xmap_readers
 
 __all__ = [
     "ComposeNotAligned",
