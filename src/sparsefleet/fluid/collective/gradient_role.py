@@ -16,9 +16,8 @@ from sparsefleet.collective.local_sgd import LocalSgd
 from sparsefleet.collective.reduction import Traffic, make_reductions
 from sparsefleet.collective.sync_batch_norm import NormGroup
 from sparsefleet.errors import ConfigError
-from sparsefleet.fluid.collective.collective_role import CollectiveRole
+from sparsefleet.fluid.collective.collective_role import CollectiveRole, RowGradient, mean_rows
 from sparsefleet.fluid.collective.ranks import Ranks
-from sparsefleet.fluid.collective.tensor_exchange import RowGradient, mean_rows
 from sparsefleet.fluid.framework import Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.operators.optimizers import scale_gradient

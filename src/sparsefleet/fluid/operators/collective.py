@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from sparsefleet.collective.sync_batch_norm import normalize_together
-from sparsefleet.fluid.collective.collective_role import collective_role
-from sparsefleet.fluid.collective.ranks import join_ranks, present_ranks
-from sparsefleet.fluid.collective.tensor_exchange import (
+from sparsefleet.fluid.collective.collective_role import (
     all_gathered,
     all_reduced,
     broadcast_values,
+    collective_role,
     reduce_scattered,
 )
+from sparsefleet.fluid.collective.ranks import join_ranks, present_ranks
 from sparsefleet.fluid.distributed.program_role import active_role, active_run
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
