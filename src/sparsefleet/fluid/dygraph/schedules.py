@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
+
+from sparsefleet.fluid.operators import schedules
 
 __all__ = [
     "CosineDecay",
@@ -76,7 +79,20 @@ class PiecewiseDecay(LearningRateDecay):
         return self._values[passed]
 
 
-class _StepsDecay(LearningRateDecay):
+class _FormulaDecay(LearningRateDecay):
+    """Base class for schedules with the formula of the operator that static programs use."""
+
+    formula: ClassVar[Callable[..., torch.Tensor]]
+
+    def __init__(self, begin: float, step: float, dtype: Any, **settings: Any) -> None:
+        super().__init__(begin, step, dtype)
+        self._settings = settings
+
+    def step(self) -> float:
+        return float(type(self).formula(torch.tensor(self.step_num), **self._settings))
+
+
+class _StepsDecay(_FormulaDecay):
     def __init__(
         self,
         learning_rate: float,
@@ -88,38 +104,32 @@ class _StepsDecay(LearningRateDecay):
         step: float = 1,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(begin, step, dtype)
-        self._rate, self._steps = learning_rate, decay_steps
-        self._decay, self._staircase = decay_rate, staircase
-
-    def _passed(self) -> float:
-        passed = self.step_num / self._steps
-        return math.floor(passed) if self._staircase else passed
+        settings = {"learning_rate": learning_rate, "decay_steps": decay_steps}
+        super().__init__(begin, step, dtype, decay_rate=decay_rate, staircase=staircase, **settings)
 
 
 class NaturalExpDecay(_StepsDecay):
     """Returns rate * exp(-decay_rate * steps)."""
 
-    def step(self) -> float:
-        return self._rate * math.exp(-self._decay * self._passed())
+    formula = schedules.natural_exp_decay_op
 
 
 class ExponentialDecay(_StepsDecay):
     """Returns rate * decay_rate ** steps."""
 
-    def step(self) -> float:
-        return float(self._rate * self._decay ** self._passed())
+    formula = schedules.exponential_decay_op
 
 
 class InverseTimeDecay(_StepsDecay):
     """Returns rate / (1 + decay_rate * steps)."""
 
-    def step(self) -> float:
-        return self._rate / (1 + self._decay * self._passed())
+    formula = schedules.inverse_time_decay_op
 
 
-class PolynomialDecay(LearningRateDecay):
+class PolynomialDecay(_FormulaDecay):
     """Decays the rate to end_learning_rate, as a power of the fraction of steps remaining."""
+
+    formula = schedules.polynomial_decay_op
 
     def __init__(
         self,
@@ -133,22 +143,16 @@ class PolynomialDecay(LearningRateDecay):
         step: float = 1,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(begin, step, dtype)
-        self._rate, self._steps, self._end = learning_rate, decay_steps, end_learning_rate
-        self._power, self._cycle = power, cycle
-
-    def step(self) -> float:
-        steps, now = float(self._steps), float(self.step_num)
-        if self._cycle:
-            steps *= max(1.0, math.ceil(now / steps))
-        else:
-            now = min(now, steps)
-        left = float((1 - now / steps) ** self._power)
-        return (self._rate - self._end) * left + self._end
+        settings = {"learning_rate": learning_rate, "end_learning_rate": end_learning_rate}
+        super().__init__(
+            begin, step, dtype, decay_steps=decay_steps, power=power, cycle=cycle, **settings
+        )
 
 
-class CosineDecay(LearningRateDecay):
+class CosineDecay(_FormulaDecay):
     """Decays the rate over the epochs along half a cosine wave."""
+
+    formula = schedules.cosine_decay_op
 
     def __init__(
         self,
@@ -159,18 +163,16 @@ class CosineDecay(LearningRateDecay):
         step: float = 1,
         dtype: Any = "float32",
     ) -> None:
-        super().__init__(begin, step, dtype)
-        self._rate, self._per_epoch, self._epochs = learning_rate, step_each_epoch, epochs
-
-    def step(self) -> float:
-        epoch = math.floor(self.step_num / self._per_epoch)
-        return self._rate * 0.5 * (math.cos(epoch * math.pi / self._epochs) + 1)
+        settings = {"learning_rate": learning_rate, "step_each_epoch": step_each_epoch}
+        super().__init__(begin, step, dtype, epochs=epochs, **settings)
 
 
-class NoamDecay(LearningRateDecay):
+class NoamDecay(_FormulaDecay):
     """Increases the rate for warmup_steps, then decays it with the inverse square root of the
     step.
     """
+
+    formula = schedules.noam_decay_op
 
     def __init__(
         self,
@@ -181,13 +183,8 @@ class NoamDecay(LearningRateDecay):
         dtype: Any = "float32",
         learning_rate: float = 1.0,
     ) -> None:
-        super().__init__(begin, step, dtype)
-        self._width, self._warmup, self._rate = d_model, warmup_steps, learning_rate
-
-    def step(self) -> float:
-        now = self.step_num
-        factor = min(now**-0.5, now * self._warmup**-1.5)
-        return float(self._rate * self._width**-0.5 * factor)
+        settings = {"d_model": d_model, "warmup_steps": warmup_steps}
+        super().__init__(begin, step, dtype, learning_rate=learning_rate, **settings)
 
 
 class LinearLrWarmup(LearningRateDecay):

@@ -26,19 +26,21 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+Formula = Callable[..., Tensor]
 
 
-def _rate(type: str, inputs: str = "Step") -> Callable[[Callable[..., Tensor]], Any]:
-    """Register a schedule operator, computed in double precision and rounded to the nearest
-    float32.
+def _rate(type: str, inputs: str = "Step") -> Callable[[Formula], Formula]:
+    """Register a formula, computed in double precision, as a schedule operator, which rounds the
+    result to the nearest float32.
     """
 
-    def register(function: Callable[..., Tensor]) -> Any:
+    def register(function: Formula) -> Formula:
+        @op(type, inputs, lod="none")
         @functools.wraps(function)
         def run(*args: Any, **settings: Any) -> Tensor:
             return function(*args, **settings).float()
 
-        return op(type, inputs, lod="none")(run)
+        return function
 
     return register
 
@@ -206,13 +208,7 @@ def exponential_decay(
 
     With `staircase`, the quotient is rounded down.
     """
-    return _schedule(
-        "exponential_decay",
-        learning_rate=learning_rate,
-        decay_steps=decay_steps,
-        decay_rate=decay_rate,
-        staircase=staircase,
-    )
+    return _schedule("exponential_decay", **locals())
 
 
 @layer
@@ -220,13 +216,7 @@ def natural_exp_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
     """Return learning_rate * exp(-decay_rate * step / decay_steps)."""
-    return _schedule(
-        "natural_exp_decay",
-        learning_rate=learning_rate,
-        decay_steps=decay_steps,
-        decay_rate=decay_rate,
-        staircase=staircase,
-    )
+    return _schedule("natural_exp_decay", **locals())
 
 
 @layer
@@ -234,13 +224,7 @@ def inverse_time_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Variable:
     """Return learning_rate / (1 + decay_rate * step / decay_steps)."""
-    return _schedule(
-        "inverse_time_decay",
-        learning_rate=learning_rate,
-        decay_steps=decay_steps,
-        decay_rate=decay_rate,
-        staircase=staircase,
-    )
+    return _schedule("inverse_time_decay", **locals())
 
 
 @layer
@@ -254,14 +238,7 @@ def polynomial_decay(
     """Decay the rate from learning_rate to end_learning_rate over decay_steps, repeatedly with
     `cycle`.
     """
-    return _schedule(
-        "polynomial_decay",
-        learning_rate=learning_rate,
-        decay_steps=decay_steps,
-        end_learning_rate=end_learning_rate,
-        power=power,
-        cycle=cycle,
-    )
+    return _schedule("polynomial_decay", **locals())
 
 
 @layer
@@ -278,21 +255,13 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Varia
 @layer
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Variable:
     """Increase the rate for warmup_steps, then decay it as 1 / sqrt(step) (Vaswani et al. 2017)."""
-    return _schedule(
-        "noam_decay",
-        begin=1,
-        d_model=d_model,
-        warmup_steps=warmup_steps,
-        learning_rate=learning_rate,
-    )
+    return _schedule("noam_decay", begin=1, **locals())
 
 
 @layer
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Variable:
     """Decay the rate over the epochs along half a cosine wave."""
-    return _schedule(
-        "cosine_decay", learning_rate=learning_rate, step_each_epoch=step_each_epoch, epochs=epochs
-    )
+    return _schedule("cosine_decay", **locals())
 
 
 @layer
