@@ -13,8 +13,9 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.initializer import Normal
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, named
 from sparsefleet.fluid.operators.pools import (
+    FORMATS,
     Padding,
     Span,
     border,
@@ -203,55 +204,44 @@ def _convolve(
     return helper.activate(_add_bias(helper, out, bias_attr, data_format), act)
 
 
-@layer
-def conv2d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Span,
-    stride: Span = 1,
-    padding: Padding = 0,
-    dilation: Span = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
+def _conv_layer(rank: int, doc: str) -> Callable[..., Variable]:
+    @layer
+    @named(f"conv{rank}d", doc)
+    def conv(
+        input: Variable,
+        num_filters: int,
+        filter_size: Span,
+        stride: Span = 1,
+        padding: Padding = 0,
+        dilation: Span = 1,
+        groups: int | None = None,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        use_cudnn: bool = True,
+        act: str | None = None,
+        name: str | None = None,
+        data_format: str = FORMATS[rank][0],
+    ) -> Variable:
+        windows = _Windows(stride, padding, dilation, groups, data_format)
+        channels = _num_channels(input, data_format) if rank == 2 else -1
+        is_depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
+        helper = LayerHelper("depthwise_conv2d" if is_depthwise else f"conv{rank}d", name)
+        return _convolve(
+            helper, input, num_filters, filter_size, windows, param_attr, bias_attr, act
+        )
+
+    return conv
+
+
+conv2d = _conv_layer(
+    2,
     """Convolve images [N, C, H, W] with learned filters.
 
     padding: a number, [height, width], [top, bottom, left, right], pairs for each axis, "SAME" or
     "VALID".
-    """
-    windows = _Windows(stride, padding, dilation, groups, data_format)
-    channels = _num_channels(input, data_format)
-    is_depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
-    helper = LayerHelper("depthwise_conv2d" if is_depthwise else "conv2d", name)
-    return _convolve(helper, input, num_filters, filter_size, windows, param_attr, bias_attr, act)
-
-
-@layer
-def conv3d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Span,
-    stride: Span = 1,
-    padding: Padding = 0,
-    dilation: Span = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Convolve volumes [N, C, D, H, W] with learned filters."""
-    del use_cudnn
-    windows = _Windows(stride, padding, dilation, groups, data_format)
-    helper = LayerHelper("conv3d", name)
-    return _convolve(helper, input, num_filters, filter_size, windows, param_attr, bias_attr, act)
+    """,
+)
+conv3d = _conv_layer(3, "Convolve volumes [N, C, D, H, W] with learned filters.")
 
 
 def _transpose(
@@ -308,56 +298,39 @@ def _filter_of(
     ]
 
 
-@layer
-def conv2d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Span | None = None,
-    filter_size: Span | None = None,
-    padding: Padding = 0,
-    stride: Span = 1,
-    dilation: Span = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Apply a transposed convolution, which upsamples images by the stride."""
-    windows = _Windows(stride, padding, dilation, groups, data_format)
-    channels = _num_channels(input, data_format)
-    is_depthwise = channels == groups == num_filters and not use_cudnn
-    helper = LayerHelper("depthwise_conv2d_transpose" if is_depthwise else "conv2d_transpose", name)
-    parameters = (param_attr, bias_attr)
-    return _transpose(
-        helper, input, num_filters, filter_size, output_size, windows, parameters, act
-    )
+def _transpose_layer(rank: int, doc: str) -> Callable[..., Variable]:
+    @layer
+    @named(f"conv{rank}d_transpose", doc)
+    def conv_transpose(
+        input: Variable,
+        num_filters: int,
+        output_size: Span | None = None,
+        filter_size: Span | None = None,
+        padding: Padding = 0,
+        stride: Span = 1,
+        dilation: Span = 1,
+        groups: int | None = None,
+        param_attr: Any = None,
+        bias_attr: Any = None,
+        use_cudnn: bool = True,
+        act: str | None = None,
+        name: str | None = None,
+        data_format: str = FORMATS[rank][0],
+    ) -> Variable:
+        windows = _Windows(stride, padding, dilation, groups, data_format)
+        channels = _num_channels(input, data_format) if rank == 2 else -1
+        is_depthwise = channels == groups == num_filters and not use_cudnn
+        kind = f"conv{rank}d_transpose"
+        helper = LayerHelper(f"depthwise_{kind}" if is_depthwise else kind, name)
+        parameters = (param_attr, bias_attr)
+        return _transpose(
+            helper, input, num_filters, filter_size, output_size, windows, parameters, act
+        )
+
+    return conv_transpose
 
 
-@layer
-def conv3d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Span | None = None,
-    filter_size: Span | None = None,
-    padding: Padding = 0,
-    stride: Span = 1,
-    dilation: Span = 1,
-    groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Apply a transposed convolution to volumes."""
-    del use_cudnn
-    windows = _Windows(stride, padding, dilation, groups, data_format)
-    helper = LayerHelper("conv3d_transpose", name)
-    parameters = (param_attr, bias_attr)
-    return _transpose(
-        helper, input, num_filters, filter_size, output_size, windows, parameters, act
-    )
+conv2d_transpose = _transpose_layer(
+    2, "Apply a transposed convolution, which upsamples images by the stride."
+)
+conv3d_transpose = _transpose_layer(3, "Apply a transposed convolution to volumes.")

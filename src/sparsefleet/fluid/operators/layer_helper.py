@@ -44,6 +44,7 @@ __all__ = [
     "check_variable_and_dtype",
     "convert_dtype",
     "layer",
+    "named",
     "op_settings",
 ]
 
@@ -77,6 +78,17 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
             raise _reported_type(error)(message) from error
 
     return call
+
+
+def named(name: str, doc: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that is defined once for several layers with a layer's name and doc."""
+
+    def rename(function: Callable[P, R]) -> Callable[P, R]:
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
+        return function
+
+    return rename
 
 
 def op_settings(op_type: str, arguments: Mapping[str, Any], **others: Any) -> dict[str, Any]:

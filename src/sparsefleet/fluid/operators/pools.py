@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, named
 
 __all__ = ["adaptive_pool2d", "adaptive_pool3d", "pool2d", "pool3d"]
 
@@ -61,7 +61,7 @@ def pad_sides(x: Tensor, sides: Sides, value: float = 0.0) -> Tensor:
 
 Span = int | Sequence[int]
 Padding = int | str | Sequence[Any]
-_FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def span(helper: LayerHelper, value: Span, rank: int, what: str) -> list[int]:
@@ -101,8 +101,8 @@ def border(helper: LayerHelper, padding: Padding, rank: int, data_format: str) -
 
 def check_format(helper: LayerHelper, data_format: str, shape: Sequence[int], rank: int) -> int:
     """Return the number of channels. Raises an error if the shape does not match the format."""
-    if data_format not in _FORMATS[rank]:
-        wanted = " or ".join(map(repr, _FORMATS[rank]))
+    if data_format not in FORMATS[rank]:
+        wanted = " or ".join(map(repr, FORMATS[rank]))
         raise helper.refuse(f"data_format must be {wanted}, got {data_format!r}")
     if len(shape) != rank + 2:
         raise helper.refuse(
@@ -255,44 +255,31 @@ def _pool(helper: LayerHelper, input: Variable, rank: int, settings: dict[str, A
     return helper.add(helper.layer_type, {"X": input}, attrs)
 
 
-@layer
-def pool2d(
-    input: Variable,
-    pool_size: Span = -1,
-    pool_type: str = "max",
-    pool_stride: Span = 1,
-    pool_padding: Padding = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Return the maximum or average of each window of images [N, C, H, W]."""
-    del use_cudnn
-    settings = dict(locals())
-    return _pool(LayerHelper("pool2d", name), input, 2, settings)
+def _pool_layer(rank: int, shape: str) -> Callable[..., Variable]:
+    @layer
+    @named(f"pool{rank}d", f"Return the maximum or average of each window of {shape}.")
+    def pool(
+        input: Variable,
+        pool_size: Span = -1,
+        pool_type: str = "max",
+        pool_stride: Span = 1,
+        pool_padding: Padding = 0,
+        global_pooling: bool = False,
+        use_cudnn: bool = True,
+        ceil_mode: bool = False,
+        name: str | None = None,
+        exclusive: bool = True,
+        data_format: str = FORMATS[rank][0],
+    ) -> Variable:
+        del use_cudnn
+        settings = dict(locals())
+        return _pool(LayerHelper(f"pool{rank}d", name), input, rank, settings)
+
+    return pool
 
 
-@layer
-def pool3d(
-    input: Variable,
-    pool_size: Span = -1,
-    pool_type: str = "max",
-    pool_stride: Span = 1,
-    pool_padding: Padding = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Return the maximum or average of each window of volumes [N, C, D, H, W]."""
-    del use_cudnn
-    settings = dict(locals())
-    return _pool(LayerHelper("pool3d", name), input, 3, settings)
+pool2d = _pool_layer(2, "images [N, C, H, W]")
+pool3d = _pool_layer(3, "volumes [N, C, D, H, W]")
 
 
 def _adaptive(
@@ -315,27 +302,23 @@ def _adaptive(
     return out, mask
 
 
-@layer
-def adaptive_pool2d(
-    input: Variable,
-    pool_size: Span,
-    pool_type: str = "max",
-    require_index: bool = False,
-    name: str | None = None,
-) -> Variable | tuple[Variable, Variable]:
-    """Pool with pool_size windows of nearly equal size; with require_index, also return argmax."""
-    helper = LayerHelper("max_pool2d_with_index" if pool_type == "max" else "pool2d", name)
-    return _adaptive(helper, input, 2, pool_size, pool_type, require_index)
+def _adaptive_pool_layer(rank: int, doc: str) -> Callable[..., Any]:
+    @layer
+    @named(f"adaptive_pool{rank}d", doc)
+    def adaptive_pool(
+        input: Variable,
+        pool_size: Span,
+        pool_type: str = "max",
+        require_index: bool = False,
+        name: str | None = None,
+    ) -> Variable | tuple[Variable, Variable]:
+        kind = f"max_pool{rank}d_with_index" if pool_type == "max" else f"pool{rank}d"
+        return _adaptive(LayerHelper(kind, name), input, rank, pool_size, pool_type, require_index)
+
+    return adaptive_pool
 
 
-@layer
-def adaptive_pool3d(
-    input: Variable,
-    pool_size: Span,
-    pool_type: str = "max",
-    require_index: bool = False,
-    name: str | None = None,
-) -> Variable | tuple[Variable, Variable]:
-    """Pool volumes adaptively; see `adaptive_pool2d`."""
-    helper = LayerHelper("max_pool3d_with_index" if pool_type == "max" else "pool3d", name)
-    return _adaptive(helper, input, 3, pool_size, pool_type, require_index)
+adaptive_pool2d = _adaptive_pool_layer(
+    2, "Pool with pool_size windows of nearly equal size; with require_index, also return argmax."
+)
+adaptive_pool3d = _adaptive_pool_layer(3, "Pool volumes adaptively; see `adaptive_pool2d`.")
