@@ -1,138 +1,18 @@
 """Fluid's imperative mode, on torch."""
 
-from sparsefleet.fluid.dygraph import nn, parallel
-from sparsefleet.fluid.dygraph.eager import (
-    BackwardStrategy,
-    ParamBase,
-    VarBase,
-    disable_dygraph,
-    disable_imperative,
-    enable_dygraph,
-    enable_imperative,
-    enabled,
-    grad,
-    guard,
-    no_grad,
-    to_variable,
-)
-from sparsefleet.fluid.dygraph.layer import (
-    Layer,
-    LayerList,
-    ParameterList,
-    Sequential,
-)
-from sparsefleet.fluid.dygraph.losses import BCELoss, L1Loss, MSELoss, NLLLoss
-from sparsefleet.fluid.dygraph.nn import (
-    NCE,
-    BatchNorm,
-    BilinearTensorProduct,
-    Conv2D,
-    Conv2DTranspose,
-    Conv3D,
-    Conv3DTranspose,
-    Dropout,
-    Embedding,
-    GroupNorm,
-    GRUUnit,
-    InstanceNorm,
-    LayerNorm,
-    Linear,
-    Pool2D,
-    PRelu,
-    SpectralNorm,
-)
-from sparsefleet.fluid.dygraph.parallel import (
-    DataParallel,
-    Env,
-    ParallelEnv,
-    ParallelStrategy,
-    prepare_context,
-)
-from sparsefleet.fluid.dygraph.saving import (
-    TracedLayer,
-    declarative,
-    load_dygraph,
-    save_dygraph,
-)
-from sparsefleet.fluid.dygraph.schedules import (
-    CosineDecay,
-    ExponentialDecay,
-    InverseTimeDecay,
-    LambdaDecay,
-    LearningRateDecay,
-    LinearLrWarmup,
-    MultiStepDecay,
-    NaturalExpDecay,
-    NoamDecay,
-    PiecewiseDecay,
-    PolynomialDecay,
-    ReduceLROnPlateau,
-    StepDecay,
-)
+# ruff: noqa: F403
+from sparsefleet.fluid.dygraph import eager, layer, losses, nn, parallel, saving, schedules
+from sparsefleet.fluid.dygraph.eager import *
+from sparsefleet.fluid.dygraph.layer import *
+from sparsefleet.fluid.dygraph.losses import *
+from sparsefleet.fluid.dygraph.nn import *
+from sparsefleet.fluid.dygraph.parallel import *
+from sparsefleet.fluid.dygraph.saving import *
+from sparsefleet.fluid.dygraph.schedules import *
 from sparsefleet.fluid.unknown_names import unknown_names
 
 __getattr__ = unknown_names("fluid.dygraph")
 
-__all__ = [
-    "BCELoss",
-    "BackwardStrategy",
-    "BatchNorm",
-    "BilinearTensorProduct",
-    "Conv2D",
-    "Conv2DTranspose",
-    "Conv3D",
-    "Conv3DTranspose",
-    "CosineDecay",
-    "DataParallel",
-    "Dropout",
-    "Embedding",
-    "Env",
-    "ExponentialDecay",
-    "GRUUnit",
-    "GroupNorm",
-    "InstanceNorm",
-    "InverseTimeDecay",
-    "L1Loss",
-    "LambdaDecay",
-    "Layer",
-    "LayerList",
-    "LayerNorm",
-    "LearningRateDecay",
-    "Linear",
-    "LinearLrWarmup",
-    "MSELoss",
-    "MultiStepDecay",
-    "NCE",
-    "NLLLoss",
-    "NaturalExpDecay",
-    "NoamDecay",
-    "PRelu",
-    "ParallelEnv",
-    "ParallelStrategy",
-    "ParamBase",
-    "ParameterList",
-    "PiecewiseDecay",
-    "PolynomialDecay",
-    "Pool2D",
-    "ReduceLROnPlateau",
-    "Sequential",
-    "SpectralNorm",
-    "StepDecay",
-    "TracedLayer",
-    "VarBase",
-    "declarative",
-    "disable_dygraph",
-    "disable_imperative",
-    "enable_dygraph",
-    "enable_imperative",
-    "enabled",
-    "grad",
-    "guard",
-    "load_dygraph",
-    "nn",
-    "no_grad",
-    "parallel",
-    "prepare_context",
-    "save_dygraph",
-    "to_variable",
-]
+_modules = (eager, layer, losses, nn, parallel, saving, schedules)
+
+__all__ = sorted(["nn", "parallel", *(name for module in _modules for name in module.__all__)])

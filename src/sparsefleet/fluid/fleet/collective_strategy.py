@@ -13,8 +13,8 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.fluid.collective.collective_programs import exchange_strategy
 from sparsefleet.fluid.collective.ranks import Ranks, check_nodes
 from sparsefleet.fluid.fleet.settings import BuildStrategy, ExecutionStrategy
-from sparsefleet.fluid.optimizer import RecomputeOptimizer
 from sparsefleet.fluid.optimizer.mixed_precision import decorate
+from sparsefleet.fluid.optimizer.wrappers import RecomputeOptimizer
 
 __all__ = [
     "DistributedStrategy",

@@ -30,7 +30,7 @@ from sparsefleet.fluid.framework import Operator, Program, Variable
 from sparsefleet.fluid.framework.scope import global_scope
 from sparsefleet.fluid.io.inference_model import save_inference_model
 from sparsefleet.fluid.io.saving import TableLayout, save_persistables
-from sparsefleet.fluid.optimizer import Optimizer
+from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = ["Mode", "ProgramFleet", "ProgramOptimizer", "fleet"]
 

@@ -17,7 +17,7 @@ from sparsefleet.fluid.framework.scope import Scope, global_scope
 from sparsefleet.fluid.io.saving import TableLayout, load_persistables
 from sparsefleet.fluid.operators.embedding import embedding
 from sparsefleet.fluid.operators.input import embedding as embedding_v2
-from sparsefleet.fluid.optimizer import Optimizer
+from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = ["FLEET_GLOBAL_DICT", "PslibFleet", "PslibOptimizer", "fleet", "fleet_embedding"]
 
