@@ -1,123 +1,60 @@
 """Fluid's names, each loaded on first use, so that a script loads only the parts it needs."""
 
 from sparsefleet.fluid.paths import provide_paths
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.unknown_names import by_name, known_names
 
 provide_paths()
 
-_homes = {
-    "BCELoss": "sparsefleet.fluid.dygraph",
-    "BatchNorm": "sparsefleet.fluid.dygraph",
-    "BilinearTensorProduct": "sparsefleet.fluid.dygraph",
-    "BuildStrategy": "sparsefleet.fluid.executor.compiler",
-    "CPUPlace": "sparsefleet.fluid.framework.places",
-    "CUDAPinnedPlace": "sparsefleet.fluid.framework.places",
-    "CUDAPlace": "sparsefleet.fluid.framework.places",
-    "CompiledProgram": "sparsefleet.fluid.executor.compiler",
-    "Conv2D": "sparsefleet.fluid.dygraph",
-    "Conv2DTranspose": "sparsefleet.fluid.dygraph",
-    "Conv3D": "sparsefleet.fluid.dygraph",
-    "Conv3DTranspose": "sparsefleet.fluid.dygraph",
-    "DataFeedDesc": "sparsefleet.fluid.feeding.dataset_base",
-    "DataFeeder": "sparsefleet.fluid.feeding.data_feeder",
-    "DatasetFactory": "sparsefleet.fluid.feeding.dataset",
-    "DistributeTranspiler": "sparsefleet.fluid.fleet.distribute_transpiler",
-    "DistributeTranspilerConfig": "sparsefleet.fluid.fleet.settings",
-    "Dropout": "sparsefleet.fluid.dygraph",
-    "Embedding": "sparsefleet.fluid.dygraph",
-    "ExecutionStrategy": "sparsefleet.fluid.executor.compiler",
-    "Executor": "sparsefleet.fluid.executor.executor",
-    "FetchHandler": "sparsefleet.fluid.executor.dataset_training",
-    "FileInstantDataset": "sparsefleet.fluid.feeding.dataset",
-    "GRUUnit": "sparsefleet.fluid.dygraph",
-    "GroupNorm": "sparsefleet.fluid.dygraph",
-    "InMemoryDataset": "sparsefleet.fluid.feeding.dataset",
-    "InstanceNorm": "sparsefleet.fluid.dygraph",
-    "L1Loss": "sparsefleet.fluid.dygraph",
-    "Layer": "sparsefleet.fluid.dygraph",
-    "LayerNorm": "sparsefleet.fluid.dygraph",
-    "Linear": "sparsefleet.fluid.dygraph",
-    "LoDTensor": "sparsefleet.fluid.framework.lod_tensor",
-    "LoDTensorArray": "sparsefleet.fluid.framework.lod_tensor",
-    "MSELoss": "sparsefleet.fluid.dygraph",
-    "NCE": "sparsefleet.fluid.dygraph",
-    "NLLLoss": "sparsefleet.fluid.dygraph",
-    "PRelu": "sparsefleet.fluid.dygraph",
-    "ParallelExecutor": "sparsefleet.fluid.executor.executor",
-    "ParamAttr": "sparsefleet.fluid.framework.param_attr",
-    "Parameter": "sparsefleet.fluid.framework",
-    "PeriodicFetch": "sparsefleet.fluid.executor.executor",
-    "Pool2D": "sparsefleet.fluid.dygraph",
-    "Program": "sparsefleet.fluid.framework",
-    "QueueDataset": "sparsefleet.fluid.feeding.dataset",
-    "Scope": "sparsefleet.fluid.framework.scope",
-    "SpectralNorm": "sparsefleet.fluid.dygraph",
-    "Tensor": "sparsefleet.fluid.framework.lod_tensor",
-    "VarBase": "sparsefleet.fluid.dygraph",
-    "Variable": "sparsefleet.fluid.framework.variable",
-    "WeightNormParamAttr": "sparsefleet.fluid.framework.param_attr",
-    "append_backward": "sparsefleet.fluid.optimizer.backward",
-    "average": "sparsefleet.fluid.average",
-    "backward": "sparsefleet.fluid.backward",
-    "clip": "sparsefleet.fluid.clip",
-    "compiler": "sparsefleet.fluid.compiler",
-    "contrib": "sparsefleet.fluid.contrib",
-    "core": "sparsefleet.fluid.core",
-    "cpu_places": "sparsefleet.fluid.framework.places",
-    "create_lod_tensor": "sparsefleet.fluid.framework.lod_tensor",
-    "create_random_int_lodtensor": "sparsefleet.fluid.framework.lod_tensor",
-    "cuda_pinned_places": "sparsefleet.fluid.framework.places",
-    "cuda_places": "sparsefleet.fluid.framework.places",
-    "data": "sparsefleet.fluid.framework.variable",
-    "dataset": "sparsefleet.fluid.dataset",
-    "default_main_program": "sparsefleet.fluid.framework",
-    "default_startup_program": "sparsefleet.fluid.framework",
-    "device_guard": "sparsefleet.fluid.framework",
-    "disable_dygraph": "sparsefleet.fluid.dygraph.eager",
-    "disable_imperative": "sparsefleet.fluid.dygraph.eager",
-    "dygraph": "sparsefleet.fluid.dygraph",
-    "embedding": "sparsefleet.fluid.operators.input",
-    "enable_dygraph": "sparsefleet.fluid.dygraph.eager",
-    "enable_imperative": "sparsefleet.fluid.dygraph.eager",
-    "evaluator": "sparsefleet.fluid.evaluator",
-    "executor": "sparsefleet.fluid.executor",
-    "framework": "sparsefleet.fluid.framework",
-    "get_flags": "sparsefleet.fluid.framework.flags",
-    "global_scope": "sparsefleet.fluid.framework.scope",
-    "gradients": "sparsefleet.fluid.optimizer.backward",
-    "in_dygraph_mode": "sparsefleet.fluid.framework",
-    "incubate": "sparsefleet.fluid.incubate",
-    "initializer": "sparsefleet.fluid.initializer",
-    "input": "sparsefleet.fluid.input",
-    "io": "sparsefleet.fluid.io",
-    "is_compiled_with_cuda": "sparsefleet.fluid.framework.places",
-    "layer_helper": "sparsefleet.fluid.layer_helper",
-    "layers": "sparsefleet.fluid.layers",
-    "load": "sparsefleet.fluid.io.program_state",
-    "load_dygraph": "sparsefleet.fluid.dygraph.saving",
-    "load_program_state": "sparsefleet.fluid.io.program_state",
-    "memory_optimize": "sparsefleet.fluid.fleet.distribute_transpiler",
-    "metrics": "sparsefleet.fluid.metrics",
-    "name_scope": "sparsefleet.fluid.framework",
-    "nets": "sparsefleet.fluid.nets",
-    "one_hot": "sparsefleet.fluid.operators.input",
-    "optimizer": "sparsefleet.fluid.optimizer",
-    "parallel_executor": "sparsefleet.fluid.parallel_executor",
-    "param_attr": "sparsefleet.fluid.param_attr",
-    "profiler": "sparsefleet.fluid.profiler",
-    "program_guard": "sparsefleet.fluid.framework",
-    "proto": "sparsefleet.fluid.proto",
-    "regularizer": "sparsefleet.fluid.regularizer",
-    "release_memory": "sparsefleet.fluid.fleet.distribute_transpiler",
-    "require_version": "sparsefleet.fluid.paddle.version",
-    "save": "sparsefleet.fluid.io.program_state",
-    "save_dygraph": "sparsefleet.fluid.dygraph.saving",
-    "scope_guard": "sparsefleet.fluid.framework.scope",
-    "set_flags": "sparsefleet.fluid.framework.flags",
-    "set_program_state": "sparsefleet.fluid.io.program_state",
-    "transpiler": "sparsefleet.fluid.transpiler",
-    "unique_name": "sparsefleet.fluid.unique_name",
-}
+_modules = (
+    "average backward clip compiler contrib core dataset dygraph evaluator executor framework "
+    "incubate initializer input io layer_helper layers metrics nets optimizer "
+    "parallel_executor param_attr profiler proto regularizer transpiler unique_name"
+)
+
+_homes = by_name(
+    {
+        "sparsefleet.fluid.dygraph": (
+            "BCELoss BatchNorm BilinearTensorProduct Conv2D Conv2DTranspose Conv3D "
+            "Conv3DTranspose Dropout Embedding GRUUnit GroupNorm InstanceNorm L1Loss Layer "
+            "LayerNorm Linear MSELoss NCE NLLLoss PRelu Pool2D SpectralNorm VarBase"
+        ),
+        "sparsefleet.fluid.dygraph.eager": (
+            "disable_dygraph disable_imperative enable_dygraph enable_imperative"
+        ),
+        "sparsefleet.fluid.dygraph.saving": "load_dygraph save_dygraph",
+        "sparsefleet.fluid.executor.compiler": "BuildStrategy CompiledProgram ExecutionStrategy",
+        "sparsefleet.fluid.executor.dataset_training": "FetchHandler",
+        "sparsefleet.fluid.executor.executor": "Executor ParallelExecutor PeriodicFetch",
+        "sparsefleet.fluid.feeding.data_feeder": "DataFeeder",
+        "sparsefleet.fluid.feeding.dataset": (
+            "DatasetFactory FileInstantDataset InMemoryDataset QueueDataset"
+        ),
+        "sparsefleet.fluid.feeding.dataset_base": "DataFeedDesc",
+        "sparsefleet.fluid.fleet.distribute_transpiler": (
+            "DistributeTranspiler memory_optimize release_memory"
+        ),
+        "sparsefleet.fluid.fleet.settings": "DistributeTranspilerConfig",
+        "sparsefleet.fluid.framework": (
+            "Parameter Program default_main_program default_startup_program device_guard "
+            "in_dygraph_mode name_scope program_guard"
+        ),
+        "sparsefleet.fluid.framework.flags": "get_flags set_flags",
+        "sparsefleet.fluid.framework.lod_tensor": (
+            "LoDTensor LoDTensorArray Tensor create_lod_tensor create_random_int_lodtensor"
+        ),
+        "sparsefleet.fluid.framework.param_attr": "ParamAttr WeightNormParamAttr",
+        "sparsefleet.fluid.framework.places": (
+            "CPUPlace CUDAPinnedPlace CUDAPlace cpu_places cuda_pinned_places cuda_places "
+            "is_compiled_with_cuda"
+        ),
+        "sparsefleet.fluid.framework.scope": "Scope global_scope scope_guard",
+        "sparsefleet.fluid.framework.variable": "Variable data",
+        "sparsefleet.fluid.io.program_state": "load load_program_state save set_program_state",
+        "sparsefleet.fluid.operators.input": "embedding one_hot",
+        "sparsefleet.fluid.optimizer.backward": "append_backward gradients",
+        "sparsefleet.fluid.paddle.version": "require_version",
+    }
+) | {name: f"sparsefleet.fluid.{name}" for name in _modules.split()}
 
 __getattr__ = known_names(__name__, "fluid", _homes)
 

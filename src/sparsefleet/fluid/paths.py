@@ -73,245 +73,155 @@ _MODULES = {
     "wrapped_decorator": "framework.old_helpers",
 }
 
+_HDFS = {"io.file_systems": "HDFSClient multi_download multi_upload"}
+_CONTRIB_DECODERS = {
+    "operators.state_decoder": "BeamSearchDecoder InitState StateCell TrainingDecoder",
+}
 _STRATEGIES = {
-    "AsyncStrategy": "fleet.strategies",
-    "DistributeTranspilerConfig": "fleet.settings",
-    "DistributedStrategy": "fleet.strategies",
-    "GeoStrategy": "fleet.strategies",
-    "HalfAsyncStrategy": "fleet.strategies",
-    "ServerRuntimeConfig": "fleet.settings",
-    "StrategyFactory": "fleet.strategies",
-    "SyncStrategy": "fleet.strategies",
-    "TrainerRuntimeConfig": "fleet.settings",
+    "fleet.settings": "DistributeTranspilerConfig ServerRuntimeConfig TrainerRuntimeConfig",
+    "fleet.strategies": (
+        "AsyncStrategy DistributedStrategy GeoStrategy HalfAsyncStrategy StrategyFactory "
+        "SyncStrategy"
+    ),
 }
 _CONTRIB_LAYERS = {
-    "BasicGRUUnit": "operators.cells",
-    "BasicLSTMUnit": "operators.cells",
-    "basic_gru": "operators.basic_rnn",
-    "basic_lstm": "operators.basic_rnn",
-    "ctr_metric_bundle": "operators.contrib",
-    "fused_elemwise_activation": "operators.contrib",
-    "fused_embedding_seq_pool": "operators.contrib",
-    "index_sample": "operators.lookups",
-    "match_matrix_tensor": "operators.matching",
-    "multiclass_nms2": "operators.suppression",
-    "partial_concat": "operators.contrib",
-    "partial_sum": "operators.contrib",
-    "rank_attention": "operators.matching",
-    "search_pyramid_hash": "operators.matching",
-    "sequence_topk_avg_pooling": "operators.matching",
-    "shuffle_batch": "operators.contrib",
-    "sparse_embedding": "operators.contrib",
-    "tdm_child": "operators.contrib",
-    "tdm_sampler": "operators.contrib",
-    "tree_conv": "operators.matching",
-    "var_conv_2d": "operators.matching",
-}
-_CONTRIB_DECODERS = {
-    "BeamSearchDecoder": "operators.state_decoder",
-    "InitState": "operators.state_decoder",
-    "StateCell": "operators.state_decoder",
-    "TrainingDecoder": "operators.state_decoder",
+    "operators.basic_rnn": "basic_gru basic_lstm",
+    "operators.cells": "BasicGRUUnit BasicLSTMUnit",
+    "operators.contrib": (
+        "ctr_metric_bundle fused_elemwise_activation fused_embedding_seq_pool partial_concat "
+        "partial_sum shuffle_batch sparse_embedding tdm_child tdm_sampler"
+    ),
+    "operators.lookups": "index_sample",
+    "operators.matching": (
+        "match_matrix_tensor rank_attention search_pyramid_hash sequence_topk_avg_pooling "
+        "tree_conv var_conv_2d"
+    ),
+    "operators.suppression": "multiclass_nms2",
 }
 _PARAMETER_SERVER = "incubate.fleet.parameter_server"
 
-# Maps a path to its names other than the paths below it. Each name maps to the module that defines
-# it, followed by a colon and the name in that module if it differs.
+# Maps a path to its names other than the paths below it, by the module that defines them. A name
+# that differs in that module is followed by = and the name there.
 _NAMES: dict[str, dict[str, str]] = {
-    "paddle.distributed.fs_wrapper": {
-        "BDFS": "io.file_systems",
-        "FS": "io.file_systems",
-        "LocalFS": "io.file_systems",
-    },
-    "layers.utils": dict.fromkeys(
-        (
-            "assert_same_structure",
-            "convert_shape_to_list",
-            "convert_to_list",
-            "copy_mutable_vars",
-            "flatten",
-            "hold_mutable_vars",
-            "is_sequence",
-            "map_structure",
-            "pack_sequence_as",
-        ),
-        "operators.blocks",
-    ),
-    "contrib.extend_optimizer.extend_optimizer_with_weight_decay": {
-        "extend_with_decoupled_weight_decay": "optimizer.wrappers"
-    },
-    "regularizer": dict.fromkeys(
-        ("L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "Regularizer"),
-        "framework.param_attr",
-    ),
-    "default_scope_funcs": dict.fromkeys(
-        (
-            "enter_local_scope",
-            "find_var",
-            "get_cur_scope",
-            "leave_local_scope",
-            "scoped_function",
-            "var",
-        ),
-        "framework.scope",
-    ),
-    "contrib.memory_usage_calc": {"memory_usage": "framework.program_text"},
-    "incubate.fleet.utils.fleet_util": {"FleetUtil": "fleet.program_files"},
     "communicator": {
-        "Communicator": "fleet.distribute_transpiler",
-        "DistributedMode": "fleet.distribute_transpiler",
-        "wait_server_ready": "fleet.distribute_transpiler",
+        "fleet.distribute_transpiler": "Communicator DistributedMode wait_server_ready",
     },
     "contrib": {
-        **_CONTRIB_LAYERS,
         **_CONTRIB_DECODERS,
-        "HDFSClient": "io.file_systems",
-        "distributed_batch_reader": "paddle.reader.decorators",
-        "extend_with_decoupled_weight_decay": "optimizer.wrappers",
-        "memory_usage": "framework.program_text",
-        "multi_download": "io.file_systems",
-        "multi_upload": "io.file_systems",
-        "op_freq_statistic": "fleet.program_files",
+        **_CONTRIB_LAYERS,
+        "fleet.program_files": "op_freq_statistic",
+        "framework.program_text": "memory_usage",
+        "io.file_systems": "HDFSClient multi_download multi_upload",
+        "optimizer.wrappers": "extend_with_decoupled_weight_decay",
+        "paddle.reader.decorators": "distributed_batch_reader",
     },
     "contrib.decoder": _CONTRIB_DECODERS,
-    "contrib.extend_optimizer": {"extend_with_decoupled_weight_decay": "optimizer.wrappers"},
     "contrib.decoder.beam_search_decoder": _CONTRIB_DECODERS,
+    "contrib.extend_optimizer": {"optimizer.wrappers": "extend_with_decoupled_weight_decay"},
+    "contrib.extend_optimizer.extend_optimizer_with_weight_decay": {
+        "optimizer.wrappers": "extend_with_decoupled_weight_decay",
+    },
     "contrib.layers": _CONTRIB_LAYERS,
     "contrib.layers.metric_op": _CONTRIB_LAYERS,
     "contrib.layers.nn": _CONTRIB_LAYERS,
     "contrib.layers.rnn_impl": _CONTRIB_LAYERS,
-    "contrib.mixed_precision": {
-        "AutoMixedPrecisionLists": "optimizer.mixed_precision",
-        "decorate": "optimizer.mixed_precision",
+    "contrib.memory_usage_calc": {"framework.program_text": "memory_usage"},
+    "contrib.mixed_precision": {"optimizer.mixed_precision": "AutoMixedPrecisionLists decorate"},
+    "contrib.reader": {"paddle.reader.decorators": "distributed_batch_reader"},
+    "contrib.utils": _HDFS,
+    "contrib.utils.hdfs_utils": _HDFS,
+    "dataloader": {"feeding.data_loader": "BatchSampler Dataset"},
+    "dataloader.batch_sampler": {"feeding.data_loader": "BatchSampler"},
+    "dataloader.dataset": {"feeding.data_loader": "Dataset"},
+    "default_scope_funcs": {
+        "framework.scope": (
+            "enter_local_scope find_var get_cur_scope leave_local_scope scoped_function var"
+        ),
     },
-    "contrib.reader": {"distributed_batch_reader": "paddle.reader.decorators"},
-    "contrib.utils": {
-        "HDFSClient": "io.file_systems",
-        "multi_download": "io.file_systems",
-        "multi_upload": "io.file_systems",
-    },
-    "contrib.utils.hdfs_utils": {
-        "HDFSClient": "io.file_systems",
-        "multi_download": "io.file_systems",
-        "multi_upload": "io.file_systems",
-    },
-    "dataloader": {
-        "BatchSampler": "feeding.data_loader",
-        "Dataset": "feeding.data_loader",
-    },
-    "dataloader.batch_sampler": {"BatchSampler": "feeding.data_loader"},
-    "dataloader.dataset": {"Dataset": "feeding.data_loader"},
-    "dygraph.backward_strategy": {"BackwardStrategy": "dygraph.eager"},
+    "dygraph.backward_strategy": {"dygraph.eager": "BackwardStrategy"},
     "incubate": {},
     "incubate.fleet": {},
     "incubate.fleet.base": {},
     "incubate.fleet.base.fleet_base": {
-        "DistributedOptimizer": "fleet.program_fleet:ProgramOptimizer",
-        "Fleet": "fleet.program_fleet:ProgramFleet",
-        "Mode": "fleet.program_fleet",
+        "fleet.program_fleet": "DistributedOptimizer=ProgramOptimizer Fleet=ProgramFleet Mode",
     },
-    "incubate.fleet.base.mode": {"Mode": "fleet.program_fleet"},
+    "incubate.fleet.base.mode": {"fleet.program_fleet": "Mode"},
     "incubate.fleet.base.role_maker": {
-        "GeneralRoleMaker": "fleet.role_makers",
-        "PaddleCloudRoleMaker": "fleet.role_makers",
-        "Role": "fleet.role_makers",
-        "RoleMakerBase": "fleet.role_makers",
-        "UserDefinedCollectiveRoleMaker": "fleet.role_makers",
-        "UserDefinedRoleMaker": "fleet.role_makers",
+        "fleet.role_makers": (
+            "GeneralRoleMaker PaddleCloudRoleMaker Role RoleMakerBase "
+            "UserDefinedCollectiveRoleMaker UserDefinedRoleMaker"
+        ),
     },
     "incubate.fleet.collective": {
-        "Collective": "fleet.collective_fleet",
-        "CollectiveOptimizer": "fleet.fleet_optimizer",
-        "DistributedStrategy": "fleet.collective_strategy",
-        "TrainStatus": "fleet.collective_fleet",
-        "fleet": "fleet.collective_fleet",
+        "fleet.collective_fleet": "Collective TrainStatus fleet",
+        "fleet.collective_strategy": "DistributedStrategy",
+        "fleet.fleet_optimizer": "CollectiveOptimizer",
     },
     _PARAMETER_SERVER: {},
     f"{_PARAMETER_SERVER}.distribute_transpiler": {
         **_STRATEGIES,
-        "DistributedTranspiler": "fleet.program_fleet:ProgramFleet",
-        "TranspilerOptimizer": "fleet.program_fleet:ProgramOptimizer",
-        "fleet": "fleet.program_fleet",
+        "fleet.program_fleet": (
+            "DistributedTranspiler=ProgramFleet TranspilerOptimizer=ProgramOptimizer fleet"
+        ),
     },
     f"{_PARAMETER_SERVER}.distribute_transpiler.distributed_strategy": _STRATEGIES,
     f"{_PARAMETER_SERVER}.distribute_transpiler.distributed_strategy_factory": {
-        "DistributedStrategyFactory": "fleet.strategies",
-        "StrategyFactory": "fleet.strategies",
+        "fleet.strategies": "DistributedStrategyFactory StrategyFactory",
     },
     f"{_PARAMETER_SERVER}.pslib": {
-        "DownpourOptimizer": "fleet.pslib_fleet:PslibOptimizer",
-        "FLEET_GLOBAL_DICT": "fleet.pslib_fleet",
-        "PSLib": "fleet.pslib_fleet:PslibFleet",
-        "_fleet_embedding": "fleet.pslib_fleet",
-        "_fleet_embedding_v2": "fleet.pslib_fleet",
-        "_prepare_params": "fleet.pslib_fleet",
-        "fleet": "fleet.pslib_fleet",
-        "fleet_embedding": "fleet.pslib_fleet",
-    },
-    f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"FLEET_GLOBAL_DICT": "fleet.pslib_fleet"},
-    "incubate.fleet.utils": {},
-    "incubate.fleet.utils.hdfs": {"HDFSClient": "io.file_systems:FleetHDFSClient"},
-    "layer_helper_base": {"LayerHelperBase": "operators.layer_helper:LayerHelper"},
-    "paddle.reader.decorator": dict.fromkeys(
-        (
-            "ComposeNotAligned",
-            "buffered",
-            "cache",
-            "chain",
-            "compose",
-            "firstn",
-            "map_readers",
-            "multiprocess_reader",
-            "shuffle",
-            "xmap_readers",
+        "fleet.pslib_fleet": (
+            "DownpourOptimizer=PslibOptimizer FLEET_GLOBAL_DICT PSLib=PslibFleet "
+            "_fleet_embedding _fleet_embedding_v2 _prepare_params fleet fleet_embedding"
         ),
-        "paddle.reader",
-    ),
-    "paddle.check_import_scipy": {"check_import_scipy": "framework.old_helpers"},
-    "paddle.utils": {"Ploter": "paddle.plotting"},
-    "paddle.utils.plot": {"PlotData": "paddle.plotting", "Ploter": "paddle.plotting"},
-    "parallel_executor": dict.fromkeys(
-        ("BuildStrategy", "ExecutionStrategy", "ParallelExecutor"), "executor.executor"
-    ),
+    },
+    f"{_PARAMETER_SERVER}.pslib.optimizer_factory": {"fleet.pslib_fleet": "FLEET_GLOBAL_DICT"},
+    "incubate.fleet.utils": {},
+    "incubate.fleet.utils.fleet_util": {"fleet.program_files": "FleetUtil"},
+    "incubate.fleet.utils.hdfs": {"io.file_systems": "HDFSClient=FleetHDFSClient"},
+    "layer_helper_base": {"operators.layer_helper": "LayerHelperBase=LayerHelper"},
+    "layers.utils": {
+        "operators.blocks": (
+            "assert_same_structure convert_shape_to_list convert_to_list copy_mutable_vars "
+            "flatten hold_mutable_vars is_sequence map_structure pack_sequence_as"
+        ),
+    },
+    "paddle.check_import_scipy": {"framework.old_helpers": "check_import_scipy"},
+    "paddle.distributed.fs_wrapper": {"io.file_systems": "BDFS FS LocalFS"},
+    "paddle.reader.decorator": {
+        "paddle.reader": (
+            "ComposeNotAligned buffered cache chain compose firstn map_readers "
+            "multiprocess_reader shuffle xmap_readers"
+        ),
+    },
+    "paddle.utils": {"paddle.plotting": "Ploter"},
+    "paddle.utils.plot": {"paddle.plotting": "PlotData Ploter"},
+    "parallel_executor": {"executor.executor": "BuildStrategy ExecutionStrategy ParallelExecutor"},
     "proto": {},
     "reader": {
-        "BatchSampler": "feeding.data_loader",
-        "DataLoader": "feeding.data_loader",
-        "DataLoaderBase": "feeding.loader",
-        "Dataset": "feeding.data_loader",
-        "GeneratorLoader": "feeding.generator_loader",
-        "PyReader": "feeding.generator_loader",
-        "default_collate_fn": "feeding.data_loader",
+        "feeding.data_loader": "BatchSampler DataLoader Dataset default_collate_fn",
+        "feeding.generator_loader": "GeneratorLoader PyReader",
+        "feeding.loader": "DataLoaderBase",
     },
-    "trainer_factory": {"FetchHandlerMonitor": "executor.dataset_training"},
+    "regularizer": {
+        "framework.param_attr": "L1Decay L1DecayRegularizer L2Decay L2DecayRegularizer Regularizer",
+    },
+    "trainer_factory": {"executor.dataset_training": "FetchHandlerMonitor"},
     "transpiler": {
-        "DistributeTranspiler": "fleet.distribute_transpiler",
-        "DistributeTranspilerConfig": "fleet.settings",
-        "HashName": "fleet.settings",
-        "RoundRobin": "fleet.settings",
-        "memory_optimize": "fleet.distribute_transpiler",
-        "release_memory": "fleet.distribute_transpiler",
+        "fleet.distribute_transpiler": "DistributeTranspiler memory_optimize release_memory",
+        "fleet.settings": "DistributeTranspilerConfig HashName RoundRobin",
     },
     "transpiler.details": {
-        "block_to_code": "framework.program_text",
-        "delete_ops": "framework.program_text",
-        "find_op_by_input_arg": "framework.program_text",
-        "find_op_by_output_arg": "framework.program_text",
-        "op_to_code": "framework.program_text",
-        "program_to_code": "framework.program_text",
-        "variable_to_code": "framework.program_text",
-        "wait_server_ready": "fleet.distribute_transpiler",
+        "fleet.distribute_transpiler": "wait_server_ready",
+        "framework.program_text": (
+            "block_to_code delete_ops find_op_by_input_arg find_op_by_output_arg op_to_code "
+            "program_to_code variable_to_code"
+        ),
     },
-    "transpiler.details.checkport": {"wait_server_ready": "fleet.distribute_transpiler"},
+    "transpiler.details.checkport": {"fleet.distribute_transpiler": "wait_server_ready"},
     "transpiler.memory_optimization_transpiler": {
-        "memory_optimize": "fleet.distribute_transpiler",
-        "release_memory": "fleet.distribute_transpiler",
+        "fleet.distribute_transpiler": "memory_optimize release_memory",
     },
-    "transpiler.ps_dispatcher": {
-        "HashName": "fleet.settings",
-        "PSDispatcher": "fleet.settings",
-        "RoundRobin": "fleet.settings",
-    },
+    "transpiler.ps_dispatcher": {"fleet.settings": "HashName PSDispatcher RoundRobin"},
 }
 
 
@@ -437,7 +347,11 @@ class _NamesLoader(InspectLoader):
         below = {
             path.rpartition(".")[2] for path in paths() if path.rpartition(".")[0] == self._path
         }
-        names = _NAMES[self._path]
+        names = {
+            name.partition("=")[0]: (home, name.rpartition("=")[2])
+            for home, listed in _NAMES[self._path].items()
+            for name in listed.split()
+        }
         refuse = unknown_names(f"fluid.{self._path}")
 
         def load(name: str) -> Any:
@@ -445,8 +359,8 @@ class _NamesLoader(InspectLoader):
                 return importlib.import_module(f"{module.__name__}.{name}")
             if name not in names:
                 return refuse(name)
-            home, _, real = names[name].partition(":")
-            return getattr(importlib.import_module(f"{_ROOT}.{home}"), real or name)
+            home, real = names[name]
+            return getattr(importlib.import_module(f"{_ROOT}.{home}"), real)
 
         contents: dict[str, Any] = vars(module)
         contents["__doc__"] = f"The names in Fluid's module `fluid.{self._path}`."

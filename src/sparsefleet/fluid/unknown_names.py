@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsefleet._lazy import lazy_names
 
-__all__ = ["known_names", "unknown_names"]
+__all__ = ["by_name", "known_names", "unknown_names"]
 
 
 _INSTEAD = {
@@ -99,3 +99,12 @@ def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable
     """Return a `__getattr__` that loads known names and calls `unknown_names` for all others."""
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)
+
+
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return a dict from name to module, given the names in each module, separated by spaces.
+
+    >>> by_name({"math": "floor ceil"})
+    {'floor': 'math', 'ceil': 'math'}
+    """
+    return {name: module for module, listed in names.items() for name in listed.split()}
