@@ -52,18 +52,31 @@ def _conv_shape(x: Shape, offset: Shape, *others: Any, **settings: Any) -> list[
     return [(x[0], others[-1][0], *offset[2:])]
 
 
-def _deformed(
-    x: Tensor, offset: Tensor, mask: Tensor | None, w: Tensor, settings: dict[str, Any]
+@op("deformable_conv", "Input Offset Mask? Filter", "Output", lod="none", infer=_conv_shape)
+@op("deformable_conv_v1", "Input Offset Mask? Filter", "Output", lod="none", infer=_conv_shape)
+def deformable_conv_op(
+    x: Tensor,
+    offset: Tensor,
+    mask: Tensor | None,
+    w: Tensor,
+    *,
+    strides: Sequence[int],
+    paddings: Sequence[int],
+    dilations: Sequence[int],
+    groups: int | None = 1,
+    deformable_groups: int | None = 1,
 ) -> Tensor:
+    """Convolve at positions moved by `offset` (row and column of each point), weighted by
+    `mask`."""
     images, channels = x.shape[:2]
     count, kernel = w.shape[0], w.shape[2:]
-    groups, parts = settings["groups"] or 1, settings["deformable_groups"] or 1
+    groups, parts = groups or 1, deformable_groups or 1
     points, sizes = kernel[0] * kernel[1], offset.shape[2:]
     moved = offset.reshape(images, parts, points, 2, *sizes)
     bases = []
     for axis in (0, 1):
-        first = torch.arange(sizes[axis]) * settings["strides"][axis] - settings["paddings"][axis]
-        inner = torch.arange(kernel[axis]) * settings["dilations"][axis]
+        first = torch.arange(sizes[axis]) * strides[axis] - paddings[axis]
+        inner = torch.arange(kernel[axis]) * dilations[axis]
         bases.append((first.to(x.dtype), inner.to(x.dtype)))
     base_rows = (bases[0][1][:, None, None, None] + bases[0][0][None, None, :, None]).expand(
         kernel[0], kernel[1], *sizes
@@ -83,53 +96,6 @@ def _deformed(
     inputs = values.reshape(images, groups, channels // groups * points, -1)
     weights = w.reshape(groups, count // groups, -1)
     return torch.einsum("ngkp,gok->ngop", inputs, weights).reshape(images, count, *sizes)
-
-
-@op("deformable_conv", "Input Offset Mask Filter", "Output", lod="none", infer=_conv_shape)
-def deformable_conv_op(
-    x: Tensor,
-    offset: Tensor,
-    mask: Tensor,
-    w: Tensor,
-    *,
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    dilations: Sequence[int],
-    groups: int | None = 1,
-    deformable_groups: int | None = 1,
-) -> Tensor:
-    """Convolve at positions moved by `offset` (row and column of each point), weighted by
-    `mask`."""
-    settings = {
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "groups": groups,
-        "deformable_groups": deformable_groups,
-    }
-    return _deformed(x, offset, mask, w, settings)
-
-
-@op("deformable_conv_v1", "Input Offset Filter", "Output", lod="none", infer=_conv_shape)
-def deformable_conv_v1_op(
-    x: Tensor,
-    offset: Tensor,
-    w: Tensor,
-    *,
-    strides: Sequence[int],
-    paddings: Sequence[int],
-    dilations: Sequence[int],
-    groups: int | None = 1,
-    deformable_groups: int | None = 1,
-) -> Tensor:
-    settings = {
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "groups": groups,
-        "deformable_groups": deformable_groups,
-    }
-    return _deformed(x, offset, None, w, settings)
 
 
 def _cumulated(t: Tensor) -> Tensor:
