@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, named
 from sparsefleet.fluid.operators.pools import Span, channels_first, channels_last, span
 from sparsefleet.fluid.operators.sizes import Sizes, run_sizes, sizes_of
 
@@ -260,54 +260,37 @@ def image_resize(
 interpolate = image_resize
 
 
-@layer
-def resize_bilinear(
-    input: Variable,
-    out_shape: Sizes | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Resize images with bilinear interpolation; see `image_resize`."""
-    return image_resize(
-        input,
-        out_shape,
-        scale,
-        name,
-        "BILINEAR",
-        actual_shape,
-        align_corners,
-        align_mode,
-        data_format,
-    )
+def _linear_resize(title: str, resample: str, doc: str, first_format: str) -> Any:
+    @layer
+    @named(title, doc)
+    def resize(
+        input: Variable,
+        out_shape: Sizes | None = None,
+        scale: float | Variable | None = None,
+        name: str | None = None,
+        actual_shape: Variable | None = None,
+        align_corners: bool = True,
+        align_mode: int = 1,
+        data_format: str = first_format,
+    ) -> Variable:
+        how = (actual_shape, align_corners, align_mode, data_format)
+        return image_resize(input, out_shape, scale, name, resample, *how)
+
+    return resize
 
 
-@layer
-def resize_trilinear(
-    input: Variable,
-    out_shape: Sizes | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCDHW",
-) -> Variable:
-    """Resize volumes with trilinear interpolation; see `image_resize`."""
-    return image_resize(
-        input,
-        out_shape,
-        scale,
-        name,
-        "TRILINEAR",
-        actual_shape,
-        align_corners,
-        align_mode,
-        data_format,
-    )
+resize_bilinear = _linear_resize(
+    "resize_bilinear",
+    "BILINEAR",
+    "Resize images with bilinear interpolation; see `image_resize`.",
+    "NCHW",
+)
+resize_trilinear = _linear_resize(
+    "resize_trilinear",
+    "TRILINEAR",
+    "Resize volumes with trilinear interpolation; see `image_resize`.",
+    "NCDHW",
+)
 
 
 @layer
