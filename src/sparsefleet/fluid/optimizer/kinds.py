@@ -60,13 +60,11 @@ class MomentumOptimizer(Optimizer):
         self, learning_rate: Rate, momentum: float, use_nesterov: bool = False, **common: Any
     ) -> None:
         super().__init__(learning_rate, **common)
-        self._momentum, self._use_nesterov = momentum, use_nesterov
-
-    def settings(self) -> dict[str, Any]:
-        return {"mu": self._momentum, "use_nesterov": self._use_nesterov}
+        self._settings = {"mu": momentum, "use_nesterov": use_nesterov}
 
     def table_settings(self) -> dict[str, Any]:
-        return {"class": "Momentum", "momentum": self._momentum, "nesterov": self._use_nesterov}
+        known = self._settings
+        return {"class": "Momentum", "momentum": known["mu"], "nesterov": known["use_nesterov"]}
 
 
 class DGCMomentumOptimizer(MomentumOptimizer):
@@ -119,9 +117,6 @@ class LarsMomentumOptimizer(Optimizer):
             "lars_weight_decay": lars_weight_decay,
         }
 
-    def settings(self) -> dict[str, Any]:
-        return self._settings
-
 
 class AdagradOptimizer(Optimizer):
     """Adagrad: divides each value's rate by the square root of the sum of its squared gradients."""
@@ -138,17 +133,15 @@ class AdagradOptimizer(Optimizer):
         **common: Any,
     ) -> None:
         super().__init__(learning_rate, **common)
-        self._epsilon, self._initial = epsilon, initial_accumulator_value
-
-    def settings(self) -> dict[str, Any]:
-        return {"epsilon": self._epsilon}
+        self._settings, self._initial = {"epsilon": epsilon}, initial_accumulator_value
 
     def first_value(self, name: str, value: float) -> float:
         del name, value
         return self._initial
 
     def table_settings(self) -> dict[str, Any]:
-        return {"class": "Adagrad", "eps": self._epsilon, "initial_accumulator": self._initial}
+        eps = self._settings["epsilon"]
+        return {"class": "Adagrad", "eps": eps, "initial_accumulator": self._initial}
 
 
 class AdadeltaOptimizer(Optimizer):
@@ -166,9 +159,6 @@ class AdadeltaOptimizer(Optimizer):
         super().__init__(learning_rate, **common)
         self._settings = {"epsilon": epsilon, "rho": rho}
 
-    def settings(self) -> dict[str, Any]:
-        return self._settings
-
     def table_settings(self) -> dict[str, Any]:
         known = self._settings
         return {"class": "FluidAdadelta", "rho": known["rho"], "eps": known["epsilon"]}
@@ -184,13 +174,11 @@ class DecayedAdagradOptimizer(Optimizer):
         self, learning_rate: Rate, decay: float = 0.95, epsilon: float = 1e-6, **common: Any
     ) -> None:
         super().__init__(learning_rate, **common)
-        self._decay, self._epsilon = decay, epsilon
-
-    def settings(self) -> dict[str, Any]:
-        return {"decay": self._decay, "epsilon": self._epsilon}
+        self._settings = {"decay": decay, "epsilon": epsilon}
 
     def table_settings(self) -> dict[str, Any]:
-        return {"class": "DecayedAdagrad", "decay": self._decay, "eps": self._epsilon}
+        known = self._settings
+        return {"class": "DecayedAdagrad", "decay": known["decay"], "eps": known["epsilon"]}
 
 
 class _WithBetas(Optimizer):
@@ -205,7 +193,7 @@ class _WithBetas(Optimizer):
         **common: Any,
     ) -> None:
         super().__init__(learning_rate, **common)
-        self._settings: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        self._settings = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
 
     def settings(self) -> dict[str, Any]:
         return {name: x for name, x in self._settings.items() if not isinstance(x, Variable)}
@@ -346,9 +334,6 @@ class RMSPropOptimizer(Optimizer):
             "centered": centered,
         }
 
-    def settings(self) -> dict[str, Any]:
-        return self._settings
-
     def table_settings(self) -> dict[str, Any]:
         known = dict(self._settings)
         alpha, eps = known.pop("decay"), known.pop("epsilon")
@@ -371,9 +356,6 @@ class FtrlOptimizer(Optimizer):
     ) -> None:
         super().__init__(learning_rate, **common)
         self._settings = {"l1": l1, "l2": l2, "lr_power": lr_power}
-
-    def settings(self) -> dict[str, Any]:
-        return self._settings
 
     def table_settings(self) -> dict[str, Any] | None:
         if self.regularization:

@@ -63,6 +63,8 @@ class Optimizer:
         self.regularization = regularization
         self._grad_clip = grad_clip
         self._name = name
+        self._settings: dict[str, Any] = {}
+        """The attrs of the update operator."""
         self._rates: dict[Program, Variable] = {}
         self._states: dict[str, Variable] = {}
         """The optimizer's state for parameters in imperative mode, by name."""
@@ -72,7 +74,7 @@ class Optimizer:
 
     def settings(self) -> dict[str, Any]:
         """Return the attrs of the update operator."""
-        return {}
+        return dict(self._settings)
 
     def settings_of(self, parameter: Parameter) -> dict[str, Any]:
         """Return the attrs of the operator that updates this parameter."""
