@@ -56,6 +56,13 @@ _DEBUG_DEFAULTS: dict[str, object] = {
 }
 
 
+def _flags(
+    half_async: bool = False, completely_not_async: bool = False, geo_sgd_mode: bool = False
+) -> dict[str, object]:
+    """Return the fields of a DistributeTranspilerConfig that define a mode."""
+    return locals()
+
+
 class DistributedStrategy:
     """A training mode and its configs.
 
@@ -158,11 +165,7 @@ class SyncStrategy(DistributedStrategy):
     """All workers step together; the servers apply the mean of the workers' gradients."""
 
     mode_name = "sync"
-    _program_values: ClassVar[dict[str, object]] = {
-        "half_async": True,
-        "completely_not_async": True,
-        "geo_sgd_mode": False,
-    }
+    _program_values = _flags(half_async=True, completely_not_async=True)
     _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
 
 
@@ -170,11 +173,7 @@ class HalfAsyncStrategy(DistributedStrategy):
     """A worker's threads step together; workers do not wait for each other."""
 
     mode_name = "half_async"
-    _program_values: ClassVar[dict[str, object]] = {
-        "half_async": True,
-        "completely_not_async": False,
-        "geo_sgd_mode": False,
-    }
+    _program_values = _flags(half_async=True)
     _execute_values: ClassVar[dict[str, object]] = {"use_thread_barrier": True}
 
 
@@ -182,22 +181,14 @@ class AsyncStrategy(DistributedStrategy):
     """Workers and threads never wait for each other."""
 
     mode_name = "async"
-    _program_values: ClassVar[dict[str, object]] = {
-        "half_async": False,
-        "completely_not_async": False,
-        "geo_sgd_mode": False,
-    }
+    _program_values = _flags()
 
 
 class GeoStrategy(DistributedStrategy):
     """Workers train on local copies and exchange their changes periodically."""
 
     mode_name = "geo"
-    _program_values: ClassVar[dict[str, object]] = {
-        "half_async": False,
-        "completely_not_async": False,
-        "geo_sgd_mode": True,
-    }
+    _program_values = _flags(geo_sgd_mode=True)
 
     def __init__(self, update_frequency: int = 100) -> None:
         is_int = isinstance(update_frequency, int) and not isinstance(update_frequency, bool)
