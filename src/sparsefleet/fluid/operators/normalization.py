@@ -241,6 +241,20 @@ def weight_norm(v: Tensor, g: Tensor, *, dim: int = -1) -> Tensor:
     return v * (factor if dim < 0 else factor.reshape(-1, *[1] * (v.dim() - dim - 1)))
 
 
+def _scale_and_bias(
+    helper: LayerHelper, width: int, dtype: str, attrs: tuple[Any, ...]
+) -> dict[str, Variable]:
+    """Create the factors and the shifts of a normalization, except those without an attr."""
+    scale, bias = attrs
+    made: dict[str, Variable] = {}
+    if scale:
+        first = Constant(1.0)
+        made["Scale"] = helper.create_parameter(scale, [width], dtype, default_initializer=first)
+    if bias:
+        made["Bias"] = helper.create_parameter(bias, [width], dtype, is_bias=True)
+    return made
+
+
 @layer
 def layer_norm(
     input: Variable,
@@ -257,13 +271,8 @@ def layer_norm(
     helper = LayerHelper("layer_norm", name)
     width = math.prod(helper.check_input(input).shape[begin_norm_axis:])
     inputs: dict[str, Any] = {"X": input}
-    scale_attr, shift_attr = to_param_attr(param_attr), to_param_attr(bias_attr)
-    if scale and scale_attr is not None:
-        inputs["Scale"] = helper.create_parameter(
-            scale_attr, [width], input.dtype, default_initializer=Constant(1.0)
-        )
-    if shift and shift_attr is not None:
-        inputs["Bias"] = helper.create_parameter(shift_attr, [width], input.dtype, is_bias=True)
+    attrs_of_both = (scale and to_param_attr(param_attr), shift and to_param_attr(bias_attr))
+    inputs |= _scale_and_bias(helper, width, input.dtype, attrs_of_both)
     attrs = {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}
     helper.skip_names(2)  # mean and variance
     return helper.activate(helper.add("layer_norm", inputs, attrs, slot="Y"), act)
@@ -293,10 +302,7 @@ def batch_norm(
     scale_attr, shift_attr = to_param_attr(param_attr), to_param_attr(bias_attr)
     if scale_attr is None or shift_attr is None:
         raise helper.refuse("param_attr and bias_attr cannot be False")
-    scale = helper.create_parameter(
-        scale_attr, [channels], input.dtype, default_initializer=Constant(1.0)
-    )
-    bias = helper.create_parameter(shift_attr, [channels], input.dtype, is_bias=True)
+    trained = _scale_and_bias(helper, channels, input.dtype, (scale_attr, shift_attr))
     states = [
         helper.create_parameter(
             ParamAttr(
@@ -312,7 +318,7 @@ def batch_norm(
     ]
     helper.skip_names(2)  # mean and variance of the batch
     out = helper.new_variable(input.dtype)
-    inputs = {"X": input, "Scale": scale, "Bias": bias, "Mean": states[0], "Variance": states[1]}
+    inputs = {"X": input, **trained, "Mean": states[0], "Variance": states[1]}
     outputs = {"Y": out, "MeanOut": states[0], "VarianceOut": states[1]}
     if isinstance(momentum, Variable):
         inputs["MomentumTensor"] = momentum
@@ -386,13 +392,8 @@ def group_norm(
     if groups < 1 or channels % groups:
         raise helper.refuse(f"{channels} channels are not divisible by {groups} groups")
     inputs: dict[str, Any] = {"X": input}
-    scale_attr, shift_attr = to_param_attr(param_attr), to_param_attr(bias_attr)
-    if param_attr and scale_attr is not None:
-        inputs["Scale"] = helper.create_parameter(
-            scale_attr, [channels], input.dtype, default_initializer=Constant(1.0)
-        )
-    if bias_attr and shift_attr is not None:
-        inputs["Bias"] = helper.create_parameter(shift_attr, [channels], input.dtype, is_bias=True)
+    attrs_of_both = tuple(attr and to_param_attr(attr) for attr in (param_attr, bias_attr))
+    inputs |= _scale_and_bias(helper, channels, input.dtype, attrs_of_both)
     attrs = op_settings("group_norm", locals())
     out = helper.add("group_norm", inputs, attrs, slot="Y", out=_third(helper))
     return helper.activate(out, act)
@@ -420,16 +421,9 @@ def instance_norm(
     scale_attr, shift_attr = to_param_attr(param_attr), to_param_attr(bias_attr)
     if scale_attr is None or shift_attr is None:
         raise helper.refuse("param_attr and bias_attr cannot be False")
-    width = [helper.check_input(input).shape[1]]
-    inputs = {
-        "X": input,
-        "Scale": helper.create_parameter(
-            scale_attr, width, input.dtype, default_initializer=Constant(1.0)
-        ),
-        "Bias": helper.create_parameter(
-            shift_attr, width, input.dtype, is_bias=True, default_initializer=Constant(0.0)
-        ),
-    }
+    width = helper.check_input(input).shape[1]
+    trained = _scale_and_bias(helper, width, input.dtype, (scale_attr, shift_attr))
+    inputs = {"X": input, **trained}
     helper.skip_names(2)  # mean and variance
     return helper.add("instance_norm", inputs, {"epsilon": epsilon}, slot="Y")
 
