@@ -1,7 +1,6 @@
 """Fluid's names, each loaded on first use, so that a script loads only the parts it needs."""
 
-from sparsefleet.fluid.paths import provide_paths
-from sparsefleet.fluid.unknown_names import by_name, known_names
+from sparsefleet.fluid.paths import by_name, known_names, provide_paths
 
 provide_paths()
 

@@ -11,7 +11,7 @@ from sparsefleet.fluid import layers
 from sparsefleet.fluid.framework import Program, Variable, program_guard, unique_name
 from sparsefleet.fluid.framework.scope import global_scope
 from sparsefleet.fluid.operators.layer_helper import LayerHelper
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.evaluator")
 

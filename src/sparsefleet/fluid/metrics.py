@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import known_names
 from sparsefleet.metrics import AUC
 
 __getattr__ = known_names(

@@ -9,7 +9,7 @@ from sparsefleet.fluid.dygraph.nn import *
 from sparsefleet.fluid.dygraph.parallel import *
 from sparsefleet.fluid.dygraph.saving import *
 from sparsefleet.fluid.dygraph.schedules import *
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.dygraph")
 

@@ -1,6 +1,6 @@
 """Run programs: one by one, over a Dataset, and on several places at once."""
 
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import known_names
 
 __getattr__ = known_names(
     __name__,

@@ -19,7 +19,7 @@ from sparsefleet.fluid.framework.places import (
     places_of,
 )
 from sparsefleet.fluid.framework.scope import Scope
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.executor.predictor import AnalysisConfig, AnalysisPredictor

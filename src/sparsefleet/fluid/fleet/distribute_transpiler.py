@@ -31,7 +31,7 @@ from sparsefleet.fluid.framework import (
     default_main_program,
     default_startup_program,
 )
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 from sparsefleet.modes import GeoConfig, ModeConfig
 
 __all__ = [

@@ -30,7 +30,7 @@ from sparsefleet.fluid.framework.variable import (
     convert_np_dtype_to_dtype_,
     grad_var_name,
 )
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import known_names
 
 __getattr__ = known_names(
     __name__,

@@ -19,7 +19,7 @@ from sparsefleet.fluid.framework.places import (
     is_compiled_with_cuda,
 )
 from sparsefleet.fluid.framework.scope import Scope
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import known_names
 
 Tensor = LoDTensor  # Fluid's base class of it
 

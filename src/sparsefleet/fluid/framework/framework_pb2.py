@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsefleet.fluid.framework.call_site import ProgramError
 from sparsefleet.fluid.framework.program_desc import program_of_desc
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.proto.framework_pb2")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 if TYPE_CHECKING:
     from sparsefleet.fluid.framework import Block, Variable

@@ -1,6 +1,6 @@
 """Save and load variables and models; also readers and loaders under their Fluid names."""
 
-from sparsefleet.fluid.unknown_names import by_name, known_names
+from sparsefleet.fluid.paths import by_name, known_names
 
 _homes = by_name(
     {

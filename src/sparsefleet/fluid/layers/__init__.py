@@ -48,7 +48,7 @@ from sparsefleet.fluid.operators.sequence_edits import *
 from sparsefleet.fluid.operators.sequences import *
 from sparsefleet.fluid.operators.shaping import *
 from sparsefleet.fluid.operators.suppression import *
-from sparsefleet.fluid.unknown_names import unknown_names as _unknown_names
+from sparsefleet.fluid.paths import unknown_names as _unknown_names
 
 __getattr__ = _unknown_names("fluid.layers")
 

@@ -9,7 +9,7 @@ from sparsefleet.fluid import layers
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer
 from sparsefleet.fluid.operators.pools import Span
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.nets")
 

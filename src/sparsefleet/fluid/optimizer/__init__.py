@@ -10,7 +10,7 @@ from sparsefleet.fluid.optimizer.wrappers import (
     LookaheadOptimizer,
     RecomputeOptimizer,
 )
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.optimizer")
 

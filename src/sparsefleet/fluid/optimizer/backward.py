@@ -7,7 +7,7 @@ from typing import Any
 
 from sparsefleet.fluid.framework import Block, Operator, Parameter, Variable, unique_name
 from sparsefleet.fluid.framework.call_site import ProgramError, call_site
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.backward")
 

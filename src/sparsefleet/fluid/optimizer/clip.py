@@ -14,7 +14,7 @@ from sparsefleet.fluid.framework import (
     default_main_program,
     unique_name,
 )
-from sparsefleet.fluid.unknown_names import unknown_names
+from sparsefleet.fluid.paths import unknown_names
 
 __getattr__ = unknown_names("fluid.clip")
 

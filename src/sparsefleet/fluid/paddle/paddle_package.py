@@ -18,8 +18,7 @@ import numpy as np
 
 from sparsefleet._core import convert_one_element_arrays
 from sparsefleet.fluid.executor.fetch_printing import print_as_fluid
-from sparsefleet.fluid.paths import AliasLoader
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import AliasLoader, known_names
 
 __all__ = ["AliasFinder", "enable_static", "provide", "restore_numpy", "restore_python"]
 

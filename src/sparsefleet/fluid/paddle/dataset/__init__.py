@@ -1,6 +1,6 @@
 """Readers for the public data sets in Fluid's examples, each loaded on first use."""
 
-from sparsefleet.fluid.unknown_names import known_names
+from sparsefleet.fluid.paths import known_names
 
 __getattr__ = known_names(
     __name__,
