@@ -362,20 +362,9 @@ def multiclass_nms(
 ) -> Variable:
     """Return rows (label, score, box) for boxes that do not overlap a better box in their class."""
     helper = LayerHelper("multiclass_nms", name)
-    return _suppressed(
-        helper,
-        helper.check_input(bboxes, "bboxes"),
-        helper.check_input(scores, "scores"),
-        {
-            "score_threshold": score_threshold,
-            "nms_top_k": nms_top_k,
-            "keep_top_k": keep_top_k,
-            "nms_threshold": nms_threshold,
-            "normalized": normalized,
-            "nms_eta": nms_eta,
-            "background_label": background_label,
-        },
-    )[0]
+    helper.check_input(bboxes, "bboxes")
+    helper.check_input(scores, "scores")
+    return _suppressed(helper, bboxes, scores, op_settings("multiclass_nms2", locals()))[0]
 
 
 @layer
