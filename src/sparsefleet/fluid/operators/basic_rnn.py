@@ -6,7 +6,7 @@ the hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparsefleet.fluid.framework import Variable
@@ -104,25 +104,23 @@ def _row(whole: Variable, place: int) -> Variable:
     return squeeze(slice(whole, [0], [place], [place + 1]), axes=[0])
 
 
-def _units(
-    kind: Callable[..., Any],
-    name: str,
-    num_layers: int,
-    bidirectional: bool,
-    attrs: tuple[Any, Any],
-    settings: dict[str, Any],
-) -> list[list[Any]]:
-    """Return the recurrent units of all layers, for each direction."""
-    ways = [("", "fw")] + ([("_reverse", "bw")] if bidirectional else [])
+_SETTINGS = ("hidden_size", "gate_activation", "activation", "forget_bias", "dtype")
+
+
+def _units(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> list[list[Any]]:
+    """Return the recurrent units of all layers, for each direction, from a layer's arguments."""
+    settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
+    attrs = [to_param_attr(arguments[name]) for name in ("param_attr", "bias_attr")]
+    ways = [("", "fw")] + ([("_reverse", "bw")] if arguments["bidirectional"] else [])
     made = []
     for title, short in ways:
         units = []
-        for number in range(num_layers):
+        for number in range(arguments["num_layers"]):
             weight, bias = (
                 attr and with_suffix(attr, f"_{short}_{letter}_{number}")
-                for attr, letter in zip(map(to_param_attr, attrs), "wb", strict=True)
+                for attr, letter in zip(attrs, "wb", strict=True)
             )
-            scope = f"{name}{title}_layers_{number}"
+            scope = f"{arguments['name']}{title}_layers_{number}"
             units.append(kind(scope, param_attr=weight, bias_attr=bias, **settings))
         made.append(units)
     return made
@@ -151,20 +149,13 @@ def basic_gru(
 
     init_hidden and the last states: [L * directions, B, D]. sequence_length: int[B].
     """
-    settings = {
-        "hidden_size": hidden_size,
-        "gate_activation": gate_activation,
-        "activation": activation,
-        "dtype": dtype,
-    }
 
     def drop(x: Variable) -> Variable:
         return dropout(x, dropout_prob) if dropout_prob else x
 
-    attrs = (param_attr, bias_attr)
-    units = _units(BasicGRUUnit, name, num_layers, bidirectional, attrs, settings)
+    units = _units(BasicGRUUnit, locals())
     stacks = [_Stack(way, 1, drop) for way in units]
-    shape = [num_layers * (2 if bidirectional else 1), -1, hidden_size]
+    shape = [num_layers * len(units), -1, hidden_size]
     first = None if init_hidden is None else [reshape(init_hidden, shape)]
     outputs, (hidden,) = _layers(input, first, stacks, sequence_length, batch_first)
     return outputs, hidden
@@ -195,22 +186,14 @@ def basic_lstm(
     init_hidden, init_cell, last states and last cells: [L * directions, B, D]. sequence_length:
     int[B].
     """
-    settings = {
-        "hidden_size": hidden_size,
-        "gate_activation": gate_activation,
-        "activation": activation,
-        "forget_bias": forget_bias,
-        "dtype": dtype,
-    }
 
     def drop(x: Variable) -> Variable:
         how = "upscale_in_train"
         return dropout(x, dropout_prob, dropout_implementation=how) if dropout_prob else x
 
-    attrs = (param_attr, bias_attr)
-    units = _units(BasicLSTMUnit, name, num_layers, bidirectional, attrs, settings)
+    units = _units(BasicLSTMUnit, locals())
     stacks = [_Stack(way, 2, drop) for way in units]
-    shape = [num_layers * (2 if bidirectional else 1), -1, hidden_size]
+    shape = [num_layers * len(units), -1, hidden_size]
     first = None
     if init_hidden is not None and init_cell is not None:
         first = [reshape(init_hidden, shape), reshape(init_cell, shape)]
