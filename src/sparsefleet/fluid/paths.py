@@ -1,4 +1,4 @@
-"""Fluid's module paths that differ from this package's layout.
+"""Fluid's names and module paths: where they are here, and errors for those not supported.
 
 Programs import `fluid.clip` or `fluid.incubate.fleet.base.role_maker`; the code lives in folders
 named after what it does. One finder maps the former to the latter.
@@ -18,6 +18,15 @@ from sparsefleet._lazy import lazy_names
 __all__ = ["AliasLoader", "by_name", "known_names", "paths", "provide_paths", "unknown_names"]
 
 
+def by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return a dict from name to module, given the names in each module, separated by spaces.
+
+    >>> by_name({"math": "floor ceil"})
+    {'floor': 'math', 'ceil': 'math'}
+    """
+    return {name: module for module, listed in names.items() for name in listed.split()}
+
+
 _INSTEAD = {
     "incubate.fleet.base.role_maker.MPISymetricRoleMaker": (
         "processes are started without MPI; use PaddleCloudRoleMaker or GeneralRoleMaker"
@@ -28,53 +37,34 @@ _INSTEAD = {
 }
 _INSTEAD["optimizer.DpsgdOptimizer"] = _INSTEAD["optimizer.Dpsgd"]
 
-# Names that most Fluid modules import, so that programs find them in any module: name -> home.
-_IMPORTED = {
-    "Block": "framework",
-    "CompiledProgram": "executor.compiler",
-    "Constant": "framework.initializer",
-    "Executor": "executor.executor",
-    "LayerHelper": "operators.layer_helper",
-    "Mode": "fleet.program_fleet",
-    "Normal": "framework.initializer",
-    "NumpyArrayInitializer": "framework.initializer",
-    "Operator": "framework",
-    "ParallelExecutor": "executor.executor",
-    "ParamAttr": "framework.param_attr",
-    "Parameter": "framework",
-    "Program": "framework",
-    "VarDesc": "framework.core",
-    "Variable": "framework.variable",
-    "Xavier": "framework.initializer",
-    "append_backward": "optimizer.backward",
-    "append_gradient_clip_ops": "optimizer.clip",
-    "autodoc": "framework.old_helpers",
-    "check_dtype": "operators.layer_helper",
-    "check_type": "operators.layer_helper",
-    "check_variable_and_dtype": "operators.layer_helper",
-    "compiler": "executor.compiler",
-    "convert_dtype": "operators.layer_helper",
-    "convert_np_dtype_to_dtype_": "framework.core",
-    "core": "framework.core",
-    "cpt": "paddle.compat",
-    "default_main_program": "framework",
-    "default_startup_program": "framework",
-    "deprecated": "framework.old_helpers",
-    "device_guard": "framework",
-    "error_clip_callback": "optimizer.clip",
-    "fluid": "",
-    "framework": "framework",
-    "get_logger": "framework.old_helpers",
-    "global_scope": "framework.scope",
-    "in_dygraph_mode": "framework",
-    "layers": "layers",
-    "name_scope": "framework",
-    "program_guard": "framework",
-    "templatedoc": "framework.old_helpers",
-    "unique_name": "framework.unique_name",
-    "wait_server_ready": "fleet.distribute_transpiler",
-    "wrap_decorator": "framework.old_helpers",
-}
+# Names that most Fluid modules import, so that programs find them in any module, by their home.
+_IMPORTED = by_name(
+    {
+        "": "fluid",
+        "executor.compiler": "CompiledProgram compiler",
+        "executor.executor": "Executor ParallelExecutor",
+        "fleet.distribute_transpiler": "wait_server_ready",
+        "fleet.program_fleet": "Mode",
+        "framework": (
+            "Block Operator Parameter Program default_main_program default_startup_program "
+            "device_guard framework in_dygraph_mode name_scope program_guard"
+        ),
+        "framework.core": "VarDesc convert_np_dtype_to_dtype_ core",
+        "framework.initializer": "Constant Normal NumpyArrayInitializer Xavier",
+        "framework.old_helpers": "autodoc deprecated get_logger templatedoc wrap_decorator",
+        "framework.param_attr": "ParamAttr",
+        "framework.scope": "global_scope",
+        "framework.unique_name": "unique_name",
+        "framework.variable": "Variable",
+        "layers": "layers",
+        "operators.layer_helper": (
+            "LayerHelper check_dtype check_type check_variable_and_dtype convert_dtype"
+        ),
+        "optimizer.backward": "append_backward",
+        "optimizer.clip": "append_gradient_clip_ops error_clip_callback",
+        "paddle.compat": "cpt",
+    }
+)
 _IMPORTED_MODULES = ("compiler", "core", "cpt", "fluid", "framework", "layers", "unique_name")
 
 
@@ -106,15 +96,6 @@ def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable
     """
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)
-
-
-def by_name(names: Mapping[str, str]) -> dict[str, str]:
-    """Return a dict from name to module, given the names in each module, separated by spaces.
-
-    >>> by_name({"math": "floor ceil"})
-    {'floor': 'math', 'ceil': 'math'}
-    """
-    return {name: module for module, listed in names.items() for name in listed.split()}
 
 
 if TYPE_CHECKING:
