@@ -140,14 +140,15 @@ def _register(type: str, rank: int) -> None:
             sides = window_sides(x, paddings, ksize, strides)
             fit = _widened if ceil_mode else _with_a_window
             sides = fit(x, sides, ksize, strides)
-            is_max = pooling_type == "max"
-            out = (_largest if is_max else _average)(rank, x, sides, ksize, strides, exclusive)
+            if pooling_type == "max":
+                x = pad_sides(x, sides, torch.finfo(x.dtype).min)
+                out = _MAX[rank](x, tuple(ksize), tuple(strides))
+            else:
+                out = _average(rank, x, sides, ksize, strides, exclusive)
         return channels_last(out, data_format)
 
 
-def _widened(
-    x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
-) -> list[tuple[int, int]]:
+def _widened(x: Tensor, sides: Sides, ksize: Numbers, strides: Numbers) -> list[tuple[int, int]]:
     """Return paddings, larger at the end of each axis, so that the last, incomplete window fits."""
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
@@ -157,7 +158,7 @@ def _widened(
 
 
 def _with_a_window(
-    x: Tensor, sides: Sequence[tuple[int, int]], ksize: Numbers, strides: Numbers
+    x: Tensor, sides: Sides, ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
     """As in Fluid, pad the end of an axis that is too short for one window by less than a
     stride.
@@ -169,23 +170,10 @@ def _with_a_window(
     return found
 
 
-def _largest(
-    rank: int,
-    x: Tensor,
-    sides: Sequence[tuple[int, int]],
-    ksize: Numbers,
-    strides: Numbers,
-    exclusive: bool,
-) -> Tensor:
-    del exclusive
-    low = torch.finfo(x.dtype).min
-    return _MAX[rank](pad_sides(x, sides, low), tuple(ksize), tuple(strides))
-
-
 def _average(
     rank: int,
     x: Tensor,
-    sides: Sequence[tuple[int, int]],
+    sides: Sides,
     ksize: Numbers,
     strides: Numbers,
     exclusive: bool,
