@@ -49,7 +49,7 @@ _homes = by_name(
         "sparsefleet.fluid.framework.scope": "Scope global_scope scope_guard",
         "sparsefleet.fluid.framework.variable": "Variable data",
         "sparsefleet.fluid.io.program_state": "load load_program_state save set_program_state",
-        "sparsefleet.fluid.operators.input": "embedding one_hot",
+        "sparsefleet.fluid.input": "embedding one_hot",
         "sparsefleet.fluid.optimizer.backward": "append_backward gradients",
         "sparsefleet.fluid.paddle.version": "require_version",
     }

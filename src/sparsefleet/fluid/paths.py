@@ -134,7 +134,6 @@ _MODULES = {
     "incubate.fleet.utils.fleet_barrier_util": "fleet.program_files",
     "incubate.fleet.utils.utils": "fleet.program_files",
     "initializer": "framework.initializer",
-    "input": "operators.input",
     "install_check": "framework.old_helpers",
     "layer_helper": "operators.layer_helper",
     "layers.distributions": "operators.distributions",
@@ -260,6 +259,7 @@ _NAMES: dict[str, dict[str, str]] = {
     "incubate.fleet.utils": {},
     "incubate.fleet.utils.fleet_util": {"fleet.program_files": "FleetUtil"},
     "incubate.fleet.utils.hdfs": {"io.file_systems": "HDFSClient=FleetHDFSClient"},
+    "input": {"operators.embedding": "embedding=embedding_of_ids one_hot=one_hot_of_ids"},
     "layer_helper_base": {"operators.layer_helper": "LayerHelperBase=LayerHelper"},
     "layers.utils": {
         "operators.blocks": (

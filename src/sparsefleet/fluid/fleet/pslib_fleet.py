@@ -15,8 +15,7 @@ from sparsefleet.fluid.fleet.program_fleet import ProgramFleet, ProgramOptimizer
 from sparsefleet.fluid.framework import Program, Variable, default_startup_program
 from sparsefleet.fluid.framework.scope import Scope, global_scope
 from sparsefleet.fluid.io.saving import TableLayout, load_persistables
-from sparsefleet.fluid.operators.embedding import embedding
-from sparsefleet.fluid.operators.input import embedding as embedding_v2
+from sparsefleet.fluid.operators.embedding import embedding, embedding_of_ids
 from sparsefleet.fluid.optimizer.optimizer import Optimizer
 
 __all__ = ["FLEET_GLOBAL_DICT", "PslibFleet", "PslibOptimizer", "fleet", "fleet_embedding"]
@@ -216,7 +215,7 @@ def _fleet_embedding_v2(
 ) -> Variable:
     """Check that the embedding can be a table, and add it with `fluid.embedding`."""
     _prepare_params(input, size, *args, **kwargs)
-    return embedding_v2(input, size, *args, **kwargs)
+    return embedding_of_ids(input, size, *args, **kwargs)
 
 
 fleet = PslibFleet()

@@ -12,7 +12,8 @@ from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.lowered import Lod
 from sparsefleet.fluid.lowering.registry import Shape, float_rule, op
 from sparsefleet.fluid.lowering.tables import pool_bags
-from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, make_plain
+from sparsefleet.fluid.operators.indexing import one_hot_rows
+from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, make_plain, named
 
 __all__ = ["embedding"]
 
@@ -158,3 +159,11 @@ def add_lookup(
     padding = -1 if padding_idx is None else padding_idx % size[0]
     attrs = {"is_sparse": is_sparse, "padding_idx": padding}
     return helper.add(type, {"W": weight, "Ids": ids}, attrs)
+
+
+@layer
+@named("one_hot", "Encode ids int64[...] as float32[..., depth]; see `fluid.layers.one_hot`.")
+def one_hot_of_ids(
+    input: Variable, depth: int | Variable, allow_out_of_range: bool = False
+) -> Variable:
+    return one_hot_rows("one_hot_v2", input, depth, allow_out_of_range)
