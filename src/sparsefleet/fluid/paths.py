@@ -91,9 +91,7 @@ def unknown_names(module: str) -> Callable[[str], Any]:
 
 
 def known_names(package: str, module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` that loads known names, and raises the errors of `unknown_names` for
-    others.
-    """
+    """Return a `__getattr__` that loads known names and calls `unknown_names` for all others."""
     load, refuse = lazy_names(package, homes), unknown_names(module)
     return lambda name: load(name) if name in homes else refuse(name)
 

@@ -130,7 +130,7 @@ def exchange_strategy(build: BuildStrategy, ranks: Ranks) -> CollectiveStrategy:
 
 
 def add_broadcast(startup: Program, ranks: Ranks) -> None:
-    """Make the start-up program copy the first rank's values to all ranks."""
+    """Make the startup program copy the first rank's values to all ranks."""
     block = startup.global_block()
     endpoints = list(ranks.role.worker_endpoints)
     attrs = {"rank": ranks.rank, "nranks": ranks.size, "endpoints": endpoints}

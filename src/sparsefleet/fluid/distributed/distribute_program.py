@@ -174,7 +174,7 @@ class ProgramServer(ProgramRole):
         return made
 
     def startup_program(self) -> Program:
-        """Return the start-up program, to be run first. Initial values may be loaded afterwards."""
+        """Return the startup program, to be run first. Initial values may be loaded afterwards."""
         made = Program()
         made.global_block().append_op("prepare_server")
         made._distributed = self

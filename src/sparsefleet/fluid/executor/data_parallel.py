@@ -404,7 +404,7 @@ class Replicas:
         return results
 
     def run_apart(self, steps: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Call functions in parallel; return when all have ended, or raise the first error."""
+        """Call functions in parallel; return when all have finished, or raise the first error."""
         return self._team.run(steps)
 
     def _graphs(

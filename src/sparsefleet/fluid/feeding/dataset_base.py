@@ -440,13 +440,11 @@ class DatasetBatches:
         return self._dataset.source().stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current position in the last started pass; see `Reader.state_dict`."""
+        """Return the position in the current pass; see `Reader.state_dict`."""
         return self._dataset.source().state_dict()
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Like `state_dict`, but a state taken at the end of a pass resumes with no batches
-        left.
-        """
+        """Like `state_dict`, but resuming from the end of a pass yields no batches."""
         return self._dataset.source().finished_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -376,7 +376,7 @@ class PSDispatcher(ABC):
 
 
 class RoundRobin(PSDispatcher):
-    """Distributes pieces in turn, continuing where the last call ended.
+    """Distributes pieces in turn, continuing where the last call stopped.
 
     >>> dealer = RoundRobin(["a:1", "b:1"])
     >>> dealer.dispatch(["w0", "w1", "w2"]), dealer.dispatch(["w3"])
