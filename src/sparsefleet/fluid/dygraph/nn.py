@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,16 @@ def _here(helper: LayerHelper, known: Any) -> Any:
     return helper.create_variable(known.name, known.shape, known.dtype, **settings)
 
 
+def _own(layer: Any) -> dict[str, Any]:
+    """Return the attrs that make a function use the layer's own weight and bias."""
+    return {"param_attr": _named(layer.weight), "bias_attr": _named(layer.bias)}
+
+
+def _picked(arguments: Mapping[str, Any], names: str) -> dict[str, Any]:
+    """Return the arguments, given as `locals()`, that have one of these names."""
+    return {name: arguments[name] for name in names.split()}
+
+
 def _sizes(value: int | Sequence[int], count: int) -> list[int]:
     return [value] * count if isinstance(value, int) else list(value)
 
@@ -118,15 +128,8 @@ class _Convolution(Layer):
         count = groups or 1
         if num_channels % count:
             raise ValueError(f"num_channels {num_channels} is not divisible by {count} groups")
-        self._settings: dict[str, Any] = {
-            "num_filters": num_filters,
-            "filter_size": window,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "groups": groups,
-            "act": act,
-        }
+        self._settings = _picked(locals(), "num_filters stride padding dilation groups act")
+        self._settings["filter_size"] = window
         if self.is_transposed:
             shape, first = [num_channels, num_filters // count, *window], None
         else:
@@ -138,8 +141,7 @@ class _Convolution(Layer):
 
     def forward(self, input: Any) -> Any:
         kind = f"conv{self.axes}d{'_transpose' if self.is_transposed else ''}"
-        attrs = {"param_attr": _named(self.weight), "bias_attr": _named(self.bias)}
-        return getattr(convolutions, kind)(input, **self._settings, **attrs)
+        return getattr(convolutions, kind)(input, **self._settings, **_own(self))
 
 
 class Conv2D(_Convolution):
@@ -211,15 +213,10 @@ class Pool2D(Layer):
             raise ValueError(f"pool_type must be 'max' or 'avg', got {pool_type!r}")
         if not global_pooling and pool_size == -1:
             raise ValueError("pool_size must be given unless global_pooling is True")
-        self._settings: dict[str, Any] = {
-            "pool_size": pool_size,
-            "pool_type": pool_type,
-            "pool_stride": pool_stride,
-            "pool_padding": pool_padding,
-            "global_pooling": global_pooling,
-            "ceil_mode": ceil_mode,
-            "exclusive": exclusive,
-        }
+        self._settings = _picked(
+            locals(),
+            "pool_size pool_type pool_stride pool_padding global_pooling ceil_mode exclusive",
+        )
 
     def forward(self, input: Any) -> Any:
         return pools.pool2d(input, **self._settings)
@@ -263,12 +260,7 @@ class BatchNorm(Layer):
         )
         self._act = act
         self._trains_statistics = trainable_statistics
-        self._attrs = {
-            "momentum": momentum,
-            "epsilon": epsilon,
-            "data_layout": data_layout,
-            "use_global_stats": use_global_stats,
-        }
+        self._attrs = _picked(locals(), "momentum epsilon data_layout use_global_stats")
 
     def forward(self, input: Any) -> Any:
         helper = LayerHelper(self._full_name, self._full_name)
@@ -399,8 +391,7 @@ class GroupNorm(Layer):
         self.bias = self.create_parameter([channels], bias_attr, is_bias=True)
 
     def forward(self, input: Any) -> Any:
-        attrs = {"param_attr": _named(self.weight), "bias_attr": _named(self.bias)}
-        return normalization.group_norm(input, **self._settings, **attrs)
+        return normalization.group_norm(input, **self._settings, **_own(self))
 
 
 class InstanceNorm(Layer):
@@ -504,8 +495,7 @@ class BilinearTensorProduct(Layer):
         self.bias = self.create_parameter([1, output_dim], bias_attr, is_bias=True)
 
     def forward(self, x: Any, y: Any) -> Any:
-        attrs = {"param_attr": _named(self.weight), "bias_attr": _named(self.bias)}
-        return algebra.bilinear_tensor_product(x, y, self._size, self._act, **attrs)
+        return algebra.bilinear_tensor_product(x, y, self._size, self._act, **_own(self))
 
 
 class GRUUnit(Layer):
@@ -523,18 +513,13 @@ class GRUUnit(Layer):
     ) -> None:
         super().__init__("gru_unit", dtype)
         self._size = size
-        self._settings: dict[str, Any] = {
-            "activation": activation,
-            "gate_activation": gate_activation,
-            "origin_mode": origin_mode,
-        }
+        self._settings = _picked(locals(), "activation gate_activation origin_mode")
         width = size // 3
         self.weight = self.create_parameter([width, 3 * width], param_attr)
         self.bias = self.create_parameter([1, 3 * width], bias_attr, is_bias=True)
 
     def forward(self, input: Any, hidden: Any) -> Any:
-        attrs = {"param_attr": _named(self.weight), "bias_attr": _named(self.bias)}
-        return recurrent.gru_unit(input, hidden, self._size, **attrs, **self._settings)
+        return recurrent.gru_unit(input, hidden, self._size, **_own(self), **self._settings)
 
 
 class NCE(Layer):
@@ -556,19 +541,12 @@ class NCE(Layer):
     ) -> None:
         super().__init__("nce", dtype)
         del is_sparse
-        self._classes, self._sample_weight = num_total_classes, sample_weight
-        self._settings: dict[str, Any] = {
-            "num_neg_samples": num_neg_samples,
-            "sampler": sampler,
-            "custom_dist": custom_dist,
-            "seed": seed,
-        }
+        self._classes = num_total_classes
+        self._settings = _picked(locals(), "sample_weight num_neg_samples sampler custom_dist seed")
         self.weight = self.create_parameter([num_total_classes, dim], param_attr)
         self.bias = self.create_parameter([num_total_classes, 1], bias_attr, is_bias=True)
 
     def forward(self, input: Any, label: Any, sample_weight: Any = None) -> Any:
-        attrs = {"param_attr": _named(self.weight), "bias_attr": _named(self.bias)}
-        weight = sample_weight if sample_weight is not None else self._sample_weight
-        return sampled_losses.nce(
-            input, label, self._classes, sample_weight=weight, **attrs, **self._settings
-        )
+        given = {} if sample_weight is None else {"sample_weight": sample_weight}
+        settings = {**self._settings, **given, **_own(self)}
+        return sampled_losses.nce(input, label, self._classes, **settings)
