@@ -180,7 +180,7 @@ class FolderLoad:
         self._thread = threading.Thread(target=self._run, name="load-folder", daemon=True)
 
     def first_note(self) -> dict[str, bytes]:
-        """Return the note, by key, that tells workers that the folder is being loaded."""
+        """Return the note, by key, that informs workers that the folder is being loaded."""
         return {_note(self._source.name): f"loading {self._folder}".encode()}
 
     def __enter__(self) -> Self:
