@@ -282,7 +282,7 @@ class RecordBlock(NamedTuple):
 
 
 class EndOfRecords(NamedTuple):
-    """Tells this worker that the sender has no more records for it."""
+    """Notifies this worker that the sender has no more records for it."""
 
     sender: int
     num_blocks: int

@@ -352,7 +352,7 @@ class MemoryData:
     # -- state --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the order and the position of the pass that was started last.
+        """Return the order of the records, and the position in the current pass.
 
         At the end of a pass, the position is the start of the next pass.
         """
@@ -360,7 +360,7 @@ class MemoryData:
         return self._state([0] * len(walk.given) if walk.is_over else walk.given)
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Like `state_dict()`, but a state from the end of a pass resumes with an empty pass."""
+        """Like `state_dict()`, but resuming from the end of a pass yields no batches."""
         return self._state((self._resumed or self._walk).given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

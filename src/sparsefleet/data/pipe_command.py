@@ -160,7 +160,7 @@ class PipeCommand:
         return memoryview(b"")
 
     def _check_end(self, child: subprocess.Popen[bytes]) -> bool:
-        """Wait for the command to end, and raise its error if it failed.
+        """Wait for the command to exit, and raise its error if it failed.
 
         Return False if the output is no longer needed.
         """

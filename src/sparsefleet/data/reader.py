@@ -389,7 +389,7 @@ class Reader:
         return SelectingSource(source, chosen, self._share, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which records the last pass that was started has handed out.
+        """Return which records the current pass has handed out.
 
         The state consists of lists, dicts, strings and numbers. A state taken at the end of a pass
         resumes at the start of the next pass.
@@ -401,10 +401,10 @@ class Reader:
         return {**state, "shared_epoch": epoch} if epoch else state
 
     def finished_state_dict(self) -> dict[str, Any]:
-        """Like `state_dict()`, but a state taken at the end of a pass resumes with an empty pass.
+        """Like `state_dict()`, but resuming from the end of a pass yields no records.
 
-        With `sharding`, that pass contains the records that other workers had not read when the
-        state was taken.
+        With `sharding`, it yields the records that other workers had not read when the state was
+        taken.
         """
         return {**self.state_dict(), "is_over": False}
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sparsefleet.data.reader import Reader
 
-_END_S = 5.0  # time for reading threads to end
+_END_S = 5.0  # time for reading threads to stop
 _log = logging.getLogger("sparsefleet.data")
 _POLL_S = 0.2  # maximum time until the end of a pass is noticed
 
@@ -113,7 +113,7 @@ class Producer:
 class ReaderPass:
     """One pass over the files of a reader, as an iterator of batches. Thread-safe.
 
-    The reading threads end at the end of the data, on `close()`, or when this object is
+    The reading threads stop at the end of the data, on `close()`, or when this object is
     garbage-collected.
     """
 

@@ -91,7 +91,8 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting and close the socket; running responses end with the process."""
+        """Stop accepting connections and close the socket. Running responses stop with the
+        process."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

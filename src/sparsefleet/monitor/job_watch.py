@@ -23,7 +23,7 @@ __all__ = ["JobWatch"]
 
 _log = logging.getLogger("sparsefleet.monitor")
 _KEEP_S = 10.0  # a finding is shown at least this long, to give people time to read it
-_MAX_SHARE = 0.1  # share of a core for reading and diagnosing; a large job is read less often
+_MAX_SHARE = 0.1  # share of a core for polling and diagnosing; a large job is polled less often
 _RECENT = 30  # number of intervals that trend rules look back
 _MIN_PULLED = 50.0  # minimum rows of a table in an interval; fewer are not conclusive
 

@@ -140,7 +140,7 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 class Answer(NamedTuple):
-    """A reading of one process, or the reason why it could not be read."""
+    """The metrics of one process, or the reason why they could not be read."""
 
     target: Target
     reading: Reading | None
@@ -172,7 +172,7 @@ def read_one(target: Target, timeout_s: float) -> Answer:
 def read_all(
     directory: str | os.PathLike[str], *, timeout_s: float = 1.0, others: Sequence[Target] = ()
 ) -> list[Answer]:
-    """Read all processes that have written their address to a directory, in parallel."""
+    """Read the metrics of all processes with an address in a directory, in parallel."""
     targets = [*read_targets(directory), *others]
     if not targets:
         return []
@@ -182,7 +182,8 @@ def read_all(
 
 
 def _split(answer: Answer) -> Iterator[Answer]:
-    """Yield the metrics gathered by another launcher as if its processes had been read directly."""
+    """Yield the metrics gathered by another launcher as if they had been read from its
+    processes."""
     yield answer
     if answer.target.role != "launcher" or answer.reading is None:
         return
