@@ -74,7 +74,8 @@ class Manifest:
     """For a delta, the checkpoint that holds the rows missing from its own files."""
 
     same_as: tuple[str, ...] = ()
-    """Tokens of earlier saves here with the same contents. Deltas based on those stay valid."""
+    """Tokens of earlier saves at this path with the same contents. Deltas based on them stay
+    valid."""
 
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Data that the program needs to load the checkpoint again, as plain JSON."""

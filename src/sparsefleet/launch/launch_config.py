@@ -124,7 +124,7 @@ class LaunchConfig:
     """
 
     grace_s: float = 10.0
-    """Seconds between asking a process to end (SIGTERM) and killing it."""
+    """Seconds between asking a process to exit (SIGTERM) and killing it."""
 
     join_timeout_s: float = 300.0
     """Seconds within which all nodes must join."""

@@ -208,7 +208,7 @@ class WatchedDisplay:
             notes=tuple(self._notes),
         )
         if job != self._written:
-            with contextlib.suppress(OSError):  # a full disk must not end the job
+            with contextlib.suppress(OSError):  # a full disk must not stop the job
                 job.write(self._folder)
             self._written = job
 

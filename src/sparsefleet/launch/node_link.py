@@ -1,5 +1,5 @@
 """Coordinate the launchers of several nodes, so that servers stay until all workers have finished
-everywhere, and a failure on one node ends the job on all.
+everywhere, and a failure on one node stops the job on all.
 
 The launcher of node 0 is the hub; the others (leaves) connect to it. Messages to the hub:
 `join RANK SHAPE`, `done RESTARTS`, `crash RESTARTS CODE TEXT`, `fail CODE TEXT` and `alive`; from
@@ -7,7 +7,7 @@ the hub: `welcome JOB_ID`, `all-done`, `restart RESTARTS TEXT`, `end CODE TEXT` 
 RESTARTS is the number of restarts so far; messages about an earlier start are ignored.
 
 torch.distributed's TCPStore could carry these messages, but it has no authentication: anyone who
-reaches its port could end or restart the job. The store also does not report that a peer is gone,
+reaches its port could stop or restart the job. The store also does not report that a peer is gone,
 so `alive` and its deadline would still be needed, and each launcher would have to import torch,
 which takes a second and 200 MB.
 """

@@ -60,13 +60,13 @@ class SpareServer:
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             process.stdin.close()
-        except OSError:  # the spare has ended
+        except OSError:  # the spare has exited
             self._reap(process)
             return None
         return process
 
     def close(self) -> None:
-        """End the spare."""
+        """Stop the spare."""
         if self._process is not None:
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):

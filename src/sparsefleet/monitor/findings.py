@@ -233,7 +233,7 @@ def _staleness(scene: Scene) -> Iterator[Finding]:
                 "growing_staleness",
                 f"worker {worker}",
                 f"worker {worker} trains on increasingly stale values: {before:.1f} steps behind "
-                f"before, {points[-1]:.1f} now",
+                f"at first, {points[-1]:.1f} now",
                 "the servers cannot keep up: add servers, merge more gradients per push, bound "
                 "the send queue, or use half_async",
             )

@@ -146,7 +146,7 @@ def run_chaos(
 
 
 def _left_of(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return the names and pids of the processes whose process groups have not ended in time."""
+    """Return the names and pids of the processes whose process groups did not exit in time."""
     deadline = time.monotonic() + _END_S
     while True:
         left = [process for process in processes if _group_exists(process.pid)]

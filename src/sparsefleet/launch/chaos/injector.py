@@ -154,7 +154,7 @@ class Injector(JobObserver):
             self._ongoing.append(_Ongoing(now + fault.lasts_s, undo))
 
     def _do(self, fault: Fault, process: WatchedProcess) -> Callable[[], None] | None:
-        """Inject a fault; return a function that ends it, or None if there is nothing to end."""
+        """Inject a fault; return a function that undoes it, or None if there is nothing to undo."""
         index = int(fault.target.split()[1])
         if fault.kind == "kill":
             signal.pidfd_send_signal(process.descriptor, signal.SIGKILL)

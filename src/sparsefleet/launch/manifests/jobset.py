@@ -124,7 +124,7 @@ def _servers(config: ManifestConfig) -> dict[str, Value]:
 
 
 def _workers(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
-    """Return the workers' job; a killed worker gets a new pod, and an error ends the job."""
+    """Return the workers' job; a killed worker gets a new pod, and an error stops the job."""
     name = "worker" if workers_job == "workers" else "node"
     container = {
         "name": name,

@@ -188,13 +188,13 @@ class Coordinator:
         )
 
     async def crashed(self, name: str, text: str) -> None:
-        """Record that a server could not start; the third time in a row ends the job."""
+        """Record that a server could not start; the third time in a row stops the job."""
         self._state.in_vain[name] += 1
         if self._state.in_vain[name] >= _STARTS_IN_VAIN:
             await self.fail(f"{name} failed {_STARTS_IN_VAIN} times in a row: {text}")
 
     async def fail(self, reason: str) -> None:
-        """End the job; the first reason counts."""
+        """Stop the job; the first reason counts."""
         self._state.failure = self._state.failure or reason
         await self._report()
 

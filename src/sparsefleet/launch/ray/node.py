@@ -25,7 +25,7 @@ __all__ = ["AddressBook", "NodePlace", "job_variables", "reserve_port"]
 
 _RETRY_S = 0.5
 # Ray may need a minute to notice that a node is lost and to place its actors elsewhere. A server
-# that does not come back at all ends the job at once.
+# that does not come back at all stops the job at once.
 _FAILOVER_WAIT_S = "300"
 
 
@@ -162,7 +162,7 @@ class AddressBook:
                 # The coordinator is being restarted, the job has ended, or the disk is full.
                 # Anything not written now is in the next report as well.
                 self._stopping.wait(_RETRY_S)
-            except Exception as error:  # thread boundary: Ray itself is ending
+            except Exception as error:  # thread boundary: Ray itself is shutting down
                 print(
                     f"sparsefleet: lost contact with the job's coordinator: {error}",
                     file=sys.stderr,

@@ -171,7 +171,7 @@ class AlignedReports:
                     raise
                 if self._is_released:
                     print(
-                        "sparsefleet: dropping a report, because another worker has ended and "
+                        "sparsefleet: dropping a report, because another worker has exited and "
                         "will not make it",
                         file=sys.stderr,
                         flush=True,

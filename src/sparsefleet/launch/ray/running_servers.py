@@ -91,10 +91,10 @@ class RunningServers:
         return str(ray.get(self.coordinator.failure.remote()))
 
     def close(self) -> None:
-        """End all actors and remove the files that they left on the nodes."""
+        """Stop all actors and remove the files that they left on the nodes."""
         self._closing.set()
         processes: dict[str, Presence] = {}
-        with contextlib.suppress(ray.exceptions.RayError):  # servers end even without an answer
+        with contextlib.suppress(ray.exceptions.RayError):  # servers stop even without an answer
             processes = ray.get(self.coordinator.processes.remote(), timeout=_CLEAN_UP_S)
         have_cleaned = False
         with contextlib.suppress(ray.exceptions.RayError):
@@ -106,7 +106,7 @@ class RunningServers:
             ray.kill(actor)
         with contextlib.suppress(ray.exceptions.RayError):
             self._clean_up(processes, have_cleaned=have_cleaned)
-        self._forget()  # before the coordinator ends, since another driver may be waiting for that
+        self._forget()  # before the coordinator stops, since another driver may be waiting for that
         ray.kill(self.coordinator)
         self._forget()  # again, in case the coordinator has since written it
         if self._group is not None:
@@ -206,7 +206,7 @@ class RunningServers:
         """Wait until an actor has exited and Ray will not restart it, then stop the job."""
         try:
             ray.get(actor.wait.remote())
-            reason = f"{name} ended by itself"
+            reason = f"{name} exited by itself"
         except ray.exceptions.RayError as error:
             first = str(error).strip().splitlines()
             reason = f"{name} is lost and will not be restarted: {' '.join(first[:2])}"

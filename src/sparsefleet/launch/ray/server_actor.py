@@ -84,7 +84,7 @@ class _Serving:
         """Run the server; if it fails, exit the process so that Ray starts a new one."""
         try:
             self.serve()
-            text = "it ended by itself"
+            text = "it exited by itself"
         except SystemExit as error:
             text = f"it exited with {error.code!r}"
         except BaseException as error:  # thread boundary
@@ -177,7 +177,7 @@ class ServerActor(_Serving):
         return lambda: run_server(config)
 
     def _require_replica(self, where: str) -> None:
-        """End the job if this server's log is lost."""
+        """Stop the job if this server's log is lost."""
         durability = self._plan.servers.durability
         if durability == "replica":
             return

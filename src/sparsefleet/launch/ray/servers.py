@@ -243,7 +243,7 @@ def waiting_text(
     ...              free={"CPU": 1.0}, total={"CPU": 4.0})
     'still waiting after 20 s for worker-1. Each worker asks Ray for CPU 2; free: CPU 1 of 4. If \
 that is too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources_per_worker=...); \
---server-cpus, --worker-cpus), end other jobs or add nodes; `ray status` shows who waits'
+--server-cpus, --worker-cpus), stop other jobs or add nodes; `ray status` shows who waits'
     """
     roles = [role for role in wanted if any(name.startswith(role) for name in missing)]
     asked = "; ".join(
@@ -257,6 +257,6 @@ that is too little, ask for less (Servers(num_cpus=...), ScalingConfig(resources
     return (
         f"still waiting after {seconds:.0f} s for {who}. {asked[:1].upper()}{asked[1:]}; free: "
         f"{has or 'not counted'}. If that is too little, ask for less (Servers(num_cpus=...), "
-        "ScalingConfig(resources_per_worker=...); --server-cpus, --worker-cpus), end other jobs "
+        "ScalingConfig(resources_per_worker=...); --server-cpus, --worker-cpus), stop other jobs "
         "or add nodes; `ray status` shows who waits"
     )

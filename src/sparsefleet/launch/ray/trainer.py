@@ -151,7 +151,7 @@ def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) 
 def _require_ended(before: FleetPlan) -> None:
     """Raise ConfigError if the run to be continued is still running.
 
-    Ray takes a moment to end the actors of a killed driver, and longer if its node is lost.
+    Ray takes a moment to stop the actors of a killed driver, and longer if its node is lost.
     """
     end = time.monotonic() + _END_S
     while any(

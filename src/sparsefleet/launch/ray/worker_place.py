@@ -220,6 +220,7 @@ class _Shards:
 
 
 def _end_with_the_job(reason: str) -> None:
-    """End this process, which would otherwise wait a long time for servers that never come back."""
+    """Exit this process, which would otherwise wait a long time for servers that never come
+    back."""
     print(f"sparsefleet: the job has failed: {reason}", file=sys.stderr, flush=True)
     os._exit(_LOST_JOB)
