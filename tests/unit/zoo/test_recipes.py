@@ -17,6 +17,7 @@ from sparsefleet.zoo.recipes import RECIPES, Recipe, Settings, find_recipe
 from sparsefleet.zoo.recipes.movielens import auc_of, hits_of
 from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Published
 
+SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 FEATURES = Features(Categorical("ad"), label="click")
 CONTENT = "".join(f"{ad},{ad % 2}\n" for ad in range(400)).encode()
 FILE = DataFile(
@@ -108,6 +109,28 @@ def test_damaged_data_names_the_file_and_what_to_do(data: Path) -> None:
         any_file.lines(data)
 
 
+def test_lines_end_only_at_newlines_and_quotes_are_part_of_tab_separated_values(
+    tmp_path: Path,
+) -> None:
+    file = DataFile(path="books.tsv", source="a friend", md5=None)
+    (tmp_path / file.path).write_bytes(b'a\x0cb\tc\r\n\n"d\x1c\te\n')
+    assert file.lines(tmp_path) == ["a\x0cb\tc", "", '"d\x1c\te']
+    (tmp_path / file.path).write_bytes(b"")
+    assert file.lines(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_reads_its_real_data_where_it_is_present(name: str) -> None:
+    recipe = find_recipe(name)
+    try:
+        recipe.check(SHARED_DATA)
+    except (ConfigError, InputMissingError):
+        pytest.skip(f"no data of {name} in {SHARED_DATA}")
+    prepared = recipe.prepare(SHARED_DATA, 0)
+    assert len(prepared.train) > 500
+    assert len(prepared.test) > 500
+
+
 def test_a_line_of_another_form_is_named(tmp_path: Path) -> None:
     path = tmp_path / "amazon" / "ratings_Video_Games.csv"
     path.parent.mkdir()
@@ -129,6 +152,7 @@ def test_hits_count_ties_against_us() -> None:
     scores = np.array([[0.5, 0.5, 0.1], [0.9, 0.1, 0.2], [0.1, 0.2, 0.3]])
     assert hits_of(scores, 1)["hit_rate@1"] == pytest.approx(1 / 3)
     assert hits_of(scores, 2)["ndcg@2"] == pytest.approx((1 + 1 / np.log2(3)) / 3)
+    assert hits_of(scores, 2)["auc"] == pytest.approx(0.5)
 
 
 def test_the_command_lists_shows_and_refuses(

@@ -77,7 +77,7 @@ def _prepared(features: Features, columns: dict[str, np.ndarray], share: float) 
 
 
 def _criteo(directory: Path, seed: int) -> Prepared:
-    rows = list(csv.reader(CRITEO_FILE.lines(directory), delimiter="\t"))
+    rows = list(csv.reader(CRITEO_FILE.lines(directory), delimiter="\t", quoting=csv.QUOTE_NONE))
     columns = {f"C{at}": np.array([row[13 + at] for row in rows]) for at in range(1, 27)}
     columns["counts"] = np.array(
         [[float(row[at] or 0) for at in CRITEO_NUMBERS] for row in rows], np.float32

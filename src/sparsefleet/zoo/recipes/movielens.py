@@ -72,12 +72,19 @@ def auc_of(predictions: NDArray[np.float32], labels: Any) -> dict[str, float]:
 
 
 def hits_of(scores: NDArray[np.float32], k: int) -> dict[str, float]:
-    """Return the hit rate and NDCG at k; candidate 0 is the correct item. scores: float[N, C].
+    """Return the hit rate and NDCG at k and the AUC. scores: float[N, C], correct item first.
+
+    The AUC is the mean share of the other items that are ranked below the correct one. It varies
+    far less between trainings than a hit rate.
 
     >>> hits_of(np.array([[0.5, 0.9, 0.1], [0.9, 0.1, 0.2]]), 1)
-    {'hit_rate@1': 0.5, 'ndcg@1': 0.5}
+    {'hit_rate@1': 0.5, 'ndcg@1': 0.5, 'auc': 0.75}
     """
     rank = (scores[:, 1:] >= scores[:, :1]).sum(axis=1)  # ties count against us
     hit = rank < k
     gains = np.where(hit, 1 / np.log2(rank + 2), 0.0)
-    return {f"hit_rate@{k}": float(hit.mean()), f"ndcg@{k}": float(gains.mean())}
+    return {
+        f"hit_rate@{k}": float(hit.mean()),
+        f"ndcg@{k}": float(gains.mean()),
+        "auc": float(1 - rank.mean() / (scores.shape[1] - 1)),
+    }

@@ -68,8 +68,8 @@ def recipe() -> Recipe:
         files=FILES,
         protocol=(
             "likes (4 stars or more) of users with 5 or more; each user's last like ranked among "
-            "100 movies the user has not liked; recall (hit rate) and NDCG at 10. No published "
-            "figure"
+            "100 movies the user has not liked; recall (hit rate) and NDCG at 10, AUC. No "
+            "published figure"
         ),
         prepare=prepare,
         model=lambda tables: TwoTower(

@@ -46,7 +46,7 @@ GAMES_NDCG = Published(
 )
 PROTOCOL = (
     "users with 5 or more items; each user's last item is ranked among 100 random items the user "
-    "has not seen; hit rate and NDCG at 10"
+    "has not seen; hit rate and NDCG at 10, AUC"
 )
 
 

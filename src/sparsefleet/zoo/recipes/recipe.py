@@ -69,12 +69,14 @@ class DataFile:
         """Return the lines of a text file after checking its MD5."""
         content = self.read(directory)
         try:
-            return content.decode("utf-8").splitlines()
+            text = content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InputFileError(
                 f"{directory / self.path}: byte {error.start:,} is not UTF-8 text; get the file "
                 f"from {self.source}"
             ) from error
+        # Not splitlines(), which also splits at form feeds and other characters inside fields.
+        return text.removesuffix("\n").replace("\r\n", "\n").split("\n") if text else []
 
 
 def _unpacked(path: Path) -> bytes:
