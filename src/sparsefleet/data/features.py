@@ -19,8 +19,8 @@ from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.memory_data import MemoryData
 from sparsefleet.data.parquet_format import Parquet
 from sparsefleet.data.reader import Reader
-from sparsefleet.data.records import Records
-from sparsefleet.errors import ConfigError
+from sparsefleet.data.records import MismatchError, RecordPacker, Records
+from sparsefleet.errors import ConfigError, DataError
 
 __all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
 
@@ -379,7 +379,8 @@ class Features:
         columns: for each feature and the label, by name, an array or list with one item per
             example; features with any number of ids also accept (values [N], offsets [B + 1]).
             Columns that no feature uses are ignored. Strings become ids, as in a file.
-        worker_index, worker_num: which contiguous part of the examples this worker gets.
+        worker_index, worker_num: this worker gets every `worker_num`th example from `worker_index`
+            on, so parts are alike even if the examples are sorted.
         """
         fields = [replace(field, columns=None, separator="") for field in self.fields]
         taken = {field.name: _in_memory(field, columns) for field in fields}
@@ -391,21 +392,33 @@ class Features:
                     f"column '{name}' has {found} examples, but '{next(iter(sizes))}' has {size}; "
                     "all columns must have the same number of examples"
                 )
-        begin, end = (size * (worker_index + i) // worker_num for i in (0, 1))
-        if begin == end:
+        if not size:
+            raise ConfigError("the columns have no examples, expected at least one")
+        if worker_index >= size:
             raise ConfigError(
                 f"worker {worker_index} of {worker_num} gets none of the {size} examples; use "
                 "fewer workers"
             )
 
+        def part(rows: slice) -> dict[str, Any]:
+            return {name: column.part(rows) for name, column in taken.items()}
+
         def examples() -> Iterator[dict[str, Any]]:
-            for at in range(begin, end, _CHUNK):
-                part = slice(at, min(at + _CHUNK, end))
-                yield {name: column.part(part) for name, column in taken.items()}
+            for at in range(worker_index, size, _CHUNK * worker_num):
+                yield part(slice(at, min(at + _CHUNK * worker_num, size), worker_num))
 
         label = None if self.label is None else self.label.name
         format = Records(examples, *fields, batches=True)  # noqa: A001
-        return MemoryData(Reader(None, format, batch_size, label=label))
+        try:
+            return MemoryData(Reader(None, format, batch_size, label=label))
+        except DataError:
+            packer = RecordPacker(fields)
+            for row in range(worker_index, size, worker_num):
+                try:
+                    packer.pack_batch(part(slice(row, row + 1)))
+                except MismatchError as error:
+                    raise DataError(f"row {row + 1:,}, {error}") from None
+            raise
 
     def _format_of(self, files: Any) -> Csv | Parquet | ArrowIpc:
         if isinstance(files, Mapping):
@@ -461,8 +474,10 @@ class _MemoryColumn:
     def part(self, rows: slice) -> Any:
         if self._offsets is None:
             return self._values[rows]
-        offsets = self._offsets[rows.start : rows.stop + 1]
-        return self._values[offsets[0] : offsets[-1]], offsets - offsets[0]
+        starts, lengths = self._offsets[:-1][rows], np.diff(self._offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return self._values[places], offsets
 
 
 def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
@@ -471,19 +486,40 @@ def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
             f"no column '{field.name}'; found {', '.join(map(str, columns)) or 'none'}"
         )
     column = columns[field.name]
+    is_list = hasattr(column, "__len__") and getattr(column, "ndim", 1) > 0
+    if not is_list or isinstance(column, (str, bytes)):
+        raise ConfigError(
+            f"column '{field.name}': expected an array or list with one item per example, found a "
+            f"{type(column).__name__}"
+        )
     if field.shape is not None:
-        return _MemoryColumn(_numbers(column, field) if field.dtype == "float" else column)
+        if field.dtype == "float":
+            return _MemoryColumn(_numbers(_unmixed(column, "iufb"), field))
+        return _MemoryColumn(_unmixed(column, "iub"))
     if isinstance(column, tuple) and len(column) == 2:
         return _MemoryColumn(*column)
+    for row, one in enumerate(column):
+        if isinstance(one, (str, bytes)) or not hasattr(one, "__len__"):
+            raise DataError(
+                f"row {row + 1:,}, column '{field.name}': expected a list of ids, "
+                f"found {one!r:.100}"
+            )
     lengths = [len(one) for one in column]
     values = [value for one in column for value in one]
-    kind = object if values and isinstance(values[0], str) else np.int64
+    fits = all(isinstance(value, (int, np.integer)) and value < 2**63 for value in values)
+    kind = np.int64 if fits else object  # objects are checked one by one
     return _MemoryColumn(np.array(values, kind), np.cumsum([0, *lengths]))
 
 
-def _numbers(column: Any, field: Field) -> Any:
+def _unmixed(column: Any, kinds: str) -> Any:
+    """Return the column as an array; a list of other kinds keeps its values for the error."""
+    array = np.asarray(column)
+    is_expected = array.dtype.kind in kinds or not isinstance(column, list)
+    return array if is_expected else np.array(column, object)
+
+
+def _numbers(values: Any, field: Field) -> Any:
     """Return a column of numbers; None and NaN are missing, as in a file."""
-    values = np.asarray(column)
     if field.missing is None or values.dtype.kind not in "Of":
         return values
     try:

@@ -418,7 +418,11 @@ def _array(field: Field, values: Any) -> NDArray[Any]:
         is_text = array.dtype.kind in "USO" or field.hash_seed is not None
         return _ids(field, array.tolist()) if is_text else _check_ids(field, array)
     if array.dtype.kind not in "fiub":
-        raise _mismatch(field, "numbers", f"dtype {array.dtype}")
+        values = array.tolist()
+        odd = [value for value in values if not isinstance(value, (int, float, np.number))]
+        if odd or not values:
+            raise _mismatch(field, "a number", odd[0] if odd else str(array.dtype))
+        array = np.array(values, np.float64)
     return _check_floats(field, array)
 
 

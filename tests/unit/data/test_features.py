@@ -75,14 +75,60 @@ def test_columns_in_memory_are_split_among_workers_and_can_be_shuffled() -> None
         for index in (0, 1, 2)
         for batch in features.memory(given, 100, worker_index=index, worker_num=3)
     ]
-    assert seen == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert seen == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
     data = features.memory(given, 100)
     data.local_shuffle(seed=1)
     ((inputs, _),) = data
     assert sorted(inputs["ad"].tolist()) == list(range(10))
     assert inputs["ad"].tolist() != list(range(10))
-    with pytest.raises(ConfigError, match="worker 4 of 20 gets none of the 10 examples"):
-        features.memory(given, 100, worker_index=4, worker_num=20)
+    with pytest.raises(ConfigError, match="worker 14 of 20 gets none of the 10 examples"):
+        features.memory(given, 100, worker_index=14, worker_num=20)
+
+
+def test_lists_in_memory_are_split_among_workers_with_their_ids() -> None:
+    features = Features(MultiValued("tags"), label="click")
+    given = {"tags": [[0], [10, 11], [], [30, 31, 32], [40]], "click": np.arange(5)}
+    found = []
+    for index in (0, 1):
+        ((inputs, labels),) = features.memory(given, 100, worker_index=index, worker_num=2)
+        values, starts = inputs["tags"]
+        found.append((values.tolist(), starts.tolist(), labels.tolist()))
+    assert found == [([0, 40], [0, 1, 1], [0, 2, 4]), ([10, 11, 30, 31, 32], [0, 2], [1, 3])]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"id": [5, None]}, "row 2, column 'id': expected a 64-bit id or a string, found None"),
+        ({"id": [5, 6.5]}, "row 2, column 'id': expected a 64-bit id or a string, found 6.5"),
+        ({"id": [5, 2**70]}, "row 2, column 'id': expected a 64-bit id or a string, found 1180"),
+        ({"id": 5}, "column 'id': expected an array or list .*, found a int"),
+        ({"id": (each for each in (5, 6))}, "column 'id': .*, found a generator"),
+        ({"id": "56"}, "column 'id': .*, found a str"),
+        ({"age": [1.0, "old"]}, "row 2, column 'age': expected a number, found 'old'"),
+        ({"age": [1.0, float("inf")]}, "row 2, column 'age': expected a finite number"),
+        ({"tags": [["a"], "b|c"]}, r"row 2, column 'tags': expected a list of ids, found 'b\|c'"),
+        ({"tags": [["a"], 5]}, "row 2, column 'tags': expected a list of ids, found 5"),
+        ({"seen": [[1], [1.5]]}, "row 2, column 'seen': expected a 64-bit id or a string, found 1"),
+        ({"seen": [[1], [None]]}, "row 2, column 'seen': .* found None"),
+        ({"y": [1.0]}, "column 'y' has 1 examples, but 'age' has 2"),
+        ({name: [] for name in ("age", "id", "tags", "seen", "y")}, "the columns have no"),
+    ],
+)
+def test_a_bad_value_in_memory_names_row_column_and_wanted_form(
+    wrong: dict[str, object], message: str
+) -> None:
+    features = Features(
+        Numeric("age"),
+        Categorical("id"),
+        MultiValued("tags", hash_seed=1),
+        Sequence("seen"),
+        label="y",
+    )
+    given = {"age": [1, 2], "id": [5, 6], "tags": [["a"], []], "seen": [[1], [2**64 - 1]]}
+    assert len(features.memory({**given, "y": [0, 1]}, 8)) == 1
+    with pytest.raises((DataError, ConfigError), match=message):
+        features.memory({**given, "y": [0, 1], **wrong}, 8)
 
 
 def test_a_bad_value_names_file_row_column_and_wanted_form(tmp_path: Path) -> None:
