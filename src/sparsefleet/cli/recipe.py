@@ -48,6 +48,11 @@ def add_recipe_commands(parser: argparse.ArgumentParser) -> None:
         help="train with plain SGD, as geo mode always does, for comparison",
     )
     run.add_argument(
+        "--by-slot",
+        action="store_true",
+        help="also write report.html: importance of each input, calibration, slices",
+    )
+    run.add_argument(
         "--out",
         metavar="DIRECTORY",
         help="directory for report.json and report.md (default build/recipes/NAME)",
@@ -102,6 +107,7 @@ def _run(options: argparse.Namespace) -> int:
     for flag, value in (("--epochs", options.epochs), ("--batch-size", options.batch_size)):
         arguments += [] if value is None else [flag, str(value)]
     arguments += ["--plain-sgd"] if options.plain_sgd else []
+    arguments += ["--by-slot"] if options.by_slot else []
     arguments += ["--quiet"] if options.quiet else []
     if not options.servers and options.workers == 1:
         from sparsefleet.zoo.recipes.run import main

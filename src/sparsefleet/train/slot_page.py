@@ -86,6 +86,9 @@ def calibration_curve(bins: list[tuple[float, float, int]]) -> str:
         f'<line class="axis" x1="30" y1="{bottom}" x2="{30 + _SIDE}" y2="{bottom}"/>'
         f'<line class="axis" x1="30" y1="10" x2="30" y2="{bottom}"/>'
         f'<text x="26" y="{bottom + 16}">0</text><text x="{22 + _SIDE}" y="{bottom + 16}">1</text>'
+        f'<text x="{30 + _SIDE / 2}" y="{bottom + 28}" text-anchor="middle">mean prediction</text>'
+        f'<text x="18" y="18">1</text><text transform="translate(16 {10 + _SIDE / 2}) rotate(-90)" '
+        'text-anchor="middle">mean label</text>'
         f'<polyline class="curve" points="{line}"/>{dots}</svg>'
     )
 

@@ -5,10 +5,11 @@ In shapes, B is the number of examples in a batch and N the number of examples o
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,15 @@ class SlotReport:
     Empty bins are left out.
     """
     slices: list[Slice] = field(default_factory=list)
-    """For each slot with one value per example, its most frequent ids or four ranges of numbers."""
+    """For each slot with one value per example, its most frequent ids or ranges of numbers."""
+
+    def named(self, names: Mapping[str, Mapping[str, str]]) -> SlotReport:
+        """Return the report with other values in its slices. names: by slot, then by value."""
+        slices = [
+            replace(one, value=names.get(one.slot, {}).get(one.value, one.value))
+            for one in self.slices
+        ]
+        return replace(self, slices=slices)
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "Evaluation") -> None:
         """Write the report as a single HTML file with charts."""
@@ -207,7 +216,10 @@ def _slices(
             for state in states[1:]:
                 merged.merge_state(state[8:])
             total = sum(int(np.frombuffer(state[:8], np.int64)[0]) for state in states)
-            found.append(Slice(slot=name, value=value, examples=total, figures=merged.compute()))
+            if total:
+                found.append(
+                    Slice(slot=name, value=value, examples=total, figures=merged.compute())
+                )
     return found
 
 
@@ -216,10 +228,11 @@ def _groups(values: NDArray[Any], meeting: Meeting) -> list[tuple[str, NDArray[n
     if values.dtype.kind == "f":
         own = np.quantile(values, [0.25, 0.5, 0.75])
         parts = [np.frombuffer(part) for part in meeting.all_gather(own.tobytes())]
-        borders = np.mean(parts, axis=0)
-        place = np.searchsorted(borders, values, side="right")
-        low, middle, high = (f"{border:.4g}" for border in borders)
-        names = [f"below {low}", f"{low} to {middle}", f"{middle} to {high}", f"from {high}"]
+        borders = np.unique(np.mean(parts, axis=0))  # equal ones if a value is frequent
+        place = np.searchsorted(borders, values)  # a border belongs to the range below it
+        shown = [f"{border:.4g}" for border in borders]
+        between = [f"above {low} to {high}" for low, high in itertools.pairwise(shown)]
+        names = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
         return [(name, place == at) for at, name in enumerate(names)]
     ids, counts = np.unique(values, return_counts=True)
     most = np.argsort(-counts, kind="stable")[: 4 * _MOST_VALUES]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,25 @@ def test_a_recipe_trains_and_reports_ours_beside_the_published_figure(data: Path
     assert again["settings"]["batch_size"] == 50
     page = (data / "out" / "report.md").read_text()
     assert f"| auc | {report.figures['auc']:.4f} | 0.7500 | a paper |" in page
+
+
+def test_a_page_shows_importance_calibration_and_slices_by_text(data: Path) -> None:
+    features = Features(Categorical("site", hash_seed=3), label="click")
+    texts = np.array(["ulm", "bonn"] * 100)
+    part = Part(features, {"site": texts, "click": (texts == "ulm").astype(np.float32)})
+    recipe = replace(
+        TINY,
+        prepare=lambda *_: Prepared(part, part, lambda p, t: auc_of(p, t["click"])),
+        model=lambda tables: CtrDnn(features, hidden=(8,), tables=tables),
+    )
+    report = recipe.run(data, by_slot=True, quiet=True)
+    assert report.slots is not None
+    assert report.slots.importance["site"]["loss"] > 0.1
+    assert {one.value for one in report.slots.slices} == {"bonn", "ulm"}
+    report.write(data / "out")
+    page = (data / "out" / "report.html").read_text()
+    assert "<td>ulm</td>" in page
+    assert "slots" not in json.loads((data / "out" / "report.json").read_text())
 
 
 def test_the_same_seed_gives_the_same_figures(data: Path) -> None:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sparsefleet import fleet, optim
-from sparsefleet.data.features import Features
+from sparsefleet.data.features import Categorical, Features
 from sparsefleet.errors import ConfigError, InputFileError, InputMissingError
 from sparsefleet.field_checks import require_int, require_not_negative, require_positive
 from sparsefleet.store import Normal, RowDtype
-from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.train import SlotReport, Trainer, TrainerConfig
 from sparsefleet.zoo.inputs import Tables
 
 __all__ = ["DataFile", "Part", "Prepared", "Published", "Recipe", "Report", "Settings"]
@@ -188,6 +188,8 @@ class Report:
     figures: Figures
     published: list[dict[str, Any]]
     versions: dict[str, str] = field(default_factory=dict)
+    slots: SlotReport | None = None
+    """What each input contributes, if it was asked for."""
 
     def lines(self) -> list[str]:
         """Return the report as Markdown, with our results next to the published ones."""
@@ -209,10 +211,15 @@ class Report:
         return found
 
     def write(self, directory: Path) -> None:
-        """Write report.json and report.md."""
+        """Write report.json, report.md and, with ``slots``, report.html."""
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "report.json").write_text(json.dumps(asdict(self), indent=1) + "\n")
+        found = asdict(replace(self, slots=None))
+        del found["slots"]
+        (directory / "report.json").write_text(json.dumps(found, indent=1) + "\n")
         (directory / "report.md").write_text("\n".join(self.lines()) + "\n")
+        if self.slots is not None:
+            title = f"{self.recipe}, mode {self.mode}, seed {self.seed}"
+            self.slots.write_html(directory / "report.html", title=title)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,9 +254,13 @@ class Recipe:
         mode: str | None = None,
         seed: int = 0,
         settings: Settings | None = None,
+        by_slot: bool = False,
         quiet: bool = False,
     ) -> Report:
-        """Train and evaluate in the fleet of this process; must be called by all workers."""
+        """Train and evaluate in the fleet of this process; must be called by all workers.
+
+        by_slot: also evaluate what each input contributes, see `Trainer.evaluate`.
+        """
         self.check(directory, seed)
         chosen = settings or self.settings
         if mode == "geo" and not chosen.plain_sgd:
@@ -267,6 +278,7 @@ class Recipe:
         with trainer:
             prepared = self.prepare(directory, seed)
             figures, examples = self._train(trainer, prepared, chosen, seed)
+            slots = _by_slot(trainer, prepared.test) if by_slot else None
         return Report(
             recipe=self.name,
             mode=mode or "default",
@@ -279,6 +291,7 @@ class Recipe:
             figures=figures,
             published=[asdict(one) for one in self.published],
             versions={"python": platform.python_version(), "torch": torch.__version__},
+            slots=slots,
         )
 
     def _train(
@@ -299,3 +312,23 @@ class Recipe:
         test = prepared.test.features.memory(prepared.test.columns, 2000)
         predictions = trainer.predict(test).numpy()
         return prepared.score(predictions, prepared.test.columns), examples * fleet.worker_num()
+
+
+def _by_slot(trainer: Trainer, test: Part) -> SlotReport:
+    part = test.features.memory(
+        test.columns, 2000, worker_index=fleet.worker_index(), worker_num=fleet.worker_num()
+    )
+    return trainer.evaluate(part, by="slot").named(_texts_of_ids(test))
+
+
+def _texts_of_ids(part: Part) -> dict[str, dict[str, str]]:
+    """Return the texts that became ids, by feature and id; only of features with one id."""
+    found = {}
+    for feature in part.features.of(Categorical):
+        column = np.asarray(part.columns[feature.name])
+        if column.ndim == 1 and column.dtype.kind in "UO":
+            texts = np.unique(column.astype(str))
+            (inputs,) = Features(feature).memory({feature.name: texts}, len(texts))
+            ids = inputs[feature.name].tolist()
+            found[feature.name] = dict(zip(map(str, ids), texts.tolist(), strict=True))
+    return found

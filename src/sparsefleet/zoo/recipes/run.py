@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--plain-sgd", action="store_true")
+    parser.add_argument("--by-slot", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         mode=options.mode,
         seed=options.seed,
         settings=settings_of(recipe, options),
+        by_slot=options.by_slot,
         quiet=options.quiet,
     )
     if fleet.is_first_worker():
