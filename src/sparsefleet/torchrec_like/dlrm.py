@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn.pair_products import PairProducts
 from sparsefleet.torchrec_like.collections import EmbeddingBagCollection
 
 __all__ = ["DLRM", "DLRMTrain", "DLRM_DCN"]
@@ -24,7 +25,7 @@ class _Perceptron(nn.Module):
         self._linear = nn.Linear(width, out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self._linear(x))
+        return torch.relu_(self._linear(x))
 
 
 class _Mlp(nn.Module):
@@ -72,15 +73,12 @@ class InteractionArch(nn.Module):
 
     def __init__(self, num_sparse_features: int) -> None:
         super().__init__()
-        count = num_sparse_features + 1
-        rows, columns = torch.triu_indices(count, count, offset=1)
-        self.register_buffer("pairs", rows * count + columns, persistent=False)
+        self.products = PairProducts(num_sparse_features + 1)
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
         """Map dense float32[B, D] and sparse float32[B, F, D] to float32[B, D + pairs]."""
         vectors = torch.cat([dense.unsqueeze(1), sparse], dim=1)
-        products = (vectors @ vectors.transpose(1, 2)).flatten(1)
-        return torch.cat([dense, products.index_select(1, self.get_buffer("pairs"))], dim=1)
+        return torch.cat([dense, self.products(vectors)], dim=1)
 
 
 class LowRankCrossNet(nn.Module):

@@ -14,22 +14,11 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
+from sparsefleet.nn.pair_products import PairProducts
 from sparsefleet.zoo.inputs import FeatureRows, Tables
 from sparsefleet.zoo.layers import mlp
 
 __all__ = ["DLRM"]
-
-
-def dot_products(vectors: Tensor) -> Tensor:
-    """Return the dot products of all pairs: float32[B, F, D] -> float32[B, F * (F - 1) / 2].
-
-    >>> dot_products(torch.tensor([[[1.0], [2.0], [3.0]]]))
-    tensor([[2., 3., 6.]])
-    """
-    num_fields = vectors.shape[1]
-    products = vectors @ vectors.transpose(1, 2)
-    rows, columns = torch.tril_indices(num_fields, num_fields, offset=-1)
-    return products.flatten(1)[:, rows * num_fields + columns]
 
 
 class DLRM(nn.Module):
@@ -60,11 +49,12 @@ class DLRM(nn.Module):
             raise ConfigError("DLRM needs at least one Numeric feature, found none")
         self.bottom = mlp(self.rows.num_numbers, (*bottom, dim))
         num_vectors = self.rows.num_fields() + 1
+        self.products = PairProducts(num_vectors, lower=True)
         self.top = mlp(dim + num_vectors * (num_vectors - 1) // 2, top, 1)
 
     def forward(self, **inputs: Any) -> Tensor:
         """Return logits, float32[B]."""
         dense: Tensor = self.bottom(self.rows.numbers(inputs))
         vectors = torch.cat([dense.unsqueeze(1), self.rows.fields(inputs)], dim=1)
-        logits: Tensor = self.top(torch.cat([dense, dot_products(vectors)], dim=1))
+        logits: Tensor = self.top(torch.cat([dense, self.products(vectors)], dim=1))
         return logits.squeeze(1)
