@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.job_key import find_job_key
-from sparsefleet.launch.ending_signals import EndingSignals
-from sparsefleet.launch.guard import Guard
+from sparsefleet.launch.child_process import EndingSignals, Guard, SpareServer
 from sparsefleet.launch.hub_link import HubLink
 from sparsefleet.launch.job_plan import (
     EXPOSED_TRAFFIC,
@@ -37,7 +36,6 @@ from sparsefleet.launch.lost_workers import LostWorkers
 from sparsefleet.launch.monitoring import open_monitor
 from sparsefleet.launch.node_job import Ending, JobContext, JobObserver, NodeJob
 from sparsefleet.launch.node_link import LinkConfig, NodeLink, new_job_id
-from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import JobDisplay, make_display
 
 if TYPE_CHECKING:

@@ -14,12 +14,14 @@ from pathlib import Path
 from sparsefleet.launch.child_process import (
     ChildProcess,
     ChildState,
+    EndingSignals,
+    Guard,
+    LogFollower,
+    SpareServer,
     describe_exit,
     shell_code,
 )
-from sparsefleet.launch.ending_signals import EndingSignals
 from sparsefleet.launch.failure_cause import describe_failure, find_cause
-from sparsefleet.launch.guard import Guard
 from sparsefleet.launch.job_plan import (
     ProcessPlan,
     has_own_loop,
@@ -30,7 +32,6 @@ from sparsefleet.launch.job_plan import (
     state_of,
 )
 from sparsefleet.launch.launch_config import LaunchConfig
-from sparsefleet.launch.log_tail import LogFollower
 from sparsefleet.launch.lost_workers import LostWorkers
 from sparsefleet.launch.node_link import (
     AllDone,
@@ -41,7 +42,6 @@ from sparsefleet.launch.node_link import (
 )
 from sparsefleet.launch.restart_policy import START_ELSEWHERE, RestartPolicy
 from sparsefleet.launch.restart_watch import RestartWatch
-from sparsefleet.launch.spare_server import SpareServer
 from sparsefleet.launch.status_display import JobDisplay
 from sparsefleet.store.own_loop import left_out
 

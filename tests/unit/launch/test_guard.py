@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparsefleet.launch.guard import Guard
+from sparsefleet.launch.child_process import Guard
 
 
 def test_files_and_directories_are_removed_when_the_launcher_is_gone(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparsefleet.launch.log_tail import LogFollower
+from sparsefleet.launch.child_process import LogFollower
 
 
 def test_every_line_is_given_once_and_only_when_it_is_complete(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefleet.launch.log_tail import LogTail, clean_line
+from sparsefleet.launch.child_process import LogTail, clean_line
 
 
 def test_last_line_follows_the_file(tmp_path: Path) -> None:
