@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 
 from sparsefleet.errors import ConfigError, PeerLostError, RpcError
-from sparsefleet.launch.link_wire import Wire
 from sparsefleet.launch.node_link import (
     CODE_OF_LOST_NODE,
     HANDSHAKE_S,
@@ -22,6 +21,7 @@ from sparsefleet.launch.node_link import (
     NodeLink,
     OtherNodeFailed,
     Restart,
+    Wire,
     message,
     new_job_id,
 )

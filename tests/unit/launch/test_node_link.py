@@ -12,16 +12,16 @@ import pytest
 
 from sparsefleet.errors import AuthError, ConfigError, PeerLostError, ProtocolError
 from sparsefleet.launch.hub_link import HubLink
-from sparsefleet.launch.leaf_link import LeafLink
-from sparsefleet.launch.link_wire import Wire
 from sparsefleet.launch.node_link import (
     AllDone,
     Joined,
+    LeafLink,
     LinkConfig,
     LinkEvent,
     NodeLink,
     OtherNodeFailed,
     Restart,
+    Wire,
 )
 
 DEADLINE_S = 30.0
