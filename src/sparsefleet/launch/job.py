@@ -31,10 +31,10 @@ from sparsefleet.launch.job_plan import (
 )
 from sparsefleet.launch.kept_state import KeptState
 from sparsefleet.launch.launch_config import LaunchConfig
-from sparsefleet.launch.lost_workers import LostWorkers
 from sparsefleet.launch.monitoring import open_monitor
 from sparsefleet.launch.node_job import Ending, JobContext, JobObserver, NodeJob
 from sparsefleet.launch.node_link import LeafLink, LinkConfig, NodeLink, new_job_id
+from sparsefleet.launch.restarts import LostWorkers
 from sparsefleet.launch.status_display import JobDisplay, make_display
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from sparsefleet.launch.job_plan import (
     state_of,
 )
 from sparsefleet.launch.launch_config import LaunchConfig
-from sparsefleet.launch.lost_workers import LostWorkers
 from sparsefleet.launch.node_link import (
     AllDone,
     LinkEvent,
@@ -40,8 +39,7 @@ from sparsefleet.launch.node_link import (
     OtherNodeFailed,
     Restart,
 )
-from sparsefleet.launch.restart_policy import START_ELSEWHERE, RestartPolicy
-from sparsefleet.launch.restart_watch import RestartWatch
+from sparsefleet.launch.restarts import START_ELSEWHERE, LostWorkers, RestartPolicy, RestartWatch
 from sparsefleet.launch.status_display import JobDisplay
 from sparsefleet.store.own_loop import left_out
 

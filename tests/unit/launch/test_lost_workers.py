@@ -4,7 +4,7 @@ import pytest
 from tests.support.launch_process import wait_until
 from tests.support.servers import JOB_KEY, NativeServers
 
-from sparsefleet.launch.lost_workers import LostWorkers
+from sparsefleet.launch.restarts import LostWorkers
 
 ENVIRON = {"SPARSEFLEET_JOB_KEY": JOB_KEY.decode()}
 

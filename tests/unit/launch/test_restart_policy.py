@@ -8,7 +8,7 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.launch import LaunchConfig
 from sparsefleet.launch.child_process import ChildProcess
 from sparsefleet.launch.job_plan import ProcessPlan
-from sparsefleet.launch.restart_policy import START_ELSEWHERE, WINDOW_S, RestartPolicy
+from sparsefleet.launch.restarts import START_ELSEWHERE, WINDOW_S, RestartPolicy
 
 
 class EndedProcess:

@@ -5,11 +5,10 @@ from typing import Literal, cast
 
 import pytest
 
-from sparsefleet.launch import restart_watch
+from sparsefleet.launch import restarts
 from sparsefleet.launch.child_process import ChildProcess
 from sparsefleet.launch.job_plan import ProcessPlan
-from sparsefleet.launch.lost_workers import LostWorkers
-from sparsefleet.launch.restart_watch import RestartWatch
+from sparsefleet.launch.restarts import LostWorkers, RestartWatch
 
 
 class Clock:
@@ -52,7 +51,7 @@ class Reports:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(restart_watch, "time", made)
+    monkeypatch.setattr(restarts, "time", made)
     return made
 
 

@@ -6,7 +6,7 @@ import math
 import shlex
 
 from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
-from sparsefleet.launch.restart_policy import START_ELSEWHERE
+from sparsefleet.launch.restarts import START_ELSEWHERE
 
 __all__ = ["slurm_script"]
 
