@@ -9,7 +9,7 @@ import pytest
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch import LaunchConfig
-from sparsefleet.launch.kept_state import KeptState
+from sparsefleet.launch.job import KeptState
 from sparsefleet.store.own_loop import own_loop_path
 
 
