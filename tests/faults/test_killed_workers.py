@@ -33,7 +33,7 @@ from tests.support.servers import NativeServers
 
 from sparsefleet.checkpoint import latest
 from sparsefleet.errors import UnknownTableError
-from sparsefleet.launch.chaos.faulty_proxy import FaultyProxies
+from sparsefleet.launch.chaos.injector import FaultyProxies
 from sparsefleet.nn import bind
 from sparsefleet.optim import SGD
 from sparsefleet.serving import Predictor

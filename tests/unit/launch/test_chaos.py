@@ -13,7 +13,7 @@ from sparsefleet.cli.main import make_parser
 from sparsefleet.errors import ConfigError
 from sparsefleet.launch.chaos import ChaosConfig, ChaosReport, make_schedule
 from sparsefleet.launch.chaos.chaos_run import _check_ledger
-from sparsefleet.launch.chaos.faulty_proxy import FaultyProxies
+from sparsefleet.launch.chaos.injector import FaultyProxies
 
 DEADLINE_S = 60.0
 

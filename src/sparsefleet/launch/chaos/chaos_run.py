@@ -11,9 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparsefleet.launch.chaos.faulty_proxy import FaultyProxies
-from sparsefleet.launch.chaos.injector import Injector, WatchedProcess
-from sparsefleet.launch.chaos.schedule import ChaosConfig, Fault, make_schedule
+from sparsefleet.launch.chaos.injector import (
+    ChaosConfig,
+    Fault,
+    FaultyProxies,
+    Injector,
+    WatchedProcess,
+    make_schedule,
+)
 from sparsefleet.launch.job import PortReservation, run_job
 from sparsefleet.launch.launch_config import LaunchConfig
 

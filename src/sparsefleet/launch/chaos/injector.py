@@ -1,9 +1,11 @@
-"""Inject the faults of a schedule into a running job."""
+"""Plan the faults of a chaos run and inject them; the same seed gives the same schedule."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import random
 import resource
 import signal
 import sys
@@ -11,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
-from sparsefleet.launch.chaos.faulty_proxy import FaultyProxies
-from sparsefleet.launch.chaos.schedule import Fault
+from sparsefleet.endpoint import parse_endpoint
+from sparsefleet.errors import ConfigError
+from sparsefleet.field_checks import require, require_positive
 from sparsefleet.launch.node_job import JobObserver
 
 if TYPE_CHECKING:
@@ -24,7 +27,211 @@ if TYPE_CHECKING:
 
     from sparsefleet.launch.job_plan import ProcessPlan
 
-__all__ = ["Injector", "WatchedProcess"]
+__all__ = [
+    "ChaosConfig",
+    "Fault",
+    "FaultKind",
+    "FaultyProxies",
+    "Injector",
+    "WatchedProcess",
+    "make_schedule",
+]
+
+FaultKind = Literal["kill", "pause", "partition", "delay", "disk-full"]
+RoleName = Literal["servers", "workers"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChaosConfig:
+    """Which faults are injected into a job, and when."""
+
+    kinds: tuple[FaultKind, ...] = ("kill",)
+    """The kinds of faults to choose from."""
+
+    roles: tuple[RoleName, ...] = ("servers", "workers")
+    """The processes that may be killed or paused."""
+
+    every_s: float = 5.0
+    """Mean time between two faults."""
+
+    duration_s: float = 60.0
+    """Faults stop this long after the first possible fault. The job then runs to completion."""
+
+    fault_s: float = 2.0
+    """Mean length of a pause, a partition, a delay or a full disk."""
+
+    delay_s: float = 0.1
+    """How long each message is held up during a delay."""
+
+    seed: int = 0
+    """Seed of the schedule."""
+
+    def __post_init__(self) -> None:
+        for name in ("every_s", "duration_s", "fault_s", "delay_s"):
+            require_positive(self, name)
+        require(bool(self.kinds), self, "kinds", f"one or more of {', '.join(get_args(FaultKind))}")
+        for kind in self.kinds:
+            require(kind in get_args(FaultKind), self, "kinds", ", ".join(get_args(FaultKind)))
+        for role in self.roles:
+            require(role in get_args(RoleName), self, "roles", ", ".join(get_args(RoleName)))
+
+    @property
+    def needs_proxy(self) -> bool:
+        """Return whether workers must reach servers through a proxy."""
+        return "partition" in self.kinds or "delay" in self.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a schedule."""
+
+    at_s: float
+    """Seconds after the first possible fault."""
+    kind: FaultKind
+    target: str
+    """The name of a process, such as "server 0"."""
+    lasts_s: float = 0.0
+
+    def __str__(self) -> str:
+        how_long = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
+        return f"{self.at_s:7.2f} s  {self.kind} {self.target}{how_long}"
+
+
+def make_schedule(config: ChaosConfig, num_servers: int, num_workers: int) -> list[Fault]:
+    """Return the faults in order; they depend only on the arguments.
+
+    >>> one, *_ = make_schedule(ChaosConfig(roles=("servers",), seed=3), 2, 2)
+    >>> one.kind, one.target in ("server 0", "server 1"), one.lasts_s
+    ('kill', True, 0.0)
+    """
+    counts = {"servers": num_servers, "workers": num_workers}
+    processes = [f"{role[:-1]} {index}" for role in config.roles for index in range(counts[role])]
+    servers = [f"server {index}" for index in range(num_servers)]
+    draw = random.Random(config.seed)
+    faults: list[Fault] = []
+    at_s = 0.0
+    while (at_s := at_s + config.every_s * draw.uniform(0.5, 1.5)) <= config.duration_s:
+        kind = draw.choice(config.kinds)
+        among = processes if kind in ("kill", "pause") else servers
+        if not among:
+            raise ConfigError(
+                f"nothing to {kind}: the job has {num_servers} servers and {num_workers} "
+                f"workers, and the chosen targets are {', '.join(config.roles) or 'none'}"
+            )
+        lasts_s = 0.0 if kind == "kill" else config.fault_s * draw.uniform(0.5, 1.5)
+        faults.append(Fault(at_s, kind, draw.choice(among), lasts_s))
+    return faults
+
+
+_CHUNK_BYTES = 1 << 16
+_CONNECT_S = 30.0
+_RETRY_S = 0.05
+
+
+class _Line:
+    """How the proxy currently handles one server's traffic. Used only by the event loop."""
+
+    def __init__(self, target: str) -> None:
+        self.target = parse_endpoint(target)
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.delay_s = 0.0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect one client to the server, waiting if the server is not up yet or is restarting.
+
+        Closing the connection instead would look like a server that rejects the client's key.
+        """
+        # asyncio logs a connection that is cancelled at the end as an error.
+        with contextlib.suppress(asyncio.CancelledError), contextlib.closing(writer):
+            there = await self._connect()
+            if there is None:
+                return
+            with contextlib.closing(there[1]):
+                ways = [self._pass(reader, there[1]), self._pass(there[0], writer)]
+                tasks = [asyncio.ensure_future(way) for way in ways]
+                # If one direction ends, both do, since none of our peers half-close.
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        deadline = time.monotonic() + _CONNECT_S
+        while time.monotonic() < deadline:
+            await self.is_open.wait()
+            try:
+                return await asyncio.open_connection(self.target.host, self.target.port)
+            except OSError:
+                await asyncio.sleep(_RETRY_S)
+        return None
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                await self.is_open.wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                writer.write(data)
+                await writer.drain()
+
+
+class FaultyProxies:
+    """Runs a proxy in front of each of `targets` while open; `endpoints` has the same order.
+
+    Everything passes unchanged until `partition` or `delay` is called. A partition holds back bytes
+    and new connections, like a network that drops packets while the sender retries.
+    """
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        self.endpoints: list[str] = []
+        self._targets = list(targets)
+        self._lines: list[_Line] = []
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+
+    def partition(self, server: int, is_on: bool) -> None:
+        """Hold back all traffic to and from a server, or let it pass again."""
+        event = self._lines[server].is_open
+        self._loop.call_soon_threadsafe(event.clear if is_on else event.set)
+
+    def delay(self, server: int, delay_s: float) -> None:
+        """Delay each message to and from a server by `delay_s` seconds; 0 removes the delay."""
+        self._loop.call_soon_threadsafe(setattr, self._lines[server], "delay_s", delay_s)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        return self
+
+    async def _listen(self) -> None:
+        for target in self._targets:
+            line = _Line(target)
+            server = await asyncio.start_server(line.serve, "127.0.0.1", 0)
+            self._lines.append(line)
+            self._servers.append(server)
+            self.endpoints.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 _SAMPLE_S = 0.25
 
