@@ -29,7 +29,7 @@ from sparsefleet.launch.manifests import (
     slurm_script,
     trainjob_yaml,
 )
-from sparsefleet.launch.manifests.yaml_text import to_yaml
+from sparsefleet.launch.manifests.pods import to_yaml
 
 CONFIG = ManifestConfig(
     name="ads",

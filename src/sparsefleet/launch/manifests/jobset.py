@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
 from sparsefleet.launch.manifests.pods import (
+    Value,
     claim,
     container_base,
     field,
@@ -13,10 +14,10 @@ from sparsefleet.launch.manifests.pods import (
     port_of,
     require_kubernetes_names,
     server_probes,
+    to_yaml,
     variables,
     words,
 )
-from sparsefleet.launch.manifests.yaml_text import Value, to_yaml
 
 __all__ = ["jobset_yaml", "trainjob_yaml"]
 

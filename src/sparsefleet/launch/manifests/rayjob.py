@@ -8,15 +8,16 @@ from sparsefleet.errors import ConfigError
 from sparsefleet.launch.manifests.manifest_config import ManifestConfig, TaskShape
 from sparsefleet.launch.manifests.pods import (
     STATE,
+    Value,
     claim,
     container_base,
     labels,
     notes,
     pod_base,
     require_kubernetes_names,
+    to_yaml,
     variables,
 )
-from sparsefleet.launch.manifests.yaml_text import Value, to_yaml
 
 __all__ = ["rayjob_yaml"]
 
