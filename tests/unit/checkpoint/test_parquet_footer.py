@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparsefleet.checkpoint.parquet_footer import KNOWN_CODECS, codecs_of
+from sparsefleet.checkpoint.row_file_reader import KNOWN_CODECS, codecs_of
 
 
 def parquet(**options: object) -> bytes:
