@@ -16,8 +16,7 @@ from tests.support.server_process import ServerProcess
 from tests.support.servers import NativeServers
 
 from sparsefleet import optim
-from sparsefleet.checkpoint.folder import open_folder
-from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.folder import LocalFolder, open_folder
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,

@@ -16,8 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sparsefleet.checkpoint.folder import Folder, reported
-from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.folder import Folder, LocalFolder, reported
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import MANIFEST, marker_file, pending_marker, token_of
 

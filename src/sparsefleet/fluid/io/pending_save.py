@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.folder import LocalFolder
 from sparsefleet.checkpoint.names import MANIFEST, token_of
 from sparsefleet.errors import CheckpointIoError, ConfigError, SparseFleetError
 from sparsefleet.fluid.io.variable_file import ArrayToWrite, RowsToWrite, write_variables

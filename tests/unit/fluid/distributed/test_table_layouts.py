@@ -24,7 +24,7 @@ from tests.support.servers import JOB_KEY, NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.checkpoint.local_folder import LocalFolder
+from sparsefleet.checkpoint.folder import LocalFolder
 from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError
 from sparsefleet.fluid.fleet import StrategyFactory
 from sparsefleet.server.table_files import TableFiles
