@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint import Checkpoint, Manifest, RowChunk
-from sparsefleet.checkpoint.entries import StateColumn, TableEntry
+from sparsefleet.checkpoint.manifest import StateColumn, TableEntry
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout, shard_of
 from sparsefleet.checkpoint.row_file_writer import write_removed_keys

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.dense_file import read_dense
-from sparsefleet.checkpoint.entries import FileEntry, TableEntry
 from sparsefleet.checkpoint.folder import Confinement, Folder, open_folder
-from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.manifest import FileEntry, Manifest, TableEntry
 from sparsefleet.checkpoint.merged_rows import merged_rows
 from sparsefleet.checkpoint.names import MANIFEST, step_of
 from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout, shard_of

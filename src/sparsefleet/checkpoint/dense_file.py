@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
-from sparsefleet.checkpoint.entries import DenseEntry, FileEntry
 from sparsefleet.checkpoint.folder import Folder
+from sparsefleet.checkpoint.manifest import DenseEntry, FileEntry
 from sparsefleet.checkpoint.names import dense_file
 from sparsefleet.errors import ConfigError, CorruptFileError
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.checkpoint.merged_rows import find_in
 from sparsefleet.checkpoint.row_chunk import RowChunk
 

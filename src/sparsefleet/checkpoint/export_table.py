@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
-from sparsefleet.checkpoint.entries import TableEntry
 from sparsefleet.checkpoint.folder import OutputFile, open_folder
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.checkpoint.parquet_writer import ParquetWriter
 from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.entries import TableEntry
-from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.manifest import Manifest, TableEntry
 from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowChunk

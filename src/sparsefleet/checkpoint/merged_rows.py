@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.checkpoint.row_chunk import RowChunk, RowLayout, shard_of
 
 if TYPE_CHECKING:

@@ -15,10 +15,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.dense_file import describe, write_dense
-from sparsefleet.checkpoint.entries import BaseEntry, DenseEntry, FileEntry, TableEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.json_fields import check_json
-from sparsefleet.checkpoint.manifest import SERIES_NOTE, Manifest
+from sparsefleet.checkpoint.manifest import (
+    SERIES_NOTE,
+    BaseEntry,
+    DenseEntry,
+    FileEntry,
+    Manifest,
+    TableEntry,
+)
 from sparsefleet.checkpoint.names import (
     MANIFEST,
     new_token,

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import CheckpointDiff
-from sparsefleet.checkpoint.entries import FileEntry, TableEntry
+from sparsefleet.checkpoint.manifest import FileEntry, TableEntry
 from sparsefleet.checkpoint.series import ListedCheckpoint
 from sparsefleet.errors import CheckpointError
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.errors import ConfigError
 
 __all__ = [

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder, LocalFolder
+from sparsefleet.checkpoint.manifest import FileEntry
 from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
 from sparsefleet.checkpoint.row_file_writer import columns_of
 from sparsefleet.errors import CorruptFileError

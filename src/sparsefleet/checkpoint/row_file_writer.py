@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder, OutputFile, open_folder
+from sparsefleet.checkpoint.manifest import FileEntry
 from sparsefleet.checkpoint.names import removed_file, row_file
 from sparsefleet.checkpoint.parquet_writer import Column, ParquetWriter
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
-from sparsefleet.checkpoint.entries import FileEntry
 from sparsefleet.checkpoint.folder import Folder, open_folder
 from sparsefleet.checkpoint.json_fields import Fields, check, parse_object
-from sparsefleet.checkpoint.manifest import Manifest
+from sparsefleet.checkpoint.manifest import FileEntry, Manifest
 from sparsefleet.checkpoint.names import MANIFEST, step_of, token_of
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.save_marker import STALE_AFTER_S, clean_up_folder, read_manifest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sparsefleet.checkpoint import Manifest
-from sparsefleet.checkpoint.entries import FileEntry, TableEntry
+from sparsefleet.checkpoint.manifest import FileEntry, TableEntry
 from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout

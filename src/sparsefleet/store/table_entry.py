@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sparsefleet.checkpoint.entries import StateColumn, TableEntry
+from sparsefleet.checkpoint.manifest import StateColumn, TableEntry
 from sparsefleet.store.optimizers import Optimizer, RMSprop
 from sparsefleet.store.table_spec import TableSpec
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import COLUMNS

@@ -20,7 +20,7 @@ from tests.support.checkpoints import (
 
 from sparsefleet import _core
 from sparsefleet.checkpoint import Checkpoint, RowChunk
-from sparsefleet.checkpoint.entries import TableEntry
+from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout, shard_of
 from sparsefleet.checkpoint.row_file_writer import RowFileWriter

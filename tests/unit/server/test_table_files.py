@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sparsefleet.checkpoint import Checkpoint
-from sparsefleet.checkpoint.entries import FileEntry
+from sparsefleet.checkpoint.manifest import FileEntry
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.errors import (
     CheckpointMissingError,
