@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.checkpoint import Checkpoint
+from sparsefleet.checkpoint.checkpoint import Checkpoint, find_in
 from sparsefleet.checkpoint.manifest import TableEntry
-from sparsefleet.checkpoint.merged_rows import find_in
 from sparsefleet.checkpoint.row_chunk import RowChunk
 
 __all__ = ["CheckpointDiff", "TableDiff", "TensorDiff", "diff"]
