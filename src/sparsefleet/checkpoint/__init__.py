@@ -2,8 +2,12 @@
 
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import CheckpointDiff, TableDiff, TensorDiff, diff
-from sparsefleet.checkpoint.export_table import export_table
-from sparsefleet.checkpoint.import_checkpoint import import_paddle, import_table, import_vectors
+from sparsefleet.checkpoint.import_export import (
+    export_table,
+    import_paddle,
+    import_table,
+    import_vectors,
+)
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
 from sparsefleet.checkpoint.row_chunk import RowChunk

@@ -10,9 +10,8 @@ from typing import Any
 from sparsefleet.checkpoint import report
 from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.diff import diff
-from sparsefleet.checkpoint.export_table import export_table
 from sparsefleet.checkpoint.folder import open_folder
-from sparsefleet.checkpoint.import_checkpoint import import_paddle, import_vectors
+from sparsefleet.checkpoint.import_export import export_table, import_paddle, import_vectors
 from sparsefleet.checkpoint.names import MANIFEST
 from sparsefleet.checkpoint.row_chunk import COLUMNS
 from sparsefleet.checkpoint.series import ListedCheckpoint, compact, list_checkpoints
