@@ -14,10 +14,9 @@ from sparsefleet.checkpoint.checkpoint import Checkpoint
 from sparsefleet.checkpoint.folder import OutputFile, open_folder
 from sparsefleet.checkpoint.manifest import Manifest, TableEntry
 from sparsefleet.checkpoint.paddle_files import read_paddle_persistables
-from sparsefleet.checkpoint.parquet_writer import ParquetWriter
 from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import COLUMNS, RowChunk, RowLayout
-from sparsefleet.checkpoint.row_file_writer import columns_of
+from sparsefleet.checkpoint.row_file_writer import ParquetWriter, columns_of
 from sparsefleet.errors import ConfigError, InputFileError
 
 __all__ = ["EXPORT_FORMATS", "export_table", "import_paddle", "import_table", "import_vectors"]

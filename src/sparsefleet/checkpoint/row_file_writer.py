@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +16,265 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.folder import Folder, OutputFile, open_folder
 from sparsefleet.checkpoint.manifest import FileEntry
 from sparsefleet.checkpoint.names import removed_file, row_file
-from sparsefleet.checkpoint.parquet_writer import Column, ParquetWriter
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout
 from sparsefleet.errors import CheckpointError
 
-__all__ = ["RowFileWriter", "write_removed_keys"]
+__all__ = [
+    "Column",
+    "I32",
+    "ParquetWriter",
+    "RowFileWriter",
+    "Struct",
+    "Value",
+    "encode_struct",
+    "varint",
+    "write_removed_keys",
+]
+
+# Write Parquet files with fixed-width list columns at the speed of the disk.
+#
+# General writers compute the levels of a list column value by value, which costs ten times as much
+# as the copy itself. Here all lists in a column have the same length, so the levels of a page
+# depend only on its number of rows; they are computed once, and values are written straight from
+# memory. Files have no compression, dictionaries or statistics, and any Parquet reader can read
+# them.
+#
+# The metadata is encoded with the few parts of Thrift's compact protocol that it needs. A struct
+# is a dict {field number: value}; the Python type of a value determines its Thrift type: bool,
+# I32, int (i64), str, dict (struct), or a list of I32, str or dicts.
+#
+# In shapes, N is the number of rows in a chunk, W the width of a list column.
+
+
+class I32(int):
+    """An int that is encoded as a Thrift i32, as enums are; a plain int is encoded as an i64."""
+
+
+Value: TypeAlias = Union[bool, int, str, "Struct", Sequence["Value"]]
+Struct: TypeAlias = Mapping[int, Value]
+
+_TRUE, _FALSE, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 5, 6, 8, 9, 12
+
+
+def varint(number: int) -> bytes:
+    """Encode an unsigned number as LEB128: seven bits per byte, least significant first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def encode_struct(struct: Struct) -> bytes:
+    """Return the encoded struct, with its stop byte.
+
+    >>> encode_struct({1: I32(5), 3: "ab"}).hex()
+    '150a2802616200'
+
+    """
+    out = bytearray()
+    last = 0
+    for number, value in sorted(struct.items()):
+        kind = _kind_of(value)
+        step = number - last
+        if 1 <= step <= 15:
+            out.append(step << 4 | kind)
+        else:
+            out.append(kind)
+            out += varint(_zigzag(number))
+        if kind not in (_TRUE, _FALSE):
+            out += _encode(value)
+        last = number
+    out.append(0)
+    return bytes(out)
+
+
+def _kind_of(value: Value) -> int:
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, I32):
+        return _I32
+    if isinstance(value, int):
+        return _I64
+    if isinstance(value, str):
+        return _BINARY
+    return _STRUCT if isinstance(value, Mapping) else _LIST
+
+
+def _zigzag(number: int) -> int:
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def _encode(value: Value) -> bytes:
+    if isinstance(value, int):
+        return varint(_zigzag(value))
+    if isinstance(value, str):
+        data = value.encode("utf-8")
+        return varint(len(data)) + data
+    if isinstance(value, Mapping):
+        return encode_struct(value)
+    kind = _kind_of(value[0]) if value else _STRUCT
+    size = len(value)
+    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + varint(size)
+    return head + b"".join(map(_encode, value))
+
+
+_MAGIC = b"PAR1"
+_PAGE_BYTES = 1 << 20
+_GROUP_BYTES = 16 << 20
+
+# Constants from parquet.thrift.
+_REQUIRED, _REPEATED = I32(0), I32(2)
+_CONVERTED_LIST = I32(3)
+_PLAIN, _RLE = I32(0), I32(3)
+_PHYSICAL = {"float32": I32(4), "uint32": I32(1), "uint64": I32(2)}
+_CONVERTED = {"uint32": I32(13), "uint64": I32(14)}
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the file, holding numbers or lists of `width` numbers each."""
+
+    name: str
+    dtype: str
+    """One of float32, uint32, uint64."""
+    width: int | None = None
+    """Length of each list, >= 1; None for plain numbers."""
+
+    @property
+    def row_bytes(self) -> int:
+        return np.dtype(self.dtype).itemsize * (self.width or 1)
+
+    def elements(self) -> list[Struct]:
+        """Return the schema elements of the column, parents before children."""
+        leaf: dict[int, Value] = {
+            1: _PHYSICAL[self.dtype],
+            3: _REQUIRED,
+            4: "element" if self.width else self.name,
+        }
+        if self.dtype in _CONVERTED:
+            leaf[6] = _CONVERTED[self.dtype]
+        if not self.width:
+            return [leaf]
+        outer: Struct = {3: _REQUIRED, 4: self.name, 5: I32(1), 6: _CONVERTED_LIST}
+        return [outer, {3: _REPEATED, 4: "list", 5: I32(1)}, leaf]
+
+    def path(self) -> list[str]:
+        return [self.name, "list", "element"] if self.width else [self.name]
+
+
+@lru_cache(maxsize=64)
+def _levels(rows: int, width: int) -> bytes:
+    """Return the levels of a page: they say where lists start, and that none is empty."""
+    starts = np.zeros((rows, width), np.uint8)
+    starts[:, 1:] = 1  # repetition level: 0 starts a list, 1 continues it
+    bits = np.packbits(starts.reshape(-1), bitorder="little").tobytes()
+    repetition = varint(len(bits) << 1 | 1) + bits
+    definition = varint(rows * width << 1) + b"\x01"
+    return b"".join(struct.pack("<I", len(part)) + part for part in (repetition, definition))
+
+
+class ParquetWriter:
+    """Writes rows column by column by passing chunks of bytes to `write`.
+
+    Buffers up to 16 MiB of rows by reference, so their arrays must not change before `close()`.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[memoryview | bytes], object],
+        columns: Sequence[Column],
+        metadata: Mapping[str, str],
+    ) -> None:
+        self._write = write
+        self._columns = list(columns)
+        self._metadata = dict(metadata)
+        self._row_bytes = sum(column.row_bytes for column in columns)
+        self._groups: list[Struct] = []
+        self._waiting: list[list[Array]] = []
+        self._waiting_rows = 0
+        self.num_rows = 0
+        self.num_bytes = 0
+        self._put(_MAGIC)
+
+    def write(self, arrays: Sequence[Array]) -> None:
+        """Add rows: one array per column, [N] or [N, W], with the column's dtype."""
+        count = len(arrays[0])
+        step = max(1, _GROUP_BYTES // self._row_bytes)
+        for begin in range(0, count, step):
+            part = [array[begin : begin + step] for array in arrays]
+            self._waiting.append(part)
+            self._waiting_rows += len(part[0])
+            if self._waiting_rows * self._row_bytes >= _GROUP_BYTES // 2:
+                self._write_group()
+
+    def close(self) -> None:
+        """Write the remaining rows and the footer; the underlying file stays open."""
+        self._write_group()
+        schema: list[Struct] = [{4: "schema", 5: I32(len(self._columns))}]
+        for column in self._columns:
+            schema += column.elements()
+        footer = encode_struct(
+            {
+                1: I32(1),
+                2: schema,
+                3: self.num_rows,
+                4: self._groups,
+                5: [{1: key, 2: value} for key, value in self._metadata.items()],
+                6: "sparsefleet",
+            }
+        )
+        self._put(footer + struct.pack("<I", len(footer)) + _MAGIC)
+
+    def _put(self, data: memoryview | bytes) -> None:
+        self._write(data)
+        self.num_bytes += len(data)
+
+    def _write_group(self) -> None:
+        if not self._waiting_rows:
+            return
+        begin = self.num_bytes
+        chunks: list[Struct] = [
+            self._write_column(column, [part[place] for part in self._waiting])
+            for place, column in enumerate(self._columns)
+        ]
+        self._groups.append({1: chunks, 2: self.num_bytes - begin, 3: self._waiting_rows})
+        self.num_rows += self._waiting_rows
+        self._waiting, self._waiting_rows = [], 0
+
+    def _write_column(self, column: Column, parts: Sequence[Array]) -> Struct:
+        begin = self.num_bytes
+        step = max(1, _PAGE_BYTES // column.row_bytes)
+        for part in parts:
+            for first in range(0, len(part), step):
+                self._write_page(column, part[first : first + step])
+        size = self.num_bytes - begin
+        described: Struct = {
+            1: _PHYSICAL[column.dtype],
+            2: [_PLAIN, _RLE],
+            3: column.path(),
+            4: I32(0),  # uncompressed
+            5: self._waiting_rows * (column.width or 1),
+            6: size,
+            7: size,
+            9: begin,
+        }
+        return {2: begin, 3: described}
+
+    def _write_page(self, column: Column, rows: Array) -> None:
+        little_endian = np.dtype(column.dtype).newbyteorder("<")
+        values = np.ascontiguousarray(rows, little_endian)
+        levels = _levels(len(rows), column.width) if column.width else b""
+        size = I32(len(levels) + values.nbytes)
+        layout = {1: I32(values.size), 2: _PLAIN, 3: _RLE, 4: _RLE}
+        header = encode_struct({1: I32(0), 2: size, 3: size, 5: layout})
+        self._put(header + levels)
+        self._put(values.reshape(-1).data.cast("B"))
+
 
 _MAX_FILE_BYTES = 1 << 30
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sparsefleet.checkpoint.parquet_writer import Column, ParquetWriter
+from sparsefleet.checkpoint.row_file_writer import Column, ParquetWriter
 
 
 def written(columns: list[Column], chunks: list[list[NDArray[Any]]]) -> bytes:
