@@ -27,12 +27,11 @@ from sparsefleet.monitor.endpoint_file import (
     read_targets,
     write_atomically,
 )
-from sparsefleet.monitor.exposition import CONTENT_TYPE, expose
 from sparsefleet.monitor.http_server import HttpServer, Request, Response
 from sparsefleet.monitor.job_file import FOLDER, JobFile, JobProcess
 from sparsefleet.monitor.job_watch import JobWatch
 from sparsefleet.monitor.otlp import OtlpPusher, check_otlp_url
-from sparsefleet.monitor.registry import PROCESS
+from sparsefleet.monitor.registry import CONTENT_TYPE, PROCESS, expose
 from sparsefleet.monitor.series import Sample
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.errors import ConfigError
-from sparsefleet.monitor.exposition import CONTENT_TYPE, expose
 from sparsefleet.monitor.http_server import HttpServer, Request, Response, Route
 from sparsefleet.monitor.otlp import OtlpPusher
-from sparsefleet.monitor.registry import PROCESS, Registry
+from sparsefleet.monitor.registry import CONTENT_TYPE, PROCESS, Registry, expose
 from sparsefleet.monitor.series import Sample
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sparsefleet.endpoint import parse_endpoint
 from sparsefleet.monitor.endpoint_file import Target, read_targets
-from sparsefleet.monitor.exposition import parse
+from sparsefleet.monitor.registry import parse
 from sparsefleet.monitor.series import Sample
 
 __all__ = ["Answer", "Interval", "Reading", "gathered", "quantile", "read_all", "read_one"]
