@@ -66,7 +66,7 @@ MONITOR_COMMANDS = (
 
 
 def run_dashboard_command(options: argparse.Namespace) -> int:
-    from sparsefleet.monitor.dashboard import serve_dashboard
+    from sparsefleet.monitor.job_watch import serve_dashboard
 
     serve_dashboard(options.job, options.address)
     return 0

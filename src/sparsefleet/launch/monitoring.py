@@ -19,7 +19,6 @@ from sparsefleet.launch.child_process import ChildProcess, ChildState, describe_
 from sparsefleet.launch.failure_cause import is_stopped
 from sparsefleet.launch.launch_config import LaunchConfig
 from sparsefleet.launch.status_display import JobDisplay
-from sparsefleet.monitor.dashboard import dashboard_routes
 from sparsefleet.monitor.endpoint_file import (
     TARGETS_MODE,
     Target,
@@ -29,7 +28,7 @@ from sparsefleet.monitor.endpoint_file import (
 )
 from sparsefleet.monitor.http_server import HttpServer, Request, Response
 from sparsefleet.monitor.job_file import FOLDER, JobFile, JobProcess
-from sparsefleet.monitor.job_watch import JobWatch
+from sparsefleet.monitor.job_watch import JobWatch, dashboard_routes
 from sparsefleet.monitor.otlp import OtlpPusher, check_otlp_url
 from sparsefleet.monitor.registry import CONTENT_TYPE, PROCESS, expose
 from sparsefleet.monitor.series import Sample
