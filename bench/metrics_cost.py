@@ -33,7 +33,7 @@ from ctr_ours import FleetModel
 from measure import argument_parser, judge, report, write_json
 from sparsefleet import optim
 from sparsefleet.monitor import LOOKUPS, serve_metrics
-from sparsefleet.monitor.lookup_counts import LookupCounts
+from sparsefleet.monitor.server_series import LookupCounts
 from sparsefleet.train import Trainer, TrainerConfig
 
 TARGET = 0.005

@@ -2,10 +2,9 @@
 
 from sparsefleet.monitor.bottleneck import Bottleneck, find_bottleneck
 from sparsefleet.monitor.endpoint_file import report_metrics_if_asked, serve_metrics
-from sparsefleet.monitor.lookup_counts import LOOKUPS
 from sparsefleet.monitor.registry import PROCESS, Registry, expose, parse
 from sparsefleet.monitor.series import CATALOGUE, Sample, Series, histogram_samples, sample
-from sparsefleet.monitor.server_series import server_samples
+from sparsefleet.monitor.server_series import LOOKUPS, server_samples
 
 __all__ = [
     "Bottleneck",
