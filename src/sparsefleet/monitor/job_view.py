@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsefleet.monitor.bottleneck import find_bottleneck
-from sparsefleet.monitor.findings import Finding, Watched
+from sparsefleet.monitor.findings import Finding, Watched, find_bottleneck
 from sparsefleet.monitor.job_file import JobFile
 from sparsefleet.monitor.reading import Interval, quantile
 
