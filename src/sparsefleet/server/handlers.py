@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sparsefleet import _core
-from sparsefleet.server.command_loop import Handler, HasSession
-from sparsefleet.server.command_states import CommandStates
+from sparsefleet.server.command_loop import CommandStates, Handler, HasSession
 from sparsefleet.server.mailbox import Mailboxes
 from sparsefleet.server.work_lists import work_list_handlers
 

@@ -26,8 +26,14 @@ from time import monotonic
 from typing import Any, Protocol
 
 from sparsefleet.errors import PeerLostError, ProtocolError, SparseFleetError
-from sparsefleet.server.command_loop import Handler, HasSession, Holders, pack_body, unpack_body
-from sparsefleet.server.command_states import Answered
+from sparsefleet.server.command_loop import (
+    Answered,
+    Handler,
+    HasSession,
+    Holders,
+    pack_body,
+    unpack_body,
+)
 
 __all__ = ["Mailboxes"]
 
@@ -185,7 +191,7 @@ class Mailboxes:
         calls = (self.put, self.take, self.check, self.fail, self.close)
         return {f"mail.{call.__name__}": call for call in calls}
 
-    # -- state that survives the server; see `command_states`
+    # -- state that survives the server; see `command_loop`
     # ----------------------------------------
 
     def hold(self) -> threading.Condition:

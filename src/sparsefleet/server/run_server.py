@@ -25,8 +25,7 @@ from sparsefleet.field_checks import (
 )
 from sparsefleet.job_key import find_job_key
 from sparsefleet.monitor import PROCESS, report_metrics_if_asked, serve_metrics, server_samples
-from sparsefleet.server.command_loop import CommandLoop
-from sparsefleet.server.command_states import CommandStates
+from sparsefleet.server.command_loop import CommandLoop, CommandStates
 from sparsefleet.server.handlers import default_handlers, profile_handlers
 
 if TYPE_CHECKING:

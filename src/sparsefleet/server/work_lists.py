@@ -24,8 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefleet import _core
 from sparsefleet.errors import ProtocolError, SparseFleetError
-from sparsefleet.server.command_loop import Handler, HasSession, Holders, pack_body, unpack_body
-from sparsefleet.server.command_states import Answered, CommandStates
+from sparsefleet.server.command_loop import (
+    Answered,
+    CommandStates,
+    Handler,
+    HasSession,
+    Holders,
+    pack_body,
+    unpack_body,
+)
 
 if TYPE_CHECKING:
     from sparsefleet.data.sharding import WorkLists

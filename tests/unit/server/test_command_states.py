@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparsefleet.server.command_loop import pack_body, unpack_body
-from sparsefleet.server.command_states import Answered, CommandStates, Keeper
+from sparsefleet.server.command_loop import Answered, CommandStates, Keeper, pack_body, unpack_body
 from sparsefleet.server.mailbox import Mailboxes
 from sparsefleet.server.work_lists import work_list_handlers
 
