@@ -17,7 +17,7 @@ from sparsefleet import _core
 from sparsefleet.checkpoint import Checkpoint
 from sparsefleet.checkpoint.row_chunk import COLUMNS
 from sparsefleet.errors import CheckpointMismatchError
-from sparsefleet.server.background_job import BackgroundJob
+from sparsefleet.server.table_save import BackgroundJob
 
 __all__ = ["DenseSource", "LoadPart", "TableLoad"]
 

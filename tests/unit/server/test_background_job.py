@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sparsefleet.errors import DeadlineError
-from sparsefleet.server.background_job import BackgroundJob
+from sparsefleet.server.table_save import BackgroundJob
 
 WAIT_S = 20.0
 
