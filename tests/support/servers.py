@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsefleet import _core
 from sparsefleet.server.command_loop import CommandLoop, Handler
-from sparsefleet.server.handlers import default_handlers
+from sparsefleet.server.run_server import default_handlers
 from sparsefleet.store import RemoteStore, RemoteStoreConfig
 
 JOB_KEY = b"a key for tests, thirty-two long"
