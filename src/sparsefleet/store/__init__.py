@@ -1,5 +1,6 @@
 """Stores that hold tables, and the specs that describe tables."""
 
+from sparsefleet.store.connection import RoundMember
 from sparsefleet.store.initializers import (
     Constant,
     Initializer,
@@ -10,7 +11,6 @@ from sparsefleet.store.initializers import (
 )
 from sparsefleet.store.local_store import LocalStore
 from sparsefleet.store.remote_store import RemoteStore, RemoteStoreConfig
-from sparsefleet.store.round_member import RoundMember
 from sparsefleet.store.rows import PushResult, Rows
 from sparsefleet.store.store import Store
 from sparsefleet.store.table_spec import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparsefleet import _core
 from sparsefleet.store.arrays import Floats
-from sparsefleet.store.round_member import RoundMember, lower_member
+from sparsefleet.store.connection import RoundMember, lower_member
 from sparsefleet.store.rows import DataMark, RejectedRows
 
 

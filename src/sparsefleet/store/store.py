@@ -14,10 +14,9 @@ import numpy as np
 from sparsefleet import _core
 from sparsefleet.errors import ConfigError
 from sparsefleet.store.arrays import Floats, Keys, as_keys, as_output, as_values
-from sparsefleet.store.connection import StoreConnection
+from sparsefleet.store.connection import RoundMember, StoreConnection, lower_member
 from sparsefleet.store.gradient_sender import GradientSender, SenderConfig
 from sparsefleet.store.request_sections import Gradients, PushSection, RequestSections
-from sparsefleet.store.round_member import RoundMember, lower_member
 from sparsefleet.store.rows import DataMark, PushResult, RejectedRows, Rows
 from sparsefleet.store.table_spec import DenseSpec, TableSpec, lower_dense, lower_table
 
