@@ -19,8 +19,7 @@ from sparsefleet.engine.model_checkpoint import ModelSave
 from sparsefleet.engine.save_schedule import CheckpointConfig
 from sparsefleet.engine.training_progress import WorkerReport
 from sparsefleet.errors import CheckpointError, SparseFleetError
-from sparsefleet.store.server_calls import ServerCalls
-from sparsefleet.store.store_save import Base
+from sparsefleet.store.store_save import Base, ServerCalls
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel

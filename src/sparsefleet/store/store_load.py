@@ -12,8 +12,7 @@ from sparsefleet.checkpoint import Checkpoint, import_table
 from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import CheckpointError, CheckpointMismatchError
 from sparsefleet.store.rows import Rows
-from sparsefleet.store.server_calls import ServerCalls
-from sparsefleet.store.store_save import DENSE_OPTIMIZERS
+from sparsefleet.store.store_save import DENSE_OPTIMIZERS, ServerCalls
 from sparsefleet.store.table_entry import counter_names, state_names, table_entry
 from sparsefleet.store.table_spec import DenseSpec, TableSpec, chosen_specs
 

@@ -19,9 +19,8 @@ from sparsefleet.checkpoint.row_chunk import COLUMNS
 from sparsefleet.errors import UnknownTableError
 from sparsefleet.store.row_streams import replace_rows, row_chunks
 from sparsefleet.store.rows import Rows
-from sparsefleet.store.server_calls import ServerCalls
 from sparsefleet.store.store_load import load_parts
-from sparsefleet.store.store_save import DenseTable, ServerSnapshots
+from sparsefleet.store.store_save import DenseTable, ServerCalls, ServerSnapshots
 from sparsefleet.store.table_entry import counter_names, table_entry
 from sparsefleet.store.table_spec import DenseSpec, TableSpec
 
