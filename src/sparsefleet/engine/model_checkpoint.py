@@ -20,7 +20,7 @@ from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import CheckpointMismatchError, CheckpointMissingError
 from sparsefleet.store.store_load import load_tables
 from sparsefleet.store.store_save import Base, StoreSave
-from sparsefleet.store.table_entry import state_names
+from sparsefleet.store.table_spec import state_names
 
 if TYPE_CHECKING:
     from sparsefleet.engine.bound_model import BoundModel

@@ -13,8 +13,14 @@ from sparsefleet.checkpoint.names import absolute_path
 from sparsefleet.errors import CheckpointError, CheckpointMismatchError
 from sparsefleet.store.rows import Rows
 from sparsefleet.store.store_save import DENSE_OPTIMIZERS, ServerCalls
-from sparsefleet.store.table_entry import counter_names, state_names, table_entry
-from sparsefleet.store.table_spec import DenseSpec, TableSpec, chosen_specs
+from sparsefleet.store.table_spec import (
+    DenseSpec,
+    TableSpec,
+    chosen_specs,
+    counter_names,
+    state_names,
+    table_entry,
+)
 
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store

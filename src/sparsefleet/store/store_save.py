@@ -24,8 +24,13 @@ from sparsefleet.checkpoint.pending_checkpoint import PendingCheckpoint
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.errors import CheckpointError, ConfigError, DeadlineError, SparseFleetError
 from sparsefleet.store.arrays import Floats
-from sparsefleet.store.table_entry import state_names, table_entry
-from sparsefleet.store.table_spec import DenseSpec, TableSpec, chosen_specs
+from sparsefleet.store.table_spec import (
+    DenseSpec,
+    TableSpec,
+    chosen_specs,
+    state_names,
+    table_entry,
+)
 
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store

@@ -21,8 +21,7 @@ from sparsefleet.store.row_streams import replace_rows, row_chunks
 from sparsefleet.store.rows import Rows
 from sparsefleet.store.store_load import load_parts
 from sparsefleet.store.store_save import DenseTable, ServerCalls, ServerSnapshots
-from sparsefleet.store.table_entry import counter_names, table_entry
-from sparsefleet.store.table_spec import DenseSpec, TableSpec
+from sparsefleet.store.table_spec import DenseSpec, TableSpec, counter_names, table_entry
 
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store

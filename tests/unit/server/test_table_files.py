@@ -23,7 +23,7 @@ from sparsefleet.errors import (
 from sparsefleet.server import table_save
 from sparsefleet.server.table_files import TableFiles
 from sparsefleet.store import LocalStore, TableSpec
-from sparsefleet.store.table_entry import table_entry
+from sparsefleet.store.table_spec import table_entry
 
 WAIT_S = 20.0
 TABLES = {"tables": [["ads", 2, 2, 0]], "dense": []}

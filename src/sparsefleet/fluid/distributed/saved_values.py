@@ -31,8 +31,8 @@ from sparsefleet.fluid.io.variable_file import load_saved_rows
 from sparsefleet.store import RemoteStore, RemoteStoreConfig, Store
 from sparsefleet.store.arrays import Floats
 from sparsefleet.store.row_streams import write_dense_table
-from sparsefleet.store.table_entry import state_names
 from sparsefleet.store.table_folders import TableFolders
+from sparsefleet.store.table_spec import state_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,7 +15,7 @@ from sparsefleet.fluid.executor.executor import Executor
 from sparsefleet.fluid.framework import Operator, Parameter, Program
 from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.framework.sparse_parameter import optimizer_of
-from sparsefleet.store.table_entry import state_names
+from sparsefleet.store.table_spec import state_names
 
 __all__ = [
     "DenseTable",
