@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import require, require_int
-from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import CountMetric, Metric, Settings
+from sparsefleet.metrics.metric import Batch, CountMetric, Metric, Settings
 
 __all__ = ["AUC", "GAUC", "auc_from_counts"]
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.field_checks import is_number, require, require_int
 from sparsefleet.metrics import metric as fixed_point
-from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import CountMetric, Settings
+from sparsefleet.metrics.metric import Batch, CountMetric, Settings
 
 __all__ = ["Accuracy", "Calibration", "LogLoss", "NormalizedEntropy", "RMSE"]
 

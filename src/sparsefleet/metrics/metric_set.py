@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import Frame, Metric, pack, require_alike, unpack, unpack_all
+from sparsefleet.metrics.metric import Batch, Frame, Metric, pack, require_alike, unpack, unpack_all
 
 __all__ = ["MetricSet"]
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require_int
 from sparsefleet.metrics.auc import GAUC
-from sparsefleet.metrics.batch import Batch
-from sparsefleet.metrics.metric import Settings
+from sparsefleet.metrics.metric import Batch, Settings
 
 __all__ = ["NDCG", "RecallAtK"]
 
