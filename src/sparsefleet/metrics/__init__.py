@@ -1,6 +1,6 @@
 """Metrics for predictions that can be merged exactly across threads and workers."""
 
-from sparsefleet.metrics.auc import AUC, GAUC, auc_from_counts
+from sparsefleet.metrics.auc import AUC, GAUC, NDCG, RecallAtK, auc_from_counts
 from sparsefleet.metrics.calibration import (
     RMSE,
     Accuracy,
@@ -10,7 +10,6 @@ from sparsefleet.metrics.calibration import (
 )
 from sparsefleet.metrics.metric import CountMetric, Metric
 from sparsefleet.metrics.metric_set import MetricSet
-from sparsefleet.metrics.ranking import NDCG, RecallAtK
 
 __all__ = [
     "AUC",
