@@ -9,7 +9,6 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -187,12 +186,7 @@ class PendingCheckpoint:
     def __enter__(self) -> PendingCheckpoint:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abort()
 
     def _manifest(self, step: int, created: str | None) -> Manifest:

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sparsefleet.data.batch_queue import BatchQueue
@@ -153,12 +152,7 @@ class ReaderPass:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __next__(self) -> Any:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sparsefleet.endpoint import Endpoint, parse_endpoint
@@ -231,13 +230,8 @@ class WatchedDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:

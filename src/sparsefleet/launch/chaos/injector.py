@@ -21,8 +21,6 @@ from sparsefleet.field_checks import require, require_positive
 from sparsefleet.launch.node_job import JobObserver
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from sparsefleet.launch.job_plan import ProcessPlan
@@ -213,12 +211,7 @@ class FaultyProxies:
             self._servers.append(server)
             self.endpoints.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -312,12 +305,7 @@ class Injector(JobObserver):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._begun.set()
         self._thread.join()

@@ -17,7 +17,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 import torch
@@ -306,12 +305,7 @@ class ZipWriter:
     def __enter__(self) -> ZipWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._archive.close()
 
     def write(self, name: str, size: int, chunks: Iterator[bytes]) -> None:
