@@ -33,7 +33,7 @@ from sparsefleet.monitor.registry import CONTENT_TYPE, PROCESS, expose
 from sparsefleet.monitor.series import Sample
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 __all__ = ["JobMonitor", "WatchedDisplay", "open_monitor"]
 
@@ -132,7 +132,7 @@ class JobMonitor:
         return Response(expose(self._all()).encode(), CONTENT_TYPE)
 
 
-class WatchedDisplay:
+class WatchedDisplay(JobDisplay):
     """Forwards everything to another display, and writes the state of the job to a file."""
 
     def __init__(self, display: JobDisplay, config: LaunchConfig, folder: str) -> None:
@@ -226,12 +226,6 @@ class WatchedDisplay:
             path = os.path.join(self._folder, "targets.json")
             write_atomically(path, text, mode=TARGETS_MODE)
             self._targets = targets
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _other_launchers(config: LaunchConfig) -> list[Target]:

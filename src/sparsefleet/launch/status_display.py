@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sparsefleet.launch.child_process import ChildProcess, ChildState, describe_exit
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Self
 
-__all__ = ["JobDisplay", "LiveJobDisplay", "PlainJobDisplay", "QuietJobDisplay", "make_display"]
+__all__ = ["JobDisplay", "LiveJobDisplay", "PlainJobDisplay", "make_display"]
 
 _PLAIN_INTERVAL_S = 10.0
 _COLOURS = {
@@ -26,42 +26,20 @@ _COLOURS = {
 }
 
 
-class JobDisplay(Protocol):
-    """Shows a job while it runs."""
+class JobDisplay:
+    """Shows a job while it runs; this base class shows only the requested output."""
 
     def note(self, text: str) -> None:
         """Show an event."""
-
-    def show_output(self, lines: Sequence[str]) -> None:
-        """Show output of a process."""
-
-    def refresh(self, children: Sequence[ChildProcess]) -> None:
-        """Show the state of all processes. This method is called often."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def make_display(*, quiet: bool, show: str = "") -> JobDisplay:
-    """Return a live display on a terminal, or a display that prints plain lines elsewhere.
-
-    show: the process whose output is always shown.
-    """
-    if quiet:
-        return QuietJobDisplay()
-    return LiveJobDisplay() if sys.stdout.isatty() else PlainJobDisplay(shown=show)
-
-
-class _Display:
-    def note(self, text: str) -> None:
         del text
 
     def show_output(self, lines: Sequence[str]) -> None:
+        """Show output of a process."""
         for line in lines:
             print(line, flush=True)
 
     def refresh(self, children: Sequence[ChildProcess]) -> None:
+        """Show the state of all processes. This method is called often."""
         del children
 
     def __enter__(self) -> Self:
@@ -71,11 +49,17 @@ class _Display:
         pass
 
 
-class QuietJobDisplay(_Display):
-    """Shows only the requested output."""
+def make_display(*, quiet: bool, show: str = "") -> JobDisplay:
+    """Return a live display on a terminal, or a display that prints plain lines elsewhere.
+
+    show: the process whose output is always shown.
+    """
+    if quiet:
+        return JobDisplay()
+    return LiveJobDisplay() if sys.stdout.isatty() else PlainJobDisplay(shown=show)
 
 
-class PlainJobDisplay(_Display):
+class PlainJobDisplay(JobDisplay):
     """Prints one line per event, and periodically the last line of each process.
 
     Processes selected by `shown` (one process, or all) are excluded, because their output is
@@ -104,7 +88,7 @@ class PlainJobDisplay(_Display):
                 print(f"[{child.name}] {line}", flush=True)
 
 
-class LiveJobDisplay(_Display):
+class LiveJobDisplay(JobDisplay):
     """A live display with one line per process that shows its state and last output."""
 
     def __init__(self) -> None:
