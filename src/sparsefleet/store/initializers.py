@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sparsefleet.field_checks import (
     is_number,
@@ -71,14 +72,14 @@ class Uniform(Initializer):
 
 
 @dataclass(frozen=True, slots=True)
-class Normal(Initializer):
-    """Normally distributed values."""
+class _Bell(Initializer):
+    _KIND: ClassVar[str]
 
     mean: float = 0.0
     """The mean."""
 
     std: float = 0.01
-    """The standard deviation."""
+    """The standard deviation, before truncation if there is any."""
 
     def __post_init__(self) -> None:
         require_finite(self, "mean")
@@ -86,26 +87,21 @@ class Normal(Initializer):
 
     def native_fields(self, dim: int) -> NativeFields:
         del dim
-        return {"kind": "normal", "a": float(self.mean), "b": float(self.std)}
+        return {"kind": self._KIND, "a": float(self.mean), "b": float(self.std)}
 
 
 @dataclass(frozen=True, slots=True)
-class TruncatedNormal(Initializer):
+class Normal(_Bell):
+    """Normally distributed values."""
+
+    _KIND = "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedNormal(_Bell):
     """Normally distributed values, each redrawn until it is within two standard deviations."""
 
-    mean: float = 0.0
-    """The mean."""
-
-    std: float = 0.01
-    """The standard deviation before truncation."""
-
-    def __post_init__(self) -> None:
-        require_finite(self, "mean")
-        require_not_negative(self, "std")
-
-    def native_fields(self, dim: int) -> NativeFields:
-        del dim
-        return {"kind": "truncated_normal", "a": float(self.mean), "b": float(self.std)}
+    _KIND = "truncated_normal"
 
 
 @dataclass(frozen=True, slots=True)
