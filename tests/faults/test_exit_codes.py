@@ -49,7 +49,7 @@ def test_work_that_fails_at_exit_sets_the_code() -> None:
     assert found.returncode == 1
     assert found.stdout.split("\n")[:2] == ["trained", "the others still run"]
     assert "OSError: no route" in found.stderr
-    assert "the last push failed at exit; ending with code 1" in found.stderr
+    assert "the last push failed at exit; exiting with code 1" in found.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
@@ -81,4 +81,4 @@ def test_a_worker_whose_servers_are_gone_at_exit_does_not_end_with_zero(
     # The servers have ended; the worker leaves without stop_worker().
     _, errors = worker.communicate("\n", timeout=120)
     assert worker.returncode == 1, errors
-    assert "failed at exit; ending with code 1" in errors
+    assert "failed at exit; exiting with code 1" in errors

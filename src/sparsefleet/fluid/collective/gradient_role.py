@@ -234,7 +234,7 @@ class LocalSgdRole(GradientRole):
         while self._averaging.is_warming:
             if not self._shadow_step():
                 return
-            self._averaging.step()  # counted, so that all ranks end the warm-up at the same step
+            self._averaging.step()  # counted, so that all ranks finish the warm-up at the same step
         self._repoint()
         while self._averaging.shadow():
             pass

@@ -199,7 +199,7 @@ def _end() -> None:
     if not _failed:
         return
     with suppress(OSError):
-        print(f"{', '.join(_failed)} failed at exit; ending with code 1", file=sys.stderr)
+        print(f"{', '.join(_failed)} failed at exit; exiting with code 1", file=sys.stderr)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

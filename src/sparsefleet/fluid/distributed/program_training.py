@@ -185,9 +185,9 @@ class ProgramTraining(ProgramRole):
             self._model.fail(error)
 
     def _close_at_exit(self) -> None:
-        """Close training at exit. A worker whose script ended with an error counts as lost.
+        """Close training at exit. A worker whose script failed with an error counts as lost.
 
-        If not all updates could be applied, the process ends with code 1.
+        If not all updates could be applied, the process exits with code 1.
         """
         error = getattr(sys, "last_value", None)
         if error is not None:

@@ -470,7 +470,7 @@ def _fetched(name: str, value: Any, lod: Lod, return_numpy: bool) -> Any:
 class PeriodicFetch:
     """Fetches values every `fetch_frequency` runs; other runs return the last fetched values.
 
-    The first run always fetches. A fetch waits for the run to end and copies values, which is
+    The first run always fetches. A fetch waits for the run to finish and copies values, which is
     wasteful for a metric that is only printed occasionally.
 
     >>> import numpy as np

@@ -137,7 +137,7 @@ class ProgramFleet(Fleet):
             server.load(model_dir, None)
 
     def run_server(self) -> None:
-        """Serve until the launcher or a signal ends the job, then drain and return."""
+        """Serve until the launcher or a signal stops the job, then drain and return."""
         self._require_server("run_server")
         self._minimized(self._server).serve()
 
@@ -148,7 +148,7 @@ class ProgramFleet(Fleet):
         first run connects.
         """
         if self.role.is_server:
-            raise RuntimeError("init_worker() was called on a server; call run_server() there")
+            raise RuntimeError("init_worker() was called on a server; call run_server() instead")
         self._minimized(self._training)
         waiting = [training for training in self._trainings if not training.is_started]
         if not waiting:

@@ -98,8 +98,8 @@ class RoleMakerBase(ABC):
 class PaddleCloudRoleMaker(RoleMakerBase):
     """Reads the role from environment variables on first use (docs/env.md lists them).
 
-    If no variable is set, this process is the only worker and runs everything. Raises ConfigError,
-    naming the variable, if a variable is missing or invalid.
+    If no variable is set, this process is the only worker and runs everything. Raises a ConfigError
+    that names the variable if one is missing or invalid.
     """
 
     def __init__(self, is_collective: bool = False) -> None:
