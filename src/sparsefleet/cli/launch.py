@@ -202,7 +202,7 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         default="",
         metavar="DIRECTORY",
-        help="keep the servers' logs here until the job succeeds; if the job is ended early, "
+        help="keep the servers' logs here until the job succeeds; if the job is stopped early, "
         "start it with the same directory to continue (default: a new directory, removed "
         "at the end)",
     )

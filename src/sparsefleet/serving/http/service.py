@@ -175,7 +175,7 @@ class Service:
         if active is None:
             return self.models.failure or "the model is loading"
         if not active.batcher.is_alive:
-            return "a prediction thread has ended"
+            return "a prediction thread has stopped"
         return await self._why_no_rows(active)
 
     async def rows_up(self) -> bool:

@@ -100,7 +100,7 @@ class RedisVersions:
         return None if found is None else found.decode()
 
     def find(self, version: str) -> PushedVersion:
-        """Find a version by digest or label. Raises CheckpointMissingError listing all versions."""
+        """Find a version by digest or label; if it is missing, the error lists all versions."""
         there = self.all()
         for each in there:
             if version in (each.digest, each.label):

@@ -206,7 +206,7 @@ class _Push:
         who = "somebody" if holder is None else holder.decode().rpartition(", ")[0]
         return CheckpointError(
             f"version {self._manifest.digest} is being pushed to {self._server.where} by {who}; "
-            f"wait for it to end (if killed, its claim expires {_LEASE_S} s after its last row)"
+            f"wait for it to finish (if killed, its claim expires {_LEASE_S} s after its last row)"
         )
 
     def _release(self) -> None:

@@ -134,9 +134,7 @@ class Update:
 
     @classmethod
     def from_bytes(cls, name: UpdateName, raw: bytes, where: str) -> Update:
-        """Parse an update; raise CorruptFileError naming `where` unless `raw` is intact and matches
-        `name`.
-        """
+        """Parse an update; raise CorruptFileError unless `raw` is intact and matches `name`."""
         found = _checksum(raw)
         if found != name.checksum:
             raise CorruptFileError(
