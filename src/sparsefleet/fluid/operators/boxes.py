@@ -237,27 +237,6 @@ def box_decoder_and_assign_op(
 # -- layers -----------------------------------------------------------------------------------
 
 
-def several_outputs(
-    helper: LayerHelper,
-    type: str,
-    inputs: dict[str, Any],
-    slots: str,
-    attrs: dict[str, Any],
-    dtypes: Sequence[str] = (),
-) -> list[Variable]:
-    names = slots.split()
-    kinds = list(dtypes) or ["float32"] * len(names)
-    made = [helper.new_variable(kind) for kind in kinds]
-    helper.append_op(type, inputs, dict(zip(names, made, strict=True)), attrs)
-    return made
-
-
-def without_gradient(variables: list[Variable]) -> list[Variable]:
-    for variable in variables:
-        variable.stop_gradient = True
-    return variables
-
-
 @layer
 def iou_similarity(
     x: Variable, y: Variable, box_normalized: bool = True, name: str | None = None
@@ -323,10 +302,8 @@ def bipartite_match(
         "match_type": match_type or "bipartite",
         "dist_threshold": 0.5 if dist_threshold is None else dist_threshold,
     }
-    slots = "ColToRowMatchIndices ColToRowMatchDist"
-    kinds = ["int32", dist_matrix.dtype]
-    made = several_outputs(helper, "bipartite_match", {"DistMat": dist_matrix}, slots, attrs, kinds)
-    return tuple(without_gradient(made))
+    inputs, kinds = {"DistMat": dist_matrix}, ["int32", dist_matrix.dtype]
+    return tuple(helper.add_all("bipartite_match", inputs, attrs, kinds, stop_gradient=True))
 
 
 @layer
@@ -342,8 +319,7 @@ def target_assign(
     inputs = {"X": input, "MatchIndices": matched_indices, "NegIndices": negative_indices}
     attrs = {"mismatch_value": mismatch_value or 0}
     kinds = [input.dtype, "float32"]
-    made = several_outputs(helper, "target_assign", inputs, "Out WeightOut", attrs, kinds)
-    return tuple(without_gradient(made))
+    return tuple(helper.add_all("target_assign", inputs, attrs, kinds, stop_gradient=True))
 
 
 @layer
@@ -363,6 +339,5 @@ def box_decoder_and_assign(
         "TargetBox": target_box,
         "BoxScore": box_score,
     }
-    slots = "DecodeBox OutputAssignBox"
     attrs = {"box_clip": float(box_clip)}
-    return tuple(several_outputs(helper, "box_decoder_and_assign", inputs, slots, attrs))
+    return tuple(helper.add_all("box_decoder_and_assign", inputs, attrs))

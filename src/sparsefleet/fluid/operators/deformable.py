@@ -16,7 +16,6 @@ from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.initializer import Normal
 from sparsefleet.fluid.framework.param_attr import to_param_attr
 from sparsefleet.fluid.lowering.registry import Shape, op
-from sparsefleet.fluid.operators.boxes import several_outputs
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.regions import boxes_in_pictures, rounded
 
@@ -414,11 +413,7 @@ def deformable_roi_pooling(
         part_size=_pair(part_size or (pooled_height, pooled_width)),
     )
     inputs = {"Input": input, "ROIs": rois, "Trans": trans}
-    kinds = [input.dtype, input.dtype]
-    made = several_outputs(
-        helper, "deformable_psroi_pooling", inputs, "Output TopCount", attrs, kinds
-    )
-    return made[0]
+    return helper.add_all("deformable_psroi_pooling", inputs, attrs, [input.dtype] * 2)[0]
 
 
 @layer
@@ -434,7 +429,7 @@ def roi_perspective_transform(
     helper = LayerHelper("roi_perspective_transform", name)
     inputs = {"X": helper.check_input(input), "ROIs": helper.check_input(rois, "rois")}
     attrs = op_settings("roi_perspective_transform", locals())
-    slots, kinds = "Out Mask TransformMatrix", [input.dtype, "int32", input.dtype]
-    made = several_outputs(helper, "roi_perspective_transform", inputs, slots, attrs, kinds)
+    kinds = [input.dtype, "int32", input.dtype]
+    made = helper.add_all("roi_perspective_transform", inputs, attrs, kinds)
     made[1].stop_gradient = made[2].stop_gradient = True
     return tuple(made)

@@ -18,9 +18,7 @@ from sparsefleet.fluid.operators.boxes import (
     bipartite_match,
     box_coder,
     iou_similarity,
-    several_outputs,
     target_assign,
-    without_gradient,
 )
 from sparsefleet.fluid.operators.convolutions import conv2d
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
@@ -224,8 +222,7 @@ def yolov3_loss(
     attrs = op_settings(
         "yolov3_loss", locals(), anchors=list(anchors), anchor_mask=list(anchor_mask)
     )
-    slots, kinds = "Loss ObjectnessMask GTMatchMask", [x.dtype, x.dtype, "int32"]
-    return several_outputs(helper, "yolov3_loss", inputs, slots, attrs, kinds)[0]
+    return helper.add_all("yolov3_loss", inputs, attrs, [x.dtype, x.dtype, "int32"])[0]
 
 
 @layer
@@ -264,9 +261,9 @@ def ssd_loss(
     first_loss = softmax_with_cross_entropy(scores, _classes(first_label))
     inputs = {"ClsLoss": first_loss, "MatchIndices": matched, "MatchDist": distance}
     attrs = op_settings("mine_hard_examples", locals(), neg_dist_threshold=neg_overlap)
-    slots = "NegIndices UpdatedMatchIndices"
-    mined = several_outputs(helper, "mine_hard_examples", inputs, slots, attrs, ["int32"] * 2)
-    negatives, matched = without_gradient(mined)
+    negatives, matched = helper.add_all(
+        "mine_hard_examples", inputs, attrs, ["int32"] * 2, stop_gradient=True
+    )
     coded = box_coder(prior_box, prior_box_var, gt_box, "encode_center_size")
     boxes, box_weight = target_assign(coded, matched, mismatch_value=background_label)
     target, weight = target_assign(label, matched, negatives, background_label)
@@ -360,11 +357,13 @@ def multi_box_head(
     if len(parts) == 1:
         return parts[0]
     priors = [concat([flatten(part[place], axis=3) for part in parts]) for place in (2, 3)]
+    for prior in priors:
+        prior.stop_gradient = True
     location, confidence = (concat([part[place] for part in parts], axis=1) for place in (0, 1))
     return (
         reshape(location, [0, -1, 4]),
         reshape(confidence, [0, -1, num_classes]),
-        *without_gradient(priors),
+        *priors,
     )
 
 

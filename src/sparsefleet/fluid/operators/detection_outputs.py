@@ -16,8 +16,6 @@ from sparsefleet.fluid.operators.boxes import (
     decode,
     overlaps,
     parts_of,
-    several_outputs,
-    without_gradient,
 )
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.suppression import best_places, kept_boxes, lod_of_lengths
@@ -476,8 +474,8 @@ def generate_mask_labels(
         "LabelsInt32": labels_int32,
     }
     attrs = {"num_classes": num_classes, "resolution": resolution}
-    slots, kinds = "MaskRois RoiHasMaskInt32 MaskInt32", [rois.dtype, "int32", "int32"]
-    made = several_outputs(helper, "generate_mask_labels", inputs, slots, attrs, kinds)
+    kinds = [rois.dtype, "int32", "int32"]
+    made = helper.add_all("generate_mask_labels", inputs, attrs, kinds, stop_gradient=True)
     for one in made:
         one.lod_level = 1
-    return tuple(without_gradient(made))
+    return tuple(made)

@@ -18,8 +18,6 @@ from sparsefleet.fluid.operators.boxes import (
     encode,
     overlaps,
     parts_of,
-    several_outputs,
-    without_gradient,
 )
 from sparsefleet.fluid.operators.indexing import gather
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
@@ -292,11 +290,11 @@ def _assigned(
 
     Returns the predictions that it selects, then the targets.
     """
-    slots, dtype = _ANCHOR_SLOTS, inputs["Anchor"].dtype
+    dtype = inputs["Anchor"].dtype
     kinds = ["int32", "int32", "int32", dtype, dtype]
     if type == "retinanet_target_assign":
-        slots, kinds = f"{slots} ForegroundNumber", [*kinds, "int32"]
-    made = without_gradient(several_outputs(helper, type, inputs, slots, attrs, kinds))
+        kinds.append("int32")
+    made = helper.add_all(type, inputs, attrs, kinds, stop_gradient=True)
     scores = gather(reshape(predictions[1], [-1, width]), made[1])
     boxes = gather(reshape(predictions[0], [-1, 4]), made[0])
     return (scores, boxes, *made[2:])
@@ -395,9 +393,8 @@ def generate_proposal_labels(
     attrs = op_settings(
         "generate_proposal_labels", locals(), bbox_reg_weights=list(bbox_reg_weights)
     )
-    slots = "Rois LabelsInt32 BboxTargets BboxInsideWeights BboxOutsideWeights"
     kinds = [rpn_rois.dtype, gt_classes.dtype, *[rpn_rois.dtype] * 3]
-    made = several_outputs(helper, "generate_proposal_labels", inputs, slots, attrs, kinds)
+    made = helper.add_all("generate_proposal_labels", inputs, attrs, kinds, stop_gradient=True)
     for one in made:
         one.lod_level = 1
-    return tuple(without_gradient(made))
+    return tuple(made)

@@ -322,6 +322,25 @@ class LayerHelper:
         self.append_op(type, inputs, {slot: out}, attrs)
         return out
 
+    def add_all(
+        self,
+        type: str,
+        inputs: Mapping[str, Any],
+        attrs: Mapping[str, Any] | None = None,
+        dtypes: Sequence[Any] = (),
+        *,
+        stop_gradient: bool = False,
+    ) -> list[Variable]:
+        """Add an operator with several outputs; return a new variable for each output slot."""
+        found = find_op(type)
+        assert found is not None, type
+        made = [self.new_variable(kind) for kind in dtypes or ["float32"] * len(found.outputs)]
+        slots = [slot.name for slot in found.outputs]
+        self.append_op(type, inputs, dict(zip(slots, made, strict=True)), attrs)
+        for variable in made if stop_gradient else ():
+            variable.stop_gradient = True
+        return made
+
     def add_bias(self, x: Variable, attr: Any, axis: int) -> Variable:
         """Add a bias with the shape of x's axes from `axis` on, unless attr is False."""
         known = to_param_attr(attr)

@@ -333,10 +333,8 @@ def lstm_unit(
         )
     together = concat([x_t, hidden_t_prev], axis=1)
     x = fc(together, 4 * width, param_attr=param_attr, bias_attr=bias_attr)
-    cell, hidden = helper.new_variable(x_t.dtype), helper.new_variable(x_t.dtype)
-    outputs = {"C": cell, "H": hidden}
-    attrs = {"forget_bias": forget_bias}
-    helper.append_op("lstm_unit", {"X": x, "C_prev": cell_t_prev}, outputs, attrs)
+    inputs, attrs = {"X": x, "C_prev": cell_t_prev}, {"forget_bias": forget_bias}
+    cell, hidden = helper.add_all("lstm_unit", inputs, attrs, [x_t.dtype] * 2)
     return hidden, cell
 
 
@@ -369,9 +367,7 @@ def lstm(
     weight = helper.create_parameter(
         ParamAttr(), [size], input.dtype, default_initializer=default_initializer
     )
-    out, last_h, last_c = (helper.new_variable(input.dtype) for _ in range(3))
     inputs = {"Input": input, "InitH": init_h, "InitC": init_c, "W": weight}
     attrs = op_settings("cudnn_lstm", locals())
-    outputs = {"Out": out, "LastH": last_h, "LastC": last_c}
-    helper.append_op("cudnn_lstm", inputs, outputs, attrs)
+    out, last_h, last_c = helper.add_all("cudnn_lstm", inputs, attrs, [input.dtype] * 3)
     return out, last_h, last_c

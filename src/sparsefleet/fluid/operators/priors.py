@@ -10,7 +10,6 @@ import torch
 
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.lowering.registry import Shape, op
-from sparsefleet.fluid.operators.boxes import several_outputs, without_gradient
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 
 __all__ = ["anchor_generator", "density_prior_box", "prior_box"]
@@ -220,8 +219,7 @@ def prior_box(
         steps=_pair_of(steps, "steps"),
     )
     inputs = {"Input": input, "Image": helper.check_input(image, "image")}
-    made = several_outputs(helper, "prior_box", inputs, "Boxes Variances", attrs)
-    return tuple(without_gradient(made))
+    return tuple(helper.add_all("prior_box", inputs, attrs, stop_gradient=True))
 
 
 @layer
@@ -257,8 +255,7 @@ def density_prior_box(
         steps=_pair_of(steps, "steps"),
     )
     inputs = {"Input": input, "Image": helper.check_input(image, "image")}
-    made = several_outputs(helper, "density_prior_box", inputs, "Boxes Variances", attrs)
-    return tuple(without_gradient(made))
+    return tuple(helper.add_all("density_prior_box", inputs, attrs, stop_gradient=True))
 
 
 @layer
@@ -281,5 +278,4 @@ def anchor_generator(
         "offset": offset,
     }
     inputs = {"Input": helper.check_input(input)}
-    made = several_outputs(helper, "anchor_generator", inputs, "Anchors Variances", attrs)
-    return tuple(without_gradient(made))
+    return tuple(helper.add_all("anchor_generator", inputs, attrs, stop_gradient=True))

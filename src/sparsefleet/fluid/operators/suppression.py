@@ -19,8 +19,6 @@ from sparsefleet.fluid.operators.boxes import (
     decode,
     overlaps,
     parts_of,
-    several_outputs,
-    without_gradient,
 )
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import transpose
@@ -341,10 +339,10 @@ def _suppressed(
 ) -> list[Variable]:
     inputs = {"BBoxes": bboxes, "Scores": scores}
     kinds = [bboxes.dtype, "int32"]
-    made = several_outputs(helper, "multiclass_nms2", inputs, "Out Index", attrs, kinds)
+    made = helper.add_all("multiclass_nms2", inputs, attrs, kinds, stop_gradient=True)
     for one in made:
         one.lod_level = 1
-    return without_gradient(made)
+    return made
 
 
 @layer
@@ -408,8 +406,7 @@ def matrix_nms(
     attrs = op_settings("matrix_nms", locals())
     inputs = {"BBoxes": bboxes, "Scores": scores}
     kinds = [bboxes.dtype, "int32"]
-    made = several_outputs(helper, "matrix_nms", inputs, "Out Index", attrs, kinds)
-    out, index = without_gradient(made)
+    out, index = helper.add_all("matrix_nms", inputs, attrs, kinds, stop_gradient=True)
     return (out, index) if return_index else out
 
 
@@ -459,7 +456,7 @@ def yolo_box(
         raise TypeError(f"conf_thresh must be a float, got {conf_thresh!r}")
     attrs = op_settings("yolo_box", locals(), anchors=list(anchors))
     inputs = {"X": helper.check_input(x, "x"), "ImgSize": helper.check_input(img_size, "img_size")}
-    return tuple(several_outputs(helper, "yolo_box", inputs, "Boxes Scores", attrs))
+    return tuple(helper.add_all("yolo_box", inputs, attrs))
 
 
 @layer
@@ -488,8 +485,7 @@ def generate_proposals(
     attrs = op_settings(
         "generate_proposals", locals(), pre_nms_topN=pre_nms_top_n, post_nms_topN=post_nms_top_n
     )
-    slots = "RpnRois RpnRoiProbs"
-    made = without_gradient(several_outputs(helper, "generate_proposals", inputs, slots, attrs))
+    made = helper.add_all("generate_proposals", inputs, attrs, stop_gradient=True)
     for one in made:
         one.lod_level = 1
     return tuple(made)
