@@ -1,4 +1,7 @@
-"""The role of a program that several ranks train together."""
+"""The role of a program that several ranks train together, and what the ranks exchange.
+
+In shapes, R is the number of ranks, N the number of rows per rank or of keys, D the row width.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a single-process program into the programs that a job's workers run."""
+"""Convert a single-process program into the programs that a job's workers and servers run."""
 
 from __future__ import annotations
 

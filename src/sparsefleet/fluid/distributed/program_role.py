@@ -1,4 +1,4 @@
-"""The role of a program in a job, and how the program's operators find that role."""
+"""The role of a program in a job: how operators find it, and the exit code if it fails at exit."""
 
 from __future__ import annotations
 
@@ -186,6 +186,9 @@ _failed: list[str] = []
 def counted_at_exit(what: str) -> Iterator[None]:
     """In an exit handler, print any error from the `with` block and make the process exit with
     code 1.
+
+    Otherwise Python prints the error and exits with 0, so a launcher would see success even though
+    gradients never arrived.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Convert a job's values to the variables of a single process, and back.
+"""Convert a job's values to the variables of a single process and back, also in running servers.
 
 In shapes, N is the number of elements of a dense table, S the number of arrays of optimizer state.
 """

@@ -1,4 +1,4 @@
-"""Translate a program's update operators and learning rates into the servers' equivalents."""
+"""The tables of a program, and the servers' equivalents of its update operators and rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Executor, which runs programs."""
+"""The Executor, which runs programs, and ParallelExecutor, Fluid's older form of it."""
 
 from __future__ import annotations
 

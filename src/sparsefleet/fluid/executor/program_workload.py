@@ -1,4 +1,4 @@
-"""Adapts a program, with its feeds and fetches, to the training engine's workload interface."""
+"""Adapts a program to the training engine's workload interface, and batches to its feeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The base class for all Datasets, which manages their variables, files, commands and threads."""
+"""The base class for all Datasets: variables, files, commands, threads, and passes over the data.
+
+In shapes, B is the number of records in a batch, N the number of values of a slot in the batch.
+"""
 
 from __future__ import annotations
 

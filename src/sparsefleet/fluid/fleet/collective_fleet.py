@@ -1,4 +1,4 @@
-"""The fleet object for collective jobs."""
+"""The fleet object for collective jobs, and the checkpoints that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a single-process program into programs for servers, workers or ranks."""
+"""Convert a single-process program into programs for servers, workers or ranks; Communicator."""
 
 from __future__ import annotations
 

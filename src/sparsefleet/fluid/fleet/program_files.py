@@ -1,4 +1,4 @@
-"""The tools in `fluid.incubate.fleet.utils`: program files, their checks, and an HDFS barrier."""
+"""The tools in `fluid.incubate.fleet.utils`: FleetUtil, program files, and an HDFS barrier."""
 
 from __future__ import annotations
 

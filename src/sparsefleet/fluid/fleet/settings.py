@@ -1,6 +1,9 @@
 """Fluid's configs: objects with a fixed set of settable fields.
 
-Setting an unknown field raises an error that suggests the nearest field name.
+Setting an unknown field raises an error that suggests the nearest field name. Names and defaults
+are from Fluid 1.8.5. Many settings affect only Fluid's graph executor and are kept so that scripts
+can set them; only the settings that have an effect are documented. Those of workers and servers
+have defaults from FLAGS_ environment variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fluid's strategies, each of which is a training mode with five configs."""
+"""Fluid's strategies, each a training mode with five configs, also for torch optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs, which describe a network as operators on named variables."""
+"""Programs, which describe a network as operators on named variables, and their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's variables, and checks on the values fed to them."""
+"""A program's variables and parameters, and checks on the values fed to them."""
 
 from __future__ import annotations
 

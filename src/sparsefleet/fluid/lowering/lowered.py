@@ -1,4 +1,4 @@
-"""A program lowered for given feeds and fetches."""
+"""A program lowered for given feeds and fetches, and the times of its operators."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A lowered program takes the rows for its run as a `StepRows`. Before the program runs, its
 `LookupPlan` lists the ids looked up in each table, so that the caller can fetch all rows in one
 request, or prefetch them. A lookup whose ids depend on anything else pulls its own rows.
+
+In shapes, B is the number of sequences, N the number of ids or rows.
 """
 
 from __future__ import annotations

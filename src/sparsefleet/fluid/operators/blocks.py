@@ -1,4 +1,4 @@
-"""Add operators that run their own block."""
+"""Add operators that run their own block, on nested lists, tuples and dicts of variables."""
 
 from __future__ import annotations
 

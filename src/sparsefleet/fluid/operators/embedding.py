@@ -1,4 +1,7 @@
-"""Embeddings, which look up rows of a parameter by id."""
+"""Embeddings, which look up rows of a parameter by id.
+
+`fluid.layers` takes ids [..., 1]; `fluid.embedding` and `fluid.one_hot` take ids of any shape.
+"""
 
 from __future__ import annotations
 

@@ -342,6 +342,10 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
     )
 
 
+# The random numbers that Fluid 1.8.5 draws on a CPU with a fixed seed: C++'s `minstd_rand` through
+# libstdc++'s distributions. A seeded program therefore starts with the same parameters as in Fluid
+# 1.8.5, and an operator with a seed draws the same numbers in every run.
+
 _MULTIPLIER, _MODULUS = 48271, 2**31 - 1
 _SPAN = _MODULUS - 1  # numbers 1 .. _SPAN
 _BLOCK = 1 << 16

@@ -1,4 +1,4 @@
-"""LayerHelper, which creates the names, parameters and operators of a layer."""
+"""LayerHelper, which creates a layer's names, parameters and operators, and argument checks."""
 
 from __future__ import annotations
 

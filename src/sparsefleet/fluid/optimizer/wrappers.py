@@ -1,4 +1,4 @@
-"""Optimizers that wrap another optimizer: gradient merging, look-ahead, recomputation."""
+"""Optimizers that wrap another one: gradient merging, look-ahead, recomputation, weight decay."""
 
 from __future__ import annotations
 
