@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefleet.data import Slot
-from sparsefleet.data.block_walk import drop_zeros, fill_empty
 from sparsefleet.data.global_shuffle import RandomDealer, RecordBlock, pack_block, unpack
+from sparsefleet.data.memory_data import drop_zeros, fill_empty
 from sparsefleet.data.memory_records import CompactColumn, MemoryRecords, compact
 from sparsefleet.data.record_source import TakenColumn
 
