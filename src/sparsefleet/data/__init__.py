@@ -1,11 +1,10 @@
 """Training data: reads files and generators into batches, on background threads."""
 
-from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream
+from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream, Parquet
 from sparsefleet.data.field import Field, Slot
 from sparsefleet.data.file_list import split_files
 from sparsefleet.data.formats import CriteoTsv, Csv, MultiSlot, MultiSlotBinary
 from sparsefleet.data.memory_data import MemoryData
-from sparsefleet.data.parquet_format import Parquet
 from sparsefleet.data.progress import merge_states
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.reader_config import ReaderConfig

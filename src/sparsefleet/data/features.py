@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream, is_arrow_dataset
+from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream, Parquet, is_arrow_dataset
 from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.formats import Csv
 from sparsefleet.data.memory_data import MemoryData
-from sparsefleet.data.parquet_format import Parquet
 from sparsefleet.data.reader import Reader
 from sparsefleet.data.records import MismatchError, RecordPacker, Records
 from sparsefleet.errors import ConfigError, DataError

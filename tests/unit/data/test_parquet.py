@@ -18,8 +18,8 @@ from sparsefleet.data import (
     Reader,
     ReaderConfig,
     Slot,
+    arrow_format,
     hash64,
-    parquet_format,
 )
 from sparsefleet.data.progress import FileToRead
 from sparsefleet.errors import BadLineError, ConfigError, InputFileError, SchemaError
@@ -52,9 +52,9 @@ def unsigned(array: Any) -> list[int]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row group is a separate part, decoded in chunks of a few rows."""
-    monkeypatch.setattr(parquet_format, "_PART_BYTES", 1)
-    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS", 3)
-    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS_OF_LISTS", 3)
+    monkeypatch.setattr(arrow_format, "_PART_BYTES", 1)
+    monkeypatch.setattr(arrow_format, "_CHUNK_ROWS", 3)
+    monkeypatch.setattr(arrow_format, "_CHUNK_ROWS_OF_LISTS", 3)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_settings_for_text_are_refused(tmp_path: Path) -> None:
 def test_a_large_row_group_is_decoded_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_format, "_CHUNK_BYTES", 200_000)
+    monkeypatch.setattr(arrow_format, "_CHUNK_BYTES", 200_000)
     lists = pa.ListArray.from_arrays(
         pa.array(np.arange(0, 501) * 500, pa.int32()), pa.array(np.arange(250_000))
     )

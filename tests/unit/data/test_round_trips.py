@@ -29,8 +29,8 @@ from sparsefleet.data import (
     RecordFormat,
     Records,
     Slot,
+    arrow_format,
     hash64,
-    parquet_format,
 )
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -155,9 +155,9 @@ def test_records_come_back_as_written_from_wherever_reading_resumes(
     threads: int,
     block_bytes: int,
 ) -> None:
-    monkeypatch.setattr(parquet_format, "_PART_BYTES", 1)
-    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS", 3)
-    monkeypatch.setattr(parquet_format, "_CHUNK_ROWS_OF_LISTS", 3)
+    monkeypatch.setattr(arrow_format, "_PART_BYTES", 1)
+    monkeypatch.setattr(arrow_format, "_CHUNK_ROWS", 3)
+    monkeypatch.setattr(arrow_format, "_CHUNK_ROWS_OF_LISTS", 3)
     slots, records = written
     wanted = as_bits(slots, records)
     config = ReaderConfig(block_bytes=block_bytes, include_last_offset=True)
