@@ -35,8 +35,7 @@ from sparsefleet.store import Evict, RemoteStore
 from sparsefleet.train.callbacks import Callback, CallbackRunner, check_callbacks
 from sparsefleet.train.history import Epoch, History, summary_lines, summary_table
 from sparsefleet.train.module_workload import Loss, ModuleWorkload, as_batch, as_inputs
-from sparsefleet.train.progress import make_display
-from sparsefleet.train.progress_reporter import ProgressReporter, open_tensorboard
+from sparsefleet.train.progress import ProgressReporter, make_display, open_tensorboard
 from sparsefleet.train.scoring import Metrics, Scorer, export_together, figures_of, predictions_of
 from sparsefleet.train.slot_report import SlotReport, evaluate_by_slot
 from sparsefleet.train.trainer_config import TrainerConfig, check_collective, check_trained

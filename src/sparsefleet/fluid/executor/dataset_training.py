@@ -30,8 +30,7 @@ from sparsefleet.fluid.framework.scope import Scope
 from sparsefleet.fluid.lowering.lowered import OpTimes, RunResult
 from sparsefleet.store import RemoteStore
 from sparsefleet.train.history import Epoch, History, summary_lines, summary_table
-from sparsefleet.train.progress import make_display
-from sparsefleet.train.progress_reporter import ProgressReporter
+from sparsefleet.train.progress import ProgressReporter, make_display
 from sparsefleet.train.scoring import Scorer
 from sparsefleet.train.trainer_config import TrainerConfig
 
