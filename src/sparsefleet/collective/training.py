@@ -11,7 +11,7 @@ import torch
 from sparsefleet.collective.buckets import LayerOf, layer_by_module
 from sparsefleet.collective.gradient_exchange import GradientExchange
 from sparsefleet.collective.local_sgd import LocalSgd
-from sparsefleet.collective.mixed_precision import LossScaler, autocast_for
+from sparsefleet.collective.module_preparation import LossScaler, autocast_for
 from sparsefleet.collective.reduction import Traffic
 from sparsefleet.collective.strategy import CollectiveStrategy
 from sparsefleet.collective.sync_batch_norm import NormGroup

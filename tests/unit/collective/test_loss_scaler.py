@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sparsefleet.collective import AmpConfig
-from sparsefleet.collective.mixed_precision import LossScaler
+from sparsefleet.collective.module_preparation import LossScaler
 from sparsefleet.errors import ConfigError
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sparsefleet.collective import AmpConfig, CollectiveStrategy, World, module_preparation
-from sparsefleet.collective.mixed_precision import autocast_for
-from sparsefleet.collective.module_preparation import prepare_module
+from sparsefleet.collective.module_preparation import autocast_for, prepare_module
 from sparsefleet.errors import ConfigError
 from sparsefleet.nn import SparseEmbedding
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsefleet.collective.mixed_precision import LossScaler
+from sparsefleet.collective.module_preparation import LossScaler
 from sparsefleet.collective.strategy import AmpConfig
 from sparsefleet.fluid.framework.sparse_parameter import SparseParameter
 from sparsefleet.fluid.lowering.registry import Shape, op

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsefleet.collective.mixed_precision import half_dtype
+from sparsefleet.collective.module_preparation import half_dtype
 from sparsefleet.collective.strategy import AmpConfig
 from sparsefleet.fluid.framework import Variable
 from sparsefleet.fluid.framework.dtypes import dtype_name
