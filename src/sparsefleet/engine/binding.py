@@ -9,7 +9,7 @@ from sparsefleet.engine.distributed_model import DistributedModel
 from sparsefleet.engine.rank_placement import RankPlacement
 from sparsefleet.engine.trial import chosen_mode
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.collective_world import require_known_workers
+from sparsefleet.fleet.job_process import require_known_workers
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.modes import CollectiveConfig
 from sparsefleet.modes.mode_choice import mode_config

@@ -33,8 +33,8 @@ from sparsefleet.fleet._process import (
     worker_index,
     worker_num,
 )
-from sparsefleet.fleet.collective_world import join_world
 from sparsefleet.fleet.fleet import Fleet
+from sparsefleet.fleet.job_process import join_world
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fleet.roles import role_from_environment
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.fleet.collective_world import join_world
+from sparsefleet.fleet.job_process import join_world
 from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.fluid.distributed.program_role import counted_at_exit
 from sparsefleet.fluid.fleet.role_makers import UserDefinedCollectiveRoleMaker
