@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sparsefleet.engine.events import (
     Evaluated,
@@ -34,7 +34,6 @@ __all__ = [
     "PlainDisplay",
     "ProgressDisplay",
     "ProgressReporter",
-    "QuietDisplay",
     "Snapshot",
     "TensorBoardLog",
     "open_tensorboard",
@@ -116,17 +115,19 @@ def _shown(name: str) -> str:
     return _ACRONYMS.get(name, name)
 
 
-class ProgressDisplay(Protocol):
+class ProgressDisplay:
     """Shows training progress; must be closed at the end."""
 
-    interval_s: float
-    """Seconds between updates."""
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        """Seconds between updates."""
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the current state of training."""
 
     def end_epoch(self, snapshot: Snapshot) -> None:
         """Show the state at the end of a pass and leave it visible."""
+        self.note(str(snapshot))
 
     def note(self, text: str) -> None:
         """Print a permanent line."""
@@ -138,38 +139,14 @@ class ProgressDisplay(Protocol):
         """Restore the terminal. Idempotent."""
 
 
-class QuietDisplay:
+class QuietDisplay(ProgressDisplay):
     """Shows nothing."""
 
-    def __init__(self, interval_s: float) -> None:
-        self.interval_s = interval_s
 
-    def show(self, snapshot: Snapshot) -> None:
-        del snapshot
-
-    def end_epoch(self, snapshot: Snapshot) -> None:
-        del snapshot
-
-    def note(self, text: str) -> None:
-        del text
-
-    def table(self, make: MakeTable) -> None:
-        del make
-
-    def close(self) -> None:
-        pass
-
-
-class PlainDisplay:
+class PlainDisplay(ProgressDisplay):
     """Prints a line every `interval_s`, for logs and pipes."""
 
-    def __init__(self, interval_s: float) -> None:
-        self.interval_s = interval_s
-
     def show(self, snapshot: Snapshot) -> None:
-        self.note(str(snapshot))
-
-    def end_epoch(self, snapshot: Snapshot) -> None:
         self.note(str(snapshot))
 
     def note(self, text: str) -> None:
@@ -184,15 +161,14 @@ class PlainDisplay:
         sys.stdout.flush()
 
 
-class LiveDisplay:
+class LiveDisplay(ProgressDisplay):
     """Updates one line with a progress bar in place; finished epochs stay visible above it."""
-
-    interval_s = 1.0
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+        super().__init__(interval_s=1.0)
         self._console = Console()
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -218,9 +194,6 @@ class LiveDisplay:
             numbers=snapshot.numbers,
             refresh=True,
         )
-
-    def end_epoch(self, snapshot: Snapshot) -> None:
-        self.note(str(snapshot))
 
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
