@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.rank_processes import RankProcesses
 from tests.support.server_process import ServerProcess
+from tests.support.servers import JOB_KEY
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -25,6 +26,12 @@ def _own_key_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SPARSEFLEET_JOB_KEY", raising=False)
     monkeypatch.delenv("SPARSEFLEET_JOB_KEY_FILE", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this process the key of `NativeServers`."""
+    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 @pytest.fixture

@@ -17,13 +17,15 @@ from tests.support.program_workers import (
     run_workers,
 )
 from tests.support.saved_training import StoppedError, assert_same, contents
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 
 from sparsefleet import fluid
 from sparsefleet.checkpoint import latest
 from sparsefleet.errors import ConfigError, SparseFleetError
 from sparsefleet.fluid.fleet import StrategyFactory
 from sparsefleet.train import CheckpointConfig
+
+pytestmark = pytest.mark.usefixtures("job_key")
 
 BATCHES = 20
 STRATEGIES: dict[str, Any] = {
@@ -32,11 +34,6 @@ STRATEGIES: dict[str, Any] = {
     "async": StrategyFactory.create_async_strategy,
     "geo": lambda: StrategyFactory.create_geo_strategy(update_frequency=3),
 }
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 class Feeds:

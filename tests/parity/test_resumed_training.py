@@ -18,7 +18,7 @@ from tests.support.saved_training import (
     contents,
     make_trainer,
 )
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
@@ -28,14 +28,11 @@ from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.store import RowDtype
 from sparsefleet.train import CheckpointConfig, TrainerConfig
 
+pytestmark = pytest.mark.usefixtures("job_key")
+
 BATCHES = click_batches(11)
 EPOCHS = 3
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 def halved(step: int) -> float:

@@ -16,7 +16,7 @@ from tests.support.saved_training import (
     contents,
     make_trainer,
 )
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet.engine.distributed_model import DistributedModel
@@ -28,12 +28,9 @@ from sparsefleet.optim import SGD, Adagrad
 from sparsefleet.store import Constant, DenseSpec, LocalStore, RoundMember, Store, TableSpec
 from sparsefleet.train import TrainerConfig
 
+pytestmark = pytest.mark.usefixtures("job_key")
+
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 def pulls(servers: NativeServers) -> float:

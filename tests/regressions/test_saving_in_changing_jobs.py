@@ -16,7 +16,7 @@ from tests.support.saved_training import (
     contents,
     make_trainer,
 )
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
@@ -27,12 +27,9 @@ from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.store import Evict
 from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
+pytestmark = pytest.mark.usefixtures("job_key")
+
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 class Counting(nn.Module):

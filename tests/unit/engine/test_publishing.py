@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.saved_training import DropoutClicks, click_batches, make_trainer
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import Predictor, optim
@@ -26,12 +26,9 @@ from sparsefleet.serving.row_stores import open_rows
 from sparsefleet.serving.updates import UpdateReader, open_log
 from sparsefleet.train import CheckpointConfig, PublishConfig, Trainer
 
+pytestmark = pytest.mark.usefixtures("job_key")
+
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 def run_workers(num_workers: int, work: Callable[[Trainer, int], Any], **options: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from tests.support.saved_training import (
     contents,
     make_trainer,
 )
-from tests.support.servers import JOB_KEY, NativeServers
+from tests.support.servers import NativeServers
 from torch import nn
 
 from sparsefleet import optim
@@ -37,12 +37,9 @@ from sparsefleet.server import table_save
 from sparsefleet.store import Evict
 from sparsefleet.train import CheckpointConfig, Trainer, TrainerConfig
 
+pytestmark = pytest.mark.usefixtures("job_key")
+
 DEADLINE_S = 90.0
-
-
-@pytest.fixture(autouse=True)
-def job_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
 
 
 def series_of(directory: Path, **options: Any) -> CheckpointConfig:
