@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -238,17 +239,7 @@ def test_others_train_dealt_files_that_a_lost_worker_has_left(
     mode: str, killed: int, tmp_path: Path
 ) -> None:
     write_files(tmp_path, num_files=20)
-    with NativeServers(1, peer_timeout_s=2.0) as servers:
-        workers = KillableWorkers(
-            servers.endpoints, WORKERS, keep_shared_ledger, mode, 1, str(tmp_path), restarts=False
-        )
-        with servers.connect() as store:
-            store.define(ledger_spec())
-            wait_until(lambda: store.info("ledger").size > 40, "some records are trained")
-            workers.kill(killed)
-            workers.run()
-            rows = store.pull("ledger", IDS, train=False).ravel()
-        assert set(rows.tolist()) == {float(EPOCHS)}
+    _check_that_others_train_the_rest(keep_shared_ledger, mode, killed, 40, tmp_path)
 
 
 @pytest.mark.job
@@ -282,6 +273,21 @@ def test_a_worker_restarted_after_a_global_shuffle_is_refused(tmp_path: Path) ->
             workers.run()
     error = (tmp_path / "error-of-worker-1.txt").read_text()
     assert "had exchanged records with all workers" in error
+
+
+def _check_that_others_train_the_rest(
+    train: Callable[..., None], mode: str, killed: int, after: int, files: Path
+) -> None:
+    """Kill a worker for good once `after` records are trained; each must count once regardless."""
+    with NativeServers(1, peer_timeout_s=2.0) as servers, servers.connect() as store:
+        workers = KillableWorkers(
+            servers.endpoints, WORKERS, train, mode, 1, str(files), restarts=False
+        )
+        wait_until(lambda: _size(store) > after, "some records are trained")
+        workers.kill(killed)
+        workers.run()
+        rows = store.pull("ledger", IDS, train=False).ravel()
+    assert set(rows.tolist()) == {float(EPOCHS)}
 
 
 def _size(store: RemoteStore) -> int:
@@ -325,17 +331,7 @@ def test_dropout_after_a_kill_draws_what_it_would_have_drawn(tmp_path: Path) -> 
 @pytest.mark.parametrize(("mode", "killed"), [("async", 0), ("geo", 1)])
 def test_others_train_what_a_lost_worker_has_left(mode: str, killed: int, tmp_path: Path) -> None:
     write_files(tmp_path)
-    with NativeServers(1, peer_timeout_s=2.0) as servers:
-        workers = KillableWorkers(
-            servers.endpoints, WORKERS, keep_ledger, mode, 1, str(tmp_path), restarts=False
-        )
-        with servers.connect() as store:
-            store.define(ledger_spec())
-            wait_until(lambda: store.info("ledger").size > 20, "some records are trained")
-            workers.kill(killed)
-            workers.run()
-            rows = store.pull("ledger", IDS, train=False).ravel()
-        assert set(rows.tolist()) == {float(EPOCHS)}
+    _check_that_others_train_the_rest(keep_ledger, mode, killed, 20, tmp_path)
 
 
 @pytest.mark.job
@@ -344,15 +340,7 @@ def test_others_train_what_a_lost_worker_of_a_program_has_left(
     mode: str, killed: int, tmp_path: Path
 ) -> None:
     write_files(tmp_path)
-    with NativeServers(1, peer_timeout_s=2.0) as servers, servers.connect() as store:
-        workers = KillableWorkers(
-            servers.endpoints, WORKERS, keep_program_ledger, mode, 1, str(tmp_path), restarts=False
-        )
-        wait_until(lambda: _size(store) > 40, "some records are trained")
-        workers.kill(killed)
-        workers.run()
-        rows = store.pull("ledger", IDS, train=False).ravel()
-    assert set(rows.tolist()) == {float(EPOCHS)}
+    _check_that_others_train_the_rest(keep_program_ledger, mode, killed, 40, tmp_path)
 
 
 @pytest.mark.job

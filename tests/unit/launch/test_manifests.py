@@ -281,10 +281,25 @@ def test_slurm_does_not_start_a_worker_after_notice(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notice", "stopped-worker"]
 
 
+def run_slurm_script(
+    tmp_path: Path, programs: dict[str, str], **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the batch script with shell scripts in place of Slurm's programs."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(slurm_script(replace(CONFIG, image="", native_servers=True)))
+    numbers = {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8"}
+    place = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **numbers, **environ}
+    return subprocess.run(
+        ["bash", "job.sh"], cwd=tmp_path, env=place, capture_output=True, text=True
+    )
+
+
 def test_slurm_gives_notice_again_to_a_step_that_was_starting(tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in {
+    programs = {
         "srun": "case $* in *server*) kind=server;; *) kind=worker;; esac\n"
         "echo $$ > draft-$kind && mv draft-$kind $kind; [[ $kind == worker ]] && kill -TERM $PPID\n"
         "trap '[[ $kind == worker ]] && touch sparsefleet-state/7/stopped-worker; exit' TERM\n"
@@ -293,15 +308,8 @@ def test_slurm_gives_notice_again_to_a_step_that_was_starting(tmp_path: Path) ->
         "mkdir missed-$kind 2>/dev/null || kill $(cat $kind)",
         "squeue": "echo RUNNING",
         "scontrol": "echo $* >> requeued",
-    }.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-        (programs / name).chmod(0o755)
-    (tmp_path / "job.sh").write_text(slurm_script(replace(CONFIG, image="", native_servers=True)))
-    numbers = {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8"}
-    path = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
-        ["bash", "job.sh"], cwd=tmp_path, env=path | numbers, capture_output=True, text=True
-    )
+    }
+    done = run_slurm_script(tmp_path, programs)
     assert "ended with 75; requeued" in done.stderr
     assert (tmp_path / "missed-worker").exists()
     assert (tmp_path / "missed-server").exists()
@@ -309,25 +317,16 @@ def test_slurm_gives_notice_again_to_a_step_that_was_starting(tmp_path: Path) ->
 
 
 def test_slurm_requeues_killed_workers_unless_their_loop_would_begin_again(tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, text in {
+    programs = {
         "srun": "case $* in *server*) sleep 60 & pid=$!; echo $pid > server; wait;;"
         " *) while [[ ! -s server ]]; do :; done; eval $WORKER; exit 137;; esac",
         "scancel": "[[ $* == *TERM* ]] && kill $(cat server) && rm server",
         "squeue": "echo RUNNING",
         "scontrol": "echo $* >> requeued",
-    }.items():
-        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
-        (programs / name).chmod(0o755)
-    (tmp_path / "job.sh").write_text(slurm_script(replace(CONFIG, image="", native_servers=True)))
-    numbers = {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_JOB_ID_HET_GROUP_1": "8"}
+    }
 
     def run(worker: str) -> subprocess.CompletedProcess[str]:
-        path = {"PATH": f"{programs}:/usr/bin:/bin", "WORKER": worker, "SLURM_JOB_ID": "7"}
-        return subprocess.run(
-            ["bash", "job.sh"], cwd=tmp_path, env=path | numbers, capture_output=True, text=True
-        )
+        return run_slurm_script(tmp_path, programs, WORKER=worker)
 
     killed = run("")
     assert killed.returncode == 137, killed.stderr

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support.fleet_workers import fleet_of
 from tests.support.servers import JOB_KEY, NativeServers
 from tests.unit.train.click_model import BCE, QUIET, Clicks, clicks
 from torch import nn
 
 from sparsefleet import optim
 from sparsefleet.errors import ConfigError, SparseFleetError
-from sparsefleet.fleet import Fleet, RoleInfo
+from sparsefleet.fleet import Fleet
 from sparsefleet.modes import GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
@@ -42,15 +43,7 @@ def worker(
     optimizer: optim.Optimizer = ADAGRAD,
     **options: Any,
 ) -> Trainer:
-    fleet = Fleet()
-    fleet.init(
-        RoleInfo(
-            kind="worker",
-            index=index,
-            worker_num=num_workers,
-            server_endpoints=tuple(servers.endpoints),
-        )
-    )
+    fleet = fleet_of(servers, index, num_workers)
     options.setdefault("config", QUIET)
     return Trainer(model or Clicks(), BCE, optimizer, fleet=fleet, **options)
 
