@@ -7,28 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 from tests.support.fleet_workers import ENDED_WITHIN_S, fleet_of
 from tests.support.servers import JOB_KEY, NativeServers
-from tests.unit.train.click_model import BCE, QUIET
-from torch import Tensor, nn
+from tests.unit.train.click_model import AD_SLOTS, BCE, QUIET, AdClicks
 
 from sparsefleet import optim
-from sparsefleet.data import MemoryData, MultiSlot, Reader, Slot
-from sparsefleet.nn import SparseEmbedding
+from sparsefleet.data import MemoryData, Reader
 from sparsefleet.train import Trainer
-
-SLOTS = MultiSlot(Slot("ad", "uint64", ()), Slot("click", "float", ()))
-
-
-class Clicks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.ads = SparseEmbedding("ads", 1)
-
-    def forward(self, ad: Tensor) -> Tensor:
-        return self.ads(ad).squeeze(1)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -41,14 +26,14 @@ def test_each_epoch_has_every_record_once(
     def work(index: int) -> list[int]:
         fleet = fleet_of(servers, index, 2)
         files = fleet.split_files([str(tmp_path / "part")])  # the second worker has none
-        data = MemoryData(Reader(files, SLOTS, 4, label="click"))
+        data = MemoryData(Reader(files, AD_SLOTS, 4, label="click"))
 
         def shuffled() -> Iterable[object]:
             data.global_shuffle(fleet)
             return data
 
         with Trainer(
-            Clicks(), BCE, optim.SGD(lr=0.1), mode=mode, config=QUIET, fleet=fleet
+            AdClicks(), BCE, optim.SGD(lr=0.1), mode=mode, config=QUIET, fleet=fleet
         ) as trainer:
             return [epoch.examples for epoch in trainer.fit(shuffled, epochs=3).epochs]
 

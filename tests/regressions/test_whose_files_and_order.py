@@ -6,29 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 from tests.support.fleet_workers import ENDED_WITHIN_S, fleet_of
 from tests.support.servers import JOB_KEY, NativeServers
-from tests.unit.train.click_model import BCE, QUIET
-from torch import Tensor, nn
+from tests.unit.train.click_model import AD_SLOTS, BCE, QUIET, AdClicks
 
 from sparsefleet import optim
-from sparsefleet.data import MultiSlot, Reader, Slot
+from sparsefleet.data import Reader
 from sparsefleet.fleet import Fleet
-from sparsefleet.nn import SparseEmbedding
 from sparsefleet.train import Trainer
-
-SLOTS = MultiSlot(Slot("ad", "uint64", ()), Slot("click", "float", ()))
-
-
-class Clicks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.ads = SparseEmbedding("ads", 1)
-
-    def forward(self, ad: Tensor) -> Tensor:
-        return self.ads(ad).squeeze(1)
 
 
 @pytest.fixture
@@ -47,13 +32,13 @@ def test_workers_that_read_the_same_files_are_reported(
     def reader_of(fleet: Fleet) -> Reader:
         if split == "part":
             place = {"worker_index": fleet.worker_index(), "worker_num": 2}
-            return Reader(files, SLOTS, 2, label="click", **place)
+            return Reader(files, AD_SLOTS, 2, label="click", **place)
         sharding = fleet.sharding("train") if split == "sharding" else None
-        return Reader(files, SLOTS, 2, label="click", sharding=sharding)
+        return Reader(files, AD_SLOTS, 2, label="click", sharding=sharding)
 
     def work(index: int) -> None:
         fleet = fleet_of(servers, index, 2)
-        with Trainer(Clicks(), BCE, optim.SGD(lr=0.1), config=QUIET, fleet=fleet) as trainer:
+        with Trainer(AdClicks(), BCE, optim.SGD(lr=0.1), config=QUIET, fleet=fleet) as trainer:
             made = reader_of(fleet)
             trainer.fit((lambda: made) if split == "function" else made, epochs=2)
 
@@ -68,7 +53,7 @@ def test_workers_that_read_the_same_files_are_reported(
 def test_predictions_in_any_order_are_reported(
     files: Path, caplog: pytest.LogCaptureFixture, threads: int
 ) -> None:
-    reader = Reader(files, SLOTS, 2, label="click", threads=threads)
-    with Trainer(Clicks(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
+    reader = Reader(files, AD_SLOTS, 2, label="click", threads=threads)
+    with Trainer(AdClicks(), BCE, optim.SGD(lr=0.1), config=QUIET) as trainer:
         assert len(trainer.predict(reader)) == 10
     assert ("in arbitrary order" in caplog.text) == (threads > 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from tests.support.redis_process import RedisProcess
@@ -12,10 +11,9 @@ from tests.unit.serving.small_export import exported_pairs
 from sparsefleet.cli.main import main
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
-        yield process.url
+@pytest.fixture
+def url(redis: RedisProcess) -> str:
+    return redis.url
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

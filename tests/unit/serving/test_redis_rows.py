@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,28 +27,14 @@ from sparsefleet.serving.row_stores.redis_rows import COMPLETE
 from sparsefleet.serving.updates import RedisServer
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
-        yield process
-
-
-@pytest.fixture
-def server(running: RedisProcess) -> Iterator[RedisServer]:
-    made = RedisServer(running.url)
-    made.client.flushall()
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("rows", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("cache_bytes", [0, 500, 1 << 20])
 def test_predictions_equal_those_from_files_bit_for_bit(
-    rows: Any, cache_bytes: int, server: RedisServer, running: RedisProcess
+    rows: Any, cache_bytes: int, server: RedisServer, redis: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs(rows)
     push_rows(directory, server)
-    store = RedisRows(running.url, manifest=manifest, cache_bytes=cache_bytes)
+    store = RedisRows(redis.url, manifest=manifest, cache_bytes=cache_bytes)
     ads, users = np.random.default_rng(1).integers(-5, ROWS + 10, (2, 400))
     for _ in range(2):
         found = Predictor(directory, rows=store).predict(pairs(ads, users))
@@ -60,11 +45,11 @@ def test_predictions_equal_those_from_files_bit_for_bit(
 
 
 def test_ids_that_are_not_announced_are_fetched_and_known_ones_told(
-    server: RedisServer, running: RedisProcess
+    server: RedisServer, redis: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs()
     push_rows(directory, server)
-    store = RedisRows(running.url, manifest=manifest)
+    store = RedisRows(redis.url, manifest=manifest)
     files = Predictor(directory).rows.tables()
     tables = store.tables({"ads": np.array([3, 5])})
     for name in ("ads", "users"):
@@ -80,7 +65,7 @@ def test_ids_that_are_not_announced_are_fetched_and_known_ones_told(
 
 
 def test_a_version_is_not_there_before_it_is_whole(
-    server: RedisServer, running: RedisProcess
+    server: RedisServer, redis: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs()
 
@@ -94,7 +79,7 @@ def test_a_version_is_not_there_before_it_is_whole(
     assert versions.all() == []
     with pytest.raises(CheckpointMissingError, match="no complete version"):
         versions.activate(manifest.digest)
-    store = RedisRows(running.url, manifest=manifest)
+    store = RedisRows(redis.url, manifest=manifest)
     with pytest.raises(StoreUnavailableError, match="not among its versions"):
         store.check()
     # The first table is complete, the second is not: a prediction needs both.
@@ -107,19 +92,19 @@ def test_a_version_is_not_there_before_it_is_whole(
 
 
 def test_versions_stand_side_by_side_and_one_key_says_which_is_served(
-    server: RedisServer, running: RedisProcess
+    server: RedisServer, redis: RedisProcess
 ) -> None:
     versions = RedisVersions(server)
     (first, one), (second, two) = exported_pairs(), exported_pairs(seed=1)
     push_rows(first, server, label="day 1")
     with pytest.raises(CheckpointMissingError, match="no version is active"):
-        RedisRows(running.url)
+        RedisRows(redis.url)
     versions.activate("day 1")
-    old = RedisRows(running.url)
+    old = RedisRows(redis.url)
     push_rows(second, server, label="day 2")
     assert versions.active() == one.digest
     versions.activate(two.digest)
-    new = RedisRows(running.url)
+    new = RedisRows(redis.url)
     assert (old.version, new.version) == (one.digest, two.digest)
     for directory, store in ((first, old), (second, new)):
         Predictor(directory, rows=store).check_golden()
@@ -182,11 +167,11 @@ def test_a_push_whose_place_was_taken_stops(server: RedisServer) -> None:
 
 
 def test_an_evicted_table_is_unavailable_and_never_zeros(
-    server: RedisServer, running: RedisProcess
+    server: RedisServer, redis: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs()
     push_rows(directory, server)
-    store = RedisRows(running.url, manifest=manifest, cache_bytes=0)
+    store = RedisRows(redis.url, manifest=manifest, cache_bytes=0)
     server.client.delete(RedisVersions(server).rows_key(manifest.digest, "ads"))
     for _ in range(2):
         with pytest.raises(StoreUnavailableError, match="table 'ads' are missing"):
@@ -198,13 +183,13 @@ def test_an_evicted_table_is_unavailable_and_never_zeros(
     store.close()
 
 
-def test_a_row_of_another_width_is_named(server: RedisServer, running: RedisProcess) -> None:
+def test_a_row_of_another_width_is_named(server: RedisServer, redis: RedisProcess) -> None:
     directory, manifest = exported_pairs()
     push_rows(directory, server)
     key = RedisVersions(server).rows_key(manifest.digest, "ads")
     server.client.hset(key, (7).to_bytes(8, "little"), b"123")
     server.client.hset(key, (6).to_bytes(8, "little"), bytes(16 + 13))  # together they fit
-    store = RedisRows(running.url, manifest=manifest)
+    store = RedisRows(redis.url, manifest=manifest)
     with pytest.raises(
         CorruptFileError, match="the row of key 6 has 29 bytes in Redis, expected 16"
     ):
@@ -225,11 +210,11 @@ def test_a_push_that_something_else_writes_into_is_not_whole(server: RedisServer
 
 
 def test_many_threads_get_the_right_rows_from_a_small_cache(
-    server: RedisServer, running: RedisProcess
+    server: RedisServer, redis: RedisProcess
 ) -> None:
     directory, manifest = exported_pairs()
     push_rows(directory, server)
-    store = RedisRows(running.url, manifest=manifest, cache_bytes=3000)
+    store = RedisRows(redis.url, manifest=manifest, cache_bytes=3000)
     predictor, files = Predictor(directory, rows=store), Predictor(directory)
     start = threading.Barrier(4)
 

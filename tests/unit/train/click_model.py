@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsefleet import optim
+from sparsefleet.data import MultiSlot, Slot
 from sparsefleet.fleet import Fleet
-from sparsefleet.nn import SparseEmbeddingBag
+from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
 
 BCE = nn.BCEWithLogitsLoss()
@@ -26,6 +27,21 @@ class Clicks(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.rows(ids)).squeeze(1)
+
+
+AD_SLOTS = MultiSlot(Slot("ad", "uint64", ()), Slot("click", "float", ()))
+
+
+class AdClicks(nn.Module):
+    """ad int64[B] -> logits float32[B], each read from the ad's row; for files of `AD_SLOTS`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ads = SparseEmbedding("ads", 1)
+
+    def forward(self, ad: Tensor) -> Tensor:
+        return self.ads(ad).squeeze(1)
 
 
 def clicks(num_batches: int = 12, size: int = 32, seed: int = 0) -> list[tuple[Tensor, Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,6 @@ from sparsefleet.serving.row_stores import RedisVersions, push_rows
 from sparsefleet.serving.row_stores.redis_rows import keys_to_bytes
 from sparsefleet.serving.updates import RedisServer
 from sparsefleet.serving.verify import Report, VerifyConfig, verify
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("redis")) as process:
-        yield process
-
-
-@pytest.fixture
-def server(redis: RedisProcess) -> Iterator[RedisServer]:
-    """Empty."""
-    server = RedisServer(redis.url)
-    server.client.flushall()
-    yield server
-    server.close()
 
 
 def against(redis: RedisProcess, **settings: Any) -> Report:
