@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sympy
 import torch
-from tests.support.forged_zip import entries_of, plain, zip_of
+from tests.support.forged_zip import Entry, entries_of, plain, zip64_extra, zip_of
 from tests.unit.serving.export.shop_model import exported_shop
 from torch import Tensor, nn
+from torch.utils._sympy import functions
 
 from sparsefleet.errors import CorruptFileError, ExportError
 from sparsefleet.serving.export import allow_operators, load_inference_model, save_inference_model
 from sparsefleet.serving.export import graph_operators as operators
-from sparsefleet.serving.export.graph_file import plain_archive, read_graph
+from sparsefleet.serving.export.graph_file import StoredZip, ZipWriter, plain_archive, read_graph
+from sparsefleet.serving.export.graph_json import BadFormulaError, plain_formula
 
 
 def graph_of_shop() -> Path:
@@ -121,3 +125,104 @@ def test_graph_that_cannot_be_opened_is_reported_by_name(tmp_path: Path) -> None
         read_graph(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_graph(tmp_path / "nothing.pt2")
+
+
+def test_zip_files_of_several_tools_are_read(tmp_path: Path) -> None:
+    contents = {"a/x": b"first", "a/y": b"", "a/z": bytes(70_000)}
+    by_python = io.BytesIO()
+    with zipfile.ZipFile(by_python, "w") as archive:
+        for name, raw in contents.items():
+            with archive.open(name, "w", force_zip64=True) as file:
+                file.write(raw)
+    described = plain(contents)
+    for entry in described:
+        raw = Entry("a", entry.data)
+        entry.flags = 8
+        crc = zip_of([raw])[14:18]
+        entry.descriptor = b"PK\7\x08" + crc + 2 * len(entry.data).to_bytes(4, "little")
+        entry.local = {"crc": 0, "size": 0, "packed": 0}
+    wide = plain(contents)
+    wide[2].central = {
+        "size": 0xFFFFFFFF,
+        "packed": 0xFFFFFFFF,
+        "extra": zip64_extra(70_000, 70_000),
+    }
+    for raw_archive in (by_python.getvalue(), zip_of(described), zip_of(wide)):
+        path = tmp_path / "archive.zip"
+        path.write_bytes(raw_archive)
+        with path.open("rb") as file:
+            found = StoredZip(file)
+            assert {name: found.read(name) for name in found.names} == contents
+
+
+def test_written_archive_is_read_by_ourselves_and_by_python(tmp_path: Path) -> None:
+    contents = {"a/x": b"first", "a/y": b"", "a/z": bytes(3 << 20)}
+    path = tmp_path / "archive.zip"
+    with path.open("wb") as file, ZipWriter(file) as target:
+        for name, raw in contents.items():
+            target.write(name, len(raw), iter((raw[:1], raw[1:])))
+    with path.open("rb") as file:
+        found = StoredZip(file)
+        assert {name: found.read(name) for name in found.names} == contents
+        assert [found.size(name) for name in contents] == [5, 0, 3 << 20]
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == list(contents)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "Add(Symbol('s18', positive=True, integer=True), Integer(1))",
+        "Mul(Integer(-1), Pow(Symbol('u0', integer=True), Integer(2)), Rational(1, 2))",
+        "FloorDiv(Symbol('s0', integer=True), Integer(2))",
+        "PythonMod(Symbol('s0'), 7)",
+        "Pow(Symbol('s0', positive=True, integer=True), Rational(1, 2))",
+        "Max(Float('2.5', precision=53), Symbol('s1', nonnegative=True))",
+        "Equality(Symbol('s0', integer=True), Integer(2))",
+        "s0 * s1 + 2 * u0 // 3",
+        "Add(" + ", ".join(f"Symbol('s{i}', integer=True)" for i in range(300)) + ")",
+    ],
+)
+def test_formulas_of_sizes_keep_their_meaning(formula: str) -> None:
+    known = {name: getattr(functions, name) for name in functions.__all__}
+    found = sympy.sympify(plain_formula(formula), locals=known)
+    assert found == sympy.sympify(formula, locals=known)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "",
+        "x",
+        "exit",
+        "s0[0]",
+        "s0.free_symbols",
+        "Symbol('s0', commutative=False)",
+        "Symbol('s0', integer=eval)",
+        "Symbol('os.system')",
+        "Symbol('s0').name",
+        "Add(*s0)",
+        "Add(s0, evaluate=False)",
+        "Float('1', precision=1000000000)",
+        "Float('nan')",
+        "Integer('9')",
+        "Rational(1, 0.5)",
+        "9**9**9",
+        "Pow(Integer(2), Symbol('s0'))",
+        "Pow(2, Float('inf'))",
+        "LShift(Integer(1), Integer(99999999999))",
+        "f(s0)",
+        "[s0]",
+        "s0 if s1 else s2",
+        "s0 < s1",
+        "factorial(99999)",
+        "1" * 5000,
+        "(" * 300 + "s0" + ")" * 300,
+        "-" * 3000 + "1",
+        "\N{FULLWIDTH LATIN SMALL LETTER S}0",
+    ],
+)
+def test_text_that_is_not_a_formula_of_sizes_is_refused(formula: str) -> None:
+    with pytest.raises(BadFormulaError):
+        plain_formula(formula)
