@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import socket
 from collections.abc import Iterator
+from typing import Any
 
+import anyio
 import pytest
+import uvicorn
 
-from sparsefleet.serving.http.connections import Connections, origin_of, within_descriptors
+from sparsefleet.serving.http.connections import (
+    Connections,
+    guarded_protocol,
+    origin_of,
+    within_descriptors,
+)
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
@@ -121,3 +131,35 @@ def test_fewer_connections_are_taken_where_descriptors_are_few(
     infinite = resource.RLIM_INFINITY
     monkeypatch.setattr(resource, "getrlimit", lambda _: (infinite, infinite))
     assert within_descriptors(1024) == 1024
+
+
+WAIT_S = 30.0
+
+
+async def much(scope: Any, receive: Any, send: Any) -> None:
+    del scope, receive
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"x" * (32 << 20)})
+
+
+def test_a_connection_whose_receiver_does_not_read_is_ended() -> None:
+    protocol = guarded_protocol(WAIT_S, Connections(10, 10))
+    protocol.unread_timeout_s = 0.1
+
+    async def test() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(much, http=protocol, lifespan="off", log_config=None)
+        )
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: service\r\n\r\n")
+            with anyio.fail_after(WAIT_S):
+                while not server.server_state.total_requests:
+                    await asyncio.sleep(0.01)
+                while server.server_state.connections:
+                    await asyncio.sleep(0.01)
+        server.should_exit = True
+        await running
+
+    asyncio.run(test())
