@@ -51,17 +51,7 @@ _CLOSELY_S = 60.0  # a trace may have to load torch first
     description="Examples as JSON or as an Arrow stream with one column per input; also as "
     "text/csv, or as application/x-ndjson with one example per line.",
     responses=answers(
-        400,
-        401,
-        404,
-        408,
-        413,
-        415,
-        422,
-        429,
-        500,
-        503,
-        504,
+        *(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504),
         ok="Predictions.",
         content=PREDICTIONS,
     ),
@@ -159,8 +149,7 @@ def _arrow(model: ServedModel, targets: Arrays) -> Response:
 async def look_at_rows(request: Request, version: str | None = None) -> Response:
     service: Service = request.app.state.service
     with service.admission.place() as place, service.models.lease(version) as model:
-        if form_of(request.headers.get("content-type")) != "application/json":
-            raise Refusal(415, "unsupported_form", "Content-Type must be application/json")
+        _require_json(request)
         body, most = await place.read(request), service.config.max_examples
         table, keys = await service.parsed(
             place, "application/json", len(body), lambda: _parse(body, most)
@@ -175,11 +164,20 @@ async def look_at_rows(request: Request, version: str | None = None) -> Response
         return Response(raw, media_type=ARROW_STREAM)
 
 
-def _parse(body: bytes, most: int) -> tuple[str, Keys]:
+def _require_json(request: Request) -> None:
+    if form_of(request.headers.get("content-type")) != "application/json":
+        raise Refusal(415, "unsupported_form", "Content-Type must be application/json")
+
+
+def _parse_json(body: bytes) -> Any:
     try:
-        content = parse_json(body)
+        return parse_json(body)
     except ValueError as error:
         raise Refusal(400, "malformed", f"the body cannot be read as JSON: {error}") from error
+
+
+def _parse(body: bytes, most: int) -> tuple[str, Keys]:
+    content = _parse_json(body)
     if not isinstance(content, dict) or content.keys() != {"table", "keys"}:
         raise Refusal(422, "inputs_do_not_fit", 'the body must be {"table": NAME, "keys": [...]}')
     table, keys = content["table"], content["keys"]
@@ -335,15 +333,11 @@ async def list_versions(request: Request) -> dict[str, Any]:
 async def switch(request: Request) -> dict[str, Any]:
     service: Service = request.app.state.service
     with service.admission.place() as place:
-        if form_of(request.headers.get("content-type")) != "application/json":
-            raise Refusal(415, "unsupported_form", "Content-Type must be application/json")
-        try:
-            body = await place.read(request)
-            content = await service.parsed(
-                place, "application/json", len(body), lambda: parse_json(body)
-            )
-        except ValueError as error:
-            raise Refusal(400, "malformed", f"the body cannot be read as JSON: {error}") from error
+        _require_json(request)
+        body = await place.read(request)
+        content = await service.parsed(
+            place, "application/json", len(body), lambda: _parse_json(body)
+        )
         if not isinstance(content, dict) or content.keys() != {"version"}:
             raise Refusal(422, "inputs_do_not_fit", 'the body must be {"version": NAME}')
         if not isinstance(content["version"], str):
