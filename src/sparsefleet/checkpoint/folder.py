@@ -321,7 +321,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _TRIES = 100
 
 
-def _sync_folder(path: str) -> None:
+def sync_to_disk(path: str | os.PathLike[str]) -> None:
+    """Write a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -337,7 +338,7 @@ def _make_folder(path: str) -> None:
     _make_folder(above)
     with contextlib.suppress(FileExistsError):  # another server created it first
         os.mkdir(path)
-    _sync_folder(above)
+    sync_to_disk(above)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -369,7 +370,7 @@ class _LocalFile(OutputFile):
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            _sync_folder(os.path.dirname(self.location))
+            sync_to_disk(os.path.dirname(self.location))
 
     def discard(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -420,7 +421,7 @@ class LocalFolder(Folder):
             file.close()
             with reported("write", target):
                 os.replace(self.locate(pending), target)
-                _sync_folder(self.root)
+                sync_to_disk(self.root)
         except BaseException:
             file.discard()
             raise

@@ -56,7 +56,7 @@ def _end(groups: set[int], grace_s: float) -> None:
         with contextlib.suppress(OSError):
             os.kill(group, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while (groups := {group for group in groups if _exists(group)}) and (
+    while (groups := {group for group in groups if group_exists(group)}) and (
         time.monotonic() < deadline
     ):
         for group in groups:
@@ -66,7 +66,7 @@ def _end(groups: set[int], grace_s: float) -> None:
     for group in groups:
         _kill(group)
     deadline = time.monotonic() + _KILLED_S
-    while any(_exists(group) for group in groups) and time.monotonic() < deadline:
+    while any(group_exists(group) for group in groups) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
 
 
@@ -75,7 +75,8 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _exists(group: int) -> bool:
+def group_exists(group: int) -> bool:
+    """Return whether the process group has a process."""
     try:
         os.killpg(group, 0)
     except OSError:  # none left, or (macOS) only zombies

@@ -59,13 +59,13 @@ class LogTail:
 
     def __init__(self, path: str, *, is_continued: bool = False) -> None:
         self._path = path
-        self._begin = _size(path) if is_continued else 0
+        self._begin = log_size(path) if is_continued else 0
         self._seen = self._begin
         self._last = ""
 
     def last_line(self) -> str:
         """Return the last non-empty line, complete or not. Reads only new data."""
-        size = _size(self._path)
+        size = log_size(self._path)
         if size != self._seen:
             lines = self._lines_before(size)
             self._last = next((line for line in reversed(lines) if line), self._last)
@@ -74,7 +74,7 @@ class LogTail:
 
     def last_lines(self, count: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:
         """Return up to `count` lines from the last `most_bytes` bytes, newest last."""
-        return self._lines_before(_size(self._path), most_bytes)[-count:]
+        return self._lines_before(log_size(self._path), most_bytes)[-count:]
 
     def _lines_before(self, end: int, most_bytes: int = _CHUNK_BYTES) -> list[str]:
         start = max(self._begin, end - most_bytes)
@@ -90,7 +90,8 @@ class LogTail:
         return [clean_line(line) for line in lines] if raw.strip() else []
 
 
-def _size(path: str) -> int:
+def log_size(path: str) -> int:
+    """Return the size of a log; 0 if there is none yet."""
     try:
         return os.stat(path).st_size
     except OSError:

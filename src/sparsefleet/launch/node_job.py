@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from sparsefleet.launch.child_process import (
     LogFollower,
     SpareServer,
     describe_exit,
+    log_size,
     shell_code,
 )
 from sparsefleet.launch.failure_cause import describe_failure, find_cause
@@ -127,7 +127,7 @@ class NodeJob:
 
     def start(self, plan: ProcessPlan) -> None:
         if self._config.show in ("all", plan.short_name):
-            place = _size(plan.log_path) if plan.appends_log else 0
+            place = log_size(plan.log_path) if plan.appends_log else 0
             self._shown.append(LogFollower(plan.log_path, place))
         child = self._start_process(plan)
         self._children.append(child)
@@ -451,10 +451,3 @@ def _failed(child: ChildProcess, when: str = "") -> Ending:
 
 def _by_signal(number: signal.Signals) -> Ending:
     return Ending(128 + number, f"launcher received {number.name}")
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

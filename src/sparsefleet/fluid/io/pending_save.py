@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
-from sparsefleet.checkpoint.folder import LocalFolder
+from sparsefleet.checkpoint.folder import LocalFolder, sync_to_disk
 from sparsefleet.checkpoint.names import MANIFEST, token_of
 from sparsefleet.errors import CheckpointIoError, ConfigError, SparseFleetError
 from sparsefleet.fluid.io.variable_file import ArrayToWrite, RowsToWrite, write_variables
@@ -85,7 +85,7 @@ class PendingSave:
                 draft.rename(path)
             for draft, path in self._files:
                 _put(draft, path, self._draft)
-            _sync(self._folder)
+            sync_to_disk(self._folder)
         self._tables = []
         self.abort()
 
@@ -116,7 +116,7 @@ class PendingSave:
         def sync(file: tuple[Path, Path]) -> None:
             draft, path = file
             with _explained(path):
-                _sync(draft)
+                sync_to_disk(draft)
 
         num_threads = min(_MAX_SYNCING, len(self._files) // _FILES_PER_THREAD)
         if num_threads < 2:
@@ -209,11 +209,3 @@ def _put(draft: Path, path: Path, trash: Path) -> None:
     if path.is_dir():
         path.rename(trash / f"replaced-{draft.name}")
     draft.replace(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sparsefleet.launch._guard import group_exists
 from sparsefleet.launch.chaos.injector import (
     ChaosConfig,
     Fault,
@@ -154,18 +155,10 @@ def _left_of(processes: Sequence[WatchedProcess]) -> list[str]:
     """Return the names and pids of the processes whose process groups did not exit in time."""
     deadline = time.monotonic() + _END_S
     while True:
-        left = [process for process in processes if _group_exists(process.pid)]
+        left = [process for process in processes if group_exists(process.pid)]
         if not left or time.monotonic() > deadline:
             return [f"{process.name} (pid {process.pid})" for process in left]
         time.sleep(0.05)
-
-
-def _group_exists(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _peaks(processes: Sequence[WatchedProcess]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from sparsefleet.checkpoint.folder import sync_to_disk
 from sparsefleet.errors import CheckpointError, ConfigError, CorruptFileError, IoError
 from sparsefleet.serving.export.manifest import MANIFEST, ExportedFile, ExportManifest
 
@@ -235,7 +236,7 @@ class PendingExport:
             os.fsync(file.fileno())
         os.replace(beside, self.directory / MANIFEST)
         self._committed = True
-        _sync_directory(self.directory)
+        sync_to_disk(self.directory)
         self._remove(keep={entry.name for entry in manifest.files})
 
     def _remove(self, keep: set[str] | None) -> None:
@@ -272,14 +273,6 @@ def _refuse_what_is_not_ours(manifest: Path) -> None:
     except CheckpointError as error:
         if manifest.exists():
             raise CheckpointError(f"{error}; export to a different directory") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _PIECE_BYTES = 1 << 20
