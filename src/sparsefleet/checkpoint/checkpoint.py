@@ -204,11 +204,7 @@ class Checkpoint:
         return self.folder.locate(entry.path)
 
     def rows(
-        self,
-        table: str,
-        *,
-        shard: tuple[int, int] | None = None,
-        columns: Sequence[str] = COLUMNS,
+        self, table: str, *, shard: tuple[int, int] | None = None, columns: Sequence[str] = COLUMNS
     ) -> Iterator[RowChunk]:
         """Yield all rows of a table with deltas merged: each key once, in no particular order.
 

@@ -88,11 +88,7 @@ class FileEntry:
         check((self.num_rows is None) == (self.shard is None), thing, "rows and shard", self)
 
     def to_json(self) -> JsonObject:
-        value: JsonObject = {
-            "path": self.path,
-            "bytes": self.num_bytes,
-            "checksum": self.checksum,
-        }
+        value: JsonObject = {"path": self.path, "bytes": self.num_bytes, "checksum": self.checksum}
         if self.num_rows is not None:
             value |= {"rows": self.num_rows, "shard": self.shard}
         return value

@@ -43,10 +43,7 @@ from sparsefleet.errors import (
     CorruptFileError,
 )
 
-__all__ = [
-    "PendingCheckpoint",
-    "relative_path",
-]
+__all__ = ["PendingCheckpoint", "relative_path"]
 
 _log = logging.getLogger(__name__)
 

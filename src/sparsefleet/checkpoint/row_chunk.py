@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from sparsefleet.checkpoint.manifest import TableEntry
 from sparsefleet.errors import ConfigError
 
-__all__ = [
-    "COLUMNS",
-    "RowArrays",
-    "RowChunk",
-    "RowLayout",
-    "shard_of",
-]
+__all__ = ["COLUMNS", "RowArrays", "RowChunk", "RowLayout", "shard_of"]
 
 COLUMNS = ("values", "state", "counters")
 """The columns of a row other than the key."""

@@ -20,13 +20,7 @@ from sparsefleet.checkpoint.folder import Folder, LocalFolder, reported
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import MANIFEST, marker_file, pending_marker, token_of
 
-__all__ = [
-    "STALE_AFTER_S",
-    "SaveMarker",
-    "clean_up_folder",
-    "is_running",
-    "read_manifest",
-]
+__all__ = ["STALE_AFTER_S", "SaveMarker", "clean_up_folder", "is_running", "read_manifest"]
 
 STALE_AFTER_S = 24 * 3600.0
 """A save without a lock counts as crashed if none of its files has changed for this long."""

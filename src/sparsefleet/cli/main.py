@@ -46,11 +46,7 @@ from sparsefleet.cli.manifest import (
 )
 from sparsefleet.cli.monitor import MONITOR_COMMANDS, run_dashboard_command, run_top_command
 from sparsefleet.cli.plan import PLAN_DESCRIPTION, add_plan_flags, run_plan_command
-from sparsefleet.cli.predict import (
-    PREDICT_DESCRIPTION,
-    add_predict_flags,
-    run_predict_command,
-)
+from sparsefleet.cli.predict import PREDICT_DESCRIPTION, add_predict_flags, run_predict_command
 from sparsefleet.cli.push_rows import (
     PUSH_ROWS_DESCRIPTION,
     add_push_rows_flags,

@@ -165,13 +165,7 @@ def _add_task_flags(parser: argparse.ArgumentParser) -> None:
             metavar="N",
             help=f"number of {role}s (default {count})",
         )
-        add(
-            f"--{role}-cpus",
-            type=int,
-            default=4,
-            metavar="N",
-            help=f"CPUs per {role} (default 4)",
-        )
+        add(f"--{role}-cpus", type=int, default=4, metavar="N", help=f"CPUs per {role} (default 4)")
         add(
             f"--{role}-memory",
             default="8GiB",

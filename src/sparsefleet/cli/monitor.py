@@ -54,12 +54,7 @@ def add_top_flags(parser: argparse.ArgumentParser) -> None:
 
 
 MONITOR_COMMANDS = (
-    (
-        "dashboard",
-        "show a running job on a web page",
-        DASHBOARD_DESCRIPTION,
-        add_dashboard_flags,
-    ),
+    ("dashboard", "show a running job on a web page", DASHBOARD_DESCRIPTION, add_dashboard_flags),
     ("top", "show a running job in the terminal", TOP_DESCRIPTION, add_top_flags),
 )
 """The name, summary, description and flags of each command."""

@@ -3,9 +3,4 @@
 from sparsefleet.collective.strategy import AmpConfig, CollectiveStrategy, LocalSgdConfig
 from sparsefleet.collective.world import World
 
-__all__ = [
-    "AmpConfig",
-    "CollectiveStrategy",
-    "LocalSgdConfig",
-    "World",
-]
+__all__ = ["AmpConfig", "CollectiveStrategy", "LocalSgdConfig", "World"]

@@ -192,11 +192,7 @@ class LocalSgd:
 
     def state_dict(self) -> dict[str, float | int | None]:
         """Return the state of the schedule; call it right after the ranks have averaged."""
-        return {
-            "steps": self._steps,
-            "interval": self._interval,
-            "first_loss": self._first_loss,
-        }
+        return {"steps": self._steps, "interval": self._interval, "first_loss": self._first_loss}
 
     def load_state_dict(self, state: Mapping[str, float | int | None]) -> None:
         """Resume from the result of ``state_dict``, with the current parameters."""

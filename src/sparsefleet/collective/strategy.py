@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sparsefleet.errors import ConfigError
-from sparsefleet.field_checks import (
-    is_number,
-    require,
-    require_bool,
-    require_int,
-    require_positive,
-)
+from sparsefleet.field_checks import is_number, require, require_bool, require_int, require_positive
 
 __all__ = ["AmpConfig", "CollectiveStrategy", "LocalSgdConfig"]
 

@@ -30,11 +30,7 @@ class PipeCommand:
     """
 
     def __init__(
-        self,
-        command: Sequence[str] | str,
-        path: str,
-        timeout_s: float,
-        stopped: Callable[[], bool],
+        self, command: Sequence[str] | str, path: str, timeout_s: float, stopped: Callable[[], bool]
     ) -> None:
         self._command = command
         self._path = path

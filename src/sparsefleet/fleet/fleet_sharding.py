@@ -111,10 +111,7 @@ class FleetSharding:
 
     def _shard(self, store: Store, meeting: Meeting, epoch: int) -> FleetShard:
         return FleetShard(
-            store,
-            f"{meeting.name}/{self._name}",
-            epoch,
-            keep_going=meeting.continues_without_lost,
+            store, f"{meeting.name}/{self._name}", epoch, keep_going=meeting.continues_without_lost
         )
 
     def _require_servers(self, store: Store, meeting: Meeting) -> None:

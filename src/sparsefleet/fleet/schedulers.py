@@ -22,12 +22,7 @@ from sparsefleet.endpoint import Endpoint
 from sparsefleet.errors import ConfigError
 from sparsefleet.fleet.checked_environ import CheckedEnviron, Variable, any_set
 
-__all__ = [
-    "expand_counts",
-    "expand_nodes",
-    "require_alone",
-    "scheduler_variables",
-]
+__all__ = ["expand_counts", "expand_nodes", "require_alone", "scheduler_variables"]
 
 _DEFAULT_PORT = 9100
 _SERVERS_JOB = "servers"
@@ -142,10 +137,7 @@ def _of_components(environ: CheckedEnviron) -> dict[str, str]:
         for host, count in zip(servers.nodes, servers.counts, strict=True)
         for number in range(count)
     ]
-    found = {
-        "SPARSEFLEET_SERVERS": ",".join(endpoints),
-        "SPARSEFLEET_WORKERS": str(workers.count),
-    }
+    found = {"SPARSEFLEET_SERVERS": ",".join(endpoints), "SPARSEFLEET_WORKERS": str(workers.count)}
     both = servers.count + workers.count  # one srun may start both
     if own in workers.nodes:
         return found | _slurm_workers(environ, workers, both)

@@ -318,11 +318,7 @@ def shell_code(code: int) -> int:
 
 
 def start_process(
-    plan: ProcessPlan,
-    environ: Mapping[str, str],
-    guard: Guard,
-    *,
-    stdin: int = subprocess.DEVNULL,
+    plan: ProcessPlan, environ: Mapping[str, str], guard: Guard, *, stdin: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start the process so that it can never outlive the launcher.
 

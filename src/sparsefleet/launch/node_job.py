@@ -32,13 +32,7 @@ from sparsefleet.launch.job_plan import (
     state_of,
 )
 from sparsefleet.launch.launch_config import LaunchConfig
-from sparsefleet.launch.node_link import (
-    AllDone,
-    LinkEvent,
-    NodeLink,
-    OtherNodeFailed,
-    Restart,
-)
+from sparsefleet.launch.node_link import AllDone, LinkEvent, NodeLink, OtherNodeFailed, Restart
 from sparsefleet.launch.restarts import START_ELSEWHERE, LostWorkers, RestartPolicy, RestartWatch
 from sparsefleet.launch.status_display import JobDisplay
 from sparsefleet.store.own_loop import left_out

@@ -57,11 +57,7 @@ class OtlpPusher:
     """
 
     def __init__(
-        self,
-        url: str,
-        collect: Callable[[], Iterable[Sample]],
-        *,
-        interval_s: float | None = None,
+        self, url: str, collect: Callable[[], Iterable[Sample]], *, interval_s: float | None = None
     ) -> None:
         url = check_otlp_url(url)
         try:
@@ -120,12 +116,7 @@ def metrics_data(samples: Iterable[Sample], resource: Any, began_ns: int) -> Any
 
     began_ns: when counting started, in nanoseconds since 1970.
     """
-    from opentelemetry.sdk.metrics.export import (
-        Metric,
-        MetricsData,
-        ResourceMetrics,
-        ScopeMetrics,
-    )
+    from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     by_metric: dict[str, list[Sample]] = {}

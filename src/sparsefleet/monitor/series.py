@@ -227,9 +227,7 @@ _GROUPS: dict[str, list[Series]] = {
         Series("sparsefleet_worker_threads", "gauge", "Training threads."),
         Series("sparsefleet_worker_pushes_total", "counter", "Pushes that the store applied."),
         Series(
-            "sparsefleet_worker_merged_gradients_total",
-            "counter",
-            "Mini-batches in those pushes.",
+            "sparsefleet_worker_merged_gradients_total", "counter", "Mini-batches in those pushes."
         ),
         Series("sparsefleet_worker_pull_seconds_total", "counter", "Time in pulls."),
         Series("sparsefleet_worker_push_seconds_total", "counter", "Time in pushes."),

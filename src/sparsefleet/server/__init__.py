@@ -3,9 +3,4 @@
 from sparsefleet.server.run_replica import ReplicaConfig, run_replica
 from sparsefleet.server.run_server import ServerConfig, run_server
 
-__all__ = [
-    "ReplicaConfig",
-    "ServerConfig",
-    "run_replica",
-    "run_server",
-]
+__all__ = ["ReplicaConfig", "ServerConfig", "run_replica", "run_server"]

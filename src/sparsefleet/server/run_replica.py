@@ -12,12 +12,7 @@ from sparsefleet import _core
 from sparsefleet.endpoint import Endpoint, parse_endpoint
 from sparsefleet.field_checks import require
 from sparsefleet.job_key import find_job_key
-from sparsefleet.server.run_server import (
-    EndingSignals,
-    TransportName,
-    wait_for_the_end,
-    write_log,
-)
+from sparsefleet.server.run_server import EndingSignals, TransportName, wait_for_the_end, write_log
 
 __all__ = ["ReplicaConfig", "replica_place", "run_replica"]
 

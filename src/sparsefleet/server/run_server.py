@@ -91,11 +91,7 @@ def file_handlers(
         with lock:
             if not made:
                 files = TableFiles(
-                    tables,
-                    index,
-                    num_servers,
-                    save_root=save_root,
-                    change_in_bulk=change_in_bulk,
+                    tables, index, num_servers, save_root=save_root, change_in_bulk=change_in_bulk
                 )
                 made.append(files)
         command.reply(made[0].calls()[command.name](command.body))
@@ -294,12 +290,7 @@ class ServerConfig:
         require_int(self, "max_unproven_connections", 0, _MAX_CONNECTIONS)
         require_int(self, "max_unproven_per_address", 0, _MAX_CONNECTIONS)
         require_int(self, "max_frame_bytes", 1 << 16, _core.MAX_BODY_BYTES)
-        for name in (
-            "peer_timeout_s",
-            "handshake_timeout_s",
-            "frame_timeout_s",
-            "drain_timeout_s",
-        ):
+        for name in ("peer_timeout_s", "handshake_timeout_s", "frame_timeout_s", "drain_timeout_s"):
             require_positive(self, name)
 
 

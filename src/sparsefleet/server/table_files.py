@@ -15,12 +15,7 @@ from sparsefleet.checkpoint.folder import Confinement, Folder, open_folder
 from sparsefleet.checkpoint.names import MANIFEST, is_token, marker_file
 from sparsefleet.checkpoint.row_chunk import RowLayout
 from sparsefleet.checkpoint.save_marker import read_manifest
-from sparsefleet.errors import (
-    CheckpointMissingError,
-    ConfigError,
-    NotFoundError,
-    ProtocolError,
-)
+from sparsefleet.errors import CheckpointMissingError, ConfigError, NotFoundError, ProtocolError
 from sparsefleet.server.command_loop import unpack_body
 from sparsefleet.server.table_load import DenseSource, LoadPart, TableLoad
 from sparsefleet.server.table_save import Destination, TableSave, dense_to_bytes

@@ -131,10 +131,7 @@ class _Accumulating(Optimizer):
         require_positive(self, "eps")
 
     def _own_native_fields(self) -> NativeFields:
-        return {
-            "initial_accumulator": float(self.initial_accumulator),
-            "epsilon": float(self.eps),
-        }
+        return {"initial_accumulator": float(self.initial_accumulator), "epsilon": float(self.eps)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

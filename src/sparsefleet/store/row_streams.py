@@ -20,13 +20,7 @@ from sparsefleet.store.store import Store
 if TYPE_CHECKING:
     from sparsefleet.store.store import Store
 
-__all__ = [
-    "import_chunks",
-    "replace_rows",
-    "row_chunks",
-    "rows_per_chunk",
-    "write_dense_table",
-]
+__all__ = ["import_chunks", "replace_rows", "row_chunks", "rows_per_chunk", "write_dense_table"]
 
 _CHUNK_BYTES = 4 << 20
 

@@ -435,13 +435,7 @@ class CallbackRunner:
         self._subscribe(events, Failed, "on_error", lambda e: (e.error,))
         self._subscribe(events, FitEnded, "on_fit_end", lambda e: (e.epochs,))
 
-    def _subscribe(
-        self,
-        events: Events,
-        kind: type[Any],
-        hook: str,
-        arguments: Arguments,
-    ) -> None:
+    def _subscribe(self, events: Events, kind: type[Any], hook: str, arguments: Arguments) -> None:
         for callback in self._callbacks:
             if getattr(type(callback), hook) is getattr(Callback, hook):
                 continue

@@ -199,10 +199,7 @@ def _calibration(
 
 
 def _slices(
-    columns: dict[str, _Column],
-    predictions: NDArray[Any],
-    labels: NDArray[Any],
-    meeting: Meeting,
+    columns: dict[str, _Column], predictions: NDArray[Any], labels: NDArray[Any], meeting: Meeting
 ) -> list[Slice]:
     found = []
     for name, column in columns.items():

@@ -167,11 +167,7 @@ def _workers(config: ManifestConfig, workers_job: str) -> dict[str, Value]:
 
 
 def _indexed(tasks: TaskShape) -> dict[str, Value]:
-    return {
-        "completionMode": "Indexed",
-        "completions": tasks.count,
-        "parallelism": tasks.count,
-    }
+    return {"completionMode": "Indexed", "completions": tasks.count, "parallelism": tasks.count}
 
 
 def _template(config: ManifestConfig, role: str, pod: dict[str, Value]) -> dict[str, Value]:

@@ -186,17 +186,11 @@ def container_base(
 
     folder: the job's folder on its volume, as `subPath` or `subPathExpr`.
     """
-    amounts: dict[str, Value] = {
-        "cpu": str(tasks.cpus),
-        "memory": f"{-(-tasks.memory // 2**20)}Mi",
-    }
+    amounts: dict[str, Value] = {"cpu": str(tasks.cpus), "memory": f"{-(-tasks.memory // 2**20)}Mi"}
     return {
         "image": config.image,
         "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
             {"name": "key", "mountPath": _KEY_DIR, "readOnly": True},
             {"name": "state", "mountPath": STATE, **folder},
@@ -235,12 +229,7 @@ def server_probes(config: ManifestConfig) -> dict[str, Value]:
         "ports": [{"name": "sparsefleet", "containerPort": port_of(config)}],
         "startupProbe": {**port, "periodSeconds": 2, "failureThreshold": 1800},
         "readinessProbe": {**port, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {
-            **port,
-            "periodSeconds": 20,
-            "timeoutSeconds": 10,
-            "failureThreshold": 6,
-        },
+        "livenessProbe": {**port, "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 6},
     }
 
 

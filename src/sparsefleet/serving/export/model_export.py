@@ -39,9 +39,7 @@ from sparsefleet.serving.export.signature import ModelInputs, Targets, TargetsLi
 from sparsefleet.serving.export.torch_engine import TorchEngine
 from sparsefleet.store import Store, TableSpec
 
-__all__ = [
-    "save_inference_model",
-]
+__all__ = ["save_inference_model"]
 
 # With float32 rows, the graph computes what the model does, so a larger difference is a bug.
 _TOLERANCE = 1e-5

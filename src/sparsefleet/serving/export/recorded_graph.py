@@ -89,9 +89,7 @@ def _look_up(ids: Tensor, table: str, dim: int, padding_id: int | None, unknown:
             "with sparsefleet.Predictor or load_inference_model"
         )
     found = rows.look_up(
-        ids.numpy(),
-        padding_id=padding_id,
-        unknown="initial" if unknown == "initial" else "zeros",
+        ids.numpy(), padding_id=padding_id, unknown="initial" if unknown == "initial" else "zeros"
     )
     return torch.from_numpy(np.ascontiguousarray(found))
 

@@ -162,11 +162,7 @@ _MOST_ROW_BYTES = 1 << 20  # the response contains every number as text
 
 
 def trace(
-    predictor: Predictor,
-    layout: BatchLayout,
-    memory: RequestMemory,
-    arrays: Arrays,
-    tables: Tables,
+    predictor: Predictor, layout: BatchLayout, memory: RequestMemory, arrays: Arrays, tables: Tables
 ) -> dict[str, Any]:
     """Return the input arrays, lookups and layer outputs of the first examples.
 

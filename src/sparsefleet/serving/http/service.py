@@ -53,10 +53,7 @@ class Telemetry:
             registry=registry,
         )
         self._batches = Histogram(
-            "sparsefleet_batch_examples",
-            "Examples per batch.",
-            buckets=_SIZES,
-            registry=registry,
+            "sparsefleet_batch_examples", "Examples per batch.", buckets=_SIZES, registry=registry
         )
         self._predictions = Histogram(
             "sparsefleet_batch_seconds", "Time per batch.", buckets=_SECONDS, registry=registry

@@ -213,10 +213,7 @@ class OfflineModel:
     """
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        updates: str | os.PathLike[str] | None = None,
+        self, directory: str | os.PathLike[str], *, updates: str | os.PathLike[str] | None = None
     ) -> None:
         self.directory = Path(directory)
         self.manifest = read_manifest(directory)

@@ -346,10 +346,7 @@ def layer_chart(steps: Sequence[tuple[str, float]], parted: str) -> str:
 
 
 def _axes(
-    across: str,
-    up: str,
-    ticks: Sequence[tuple[float, str]],
-    vertical: Sequence[tuple[float, str]],
+    across: str, up: str, ticks: Sequence[tuple[float, str]], vertical: Sequence[tuple[float, str]]
 ) -> str:
     """Draw two labeled axes with ticks."""
     edge = _SIZE - _MARGIN
