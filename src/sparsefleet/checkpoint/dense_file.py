@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -145,7 +145,7 @@ def read_header(file: IO[bytes], location: str) -> TensorHeader:
             raise wrong(f"an invalid description of tensor {name!r}: {entry!s:.200}")
         tensors[name] = place._replace(begin=begin_of_data + place.begin)
     end = begin_of_data
-    for place in _by_position(tensors.values()):
+    for place in sorted(tensors.values(), key=lambda place: (place.begin, place.num_bytes)):
         if place.begin != end:
             raise wrong(f"a tensor at byte {place.begin} instead of {end}")
         end += place.num_bytes
@@ -154,10 +154,6 @@ def read_header(file: IO[bytes], location: str) -> TensorHeader:
             f"{file_bytes} bytes instead of {end}; the file is truncated or has trailing data"
         )
     return TensorHeader(tensors, notes)
-
-
-def _by_position(places: Iterable[TensorPlace]) -> list[TensorPlace]:
-    return sorted(places, key=lambda place: (place.begin, place.num_bytes))
 
 
 def _place(entry: object) -> TensorPlace | None:

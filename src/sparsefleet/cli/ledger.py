@@ -83,7 +83,7 @@ def _train_by_torch(options: argparse.Namespace, role: RoleInfo) -> None:
 
     def batches() -> Iterator[torch.Tensor]:
         for ids in _batches_of(options, role.index):
-            _report_begin(options, role)
+            _begin_file(options, role).touch()  # this worker has reached its first batch
             yield torch.from_numpy(ids)
 
     checkpoints = None
@@ -189,11 +189,6 @@ def _batches_of(options: argparse.Namespace, rank: int) -> Iterator[np.ndarray]:
     first = rank * options.batches * size
     for number in range(options.batches):
         yield np.arange(first + number * size, first + (number + 1) * size, dtype=np.int64)
-
-
-def _report_begin(options: argparse.Namespace, role: RoleInfo) -> None:
-    """Create a file to show that this worker has reached its first batch."""
-    _begin_file(options, role).touch()
 
 
 def _begin_file(options: argparse.Namespace, role: RoleInfo) -> Path:

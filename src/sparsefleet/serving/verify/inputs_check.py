@@ -124,9 +124,8 @@ def _missing_values(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tup
         return None
     for side, column in (("offline", own), ("online", other)):
         values = np.unique(column[wrong])
-        stands = _stands_for_nothing(values)
-        if not stands:
-            continue
+        if len(values) != 1 or not (_is_nan(values[0]) or values[0] in (0, -1)):
+            continue  # it does not stand for a missing value
         is_it = np.isnan(column) if _is_nan(values[0]) else column == values[0]
         if np.array_equal(is_it, wrong):
             one, two = _one(own[wrong]), _one(other[wrong])
@@ -136,10 +135,6 @@ def _missing_values(own: Column, other: Column, wrong: NDArray[np.bool_]) -> tup
 
 def _is_nan(value: Any) -> bool:
     return bool(value != value)
-
-
-def _stands_for_nothing(values: Column) -> bool:
-    return len(values) == 1 and (_is_nan(values[0]) or values[0] in (0, -1))
 
 
 def _one(values: Column) -> str:

@@ -135,7 +135,7 @@ def _targets(model: OfflineModel) -> list[Finding]:
 
 def _lookups(model: OfflineModel) -> list[Finding]:
     declared = [
-        (lookup.table, _dim(model, lookup.table), lookup.padding_id, lookup.unknown)
+        (lookup.table, model.manifest.table(lookup.table).dim, lookup.padding_id, lookup.unknown)
         for lookup in model.schema.lookups
     ]
     nodes = [node for node in model.graph.graph.nodes if node.target is LOOK_UP]
@@ -150,10 +150,6 @@ def _lookups(model: OfflineModel) -> list[Finding]:
             wanted=f"{declared} as declared",
         )
     ]
-
-
-def _dim(model: OfflineModel, table: str) -> int:
-    return model.manifest.table(table).dim
 
 
 def _parameters(model: OfflineModel) -> list[Finding]:

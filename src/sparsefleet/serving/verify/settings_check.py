@@ -36,7 +36,8 @@ class SettingsCheck:
                     )
                 )
         made = ", ".join(f"{name} {version}" for name, version in manifest.made_by.items())
-        text = f"version {manifest.digest}, rows {_all(formats)}, made by {made}"
+        rows = " and ".join(sorted(set(formats.values()))) or "none"
+        text = f"version {manifest.digest}, rows {rows}, made by {made}"
         return CheckResult.of("settings", case.model.name, text, findings)
 
     def of_side(self, case: Case, side: Side) -> CheckResult | None:
@@ -50,10 +51,6 @@ class SettingsCheck:
         return CheckResult.of(
             "settings", side.name, f"version {version}, {text}", findings, {"settings": found}
         )
-
-
-def _all(formats: Mapping[str, str]) -> str:
-    return " and ".join(sorted(set(formats.values()))) or "none"
 
 
 def _version(case: Case, version: str | None) -> list[Finding]:
