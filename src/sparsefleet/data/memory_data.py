@@ -1,4 +1,4 @@
-"""Holds all records of a reader in memory, for shuffling.
+"""Holds all records of a reader in memory, and shuffles them.
 
 In shapes, B is the number of records in a batch.
 """

@@ -1,4 +1,4 @@
-"""A process of a job: its role, and the operations that all workers perform together."""
+"""A process of a job: its role, its collective world, and what all workers do together."""
 
 from __future__ import annotations
 

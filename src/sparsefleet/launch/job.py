@@ -1,4 +1,4 @@
-"""Runs a job on this node, from its first process to its last."""
+"""Runs a job on this node, from its first process to its last, and keeps state for the next run."""
 
 from __future__ import annotations
 

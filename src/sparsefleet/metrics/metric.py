@@ -1,4 +1,4 @@
-"""The base class of metrics: update, compute, merge, reset, and serialization to bytes.
+"""The base class of metrics, and the checked batch that updates them.
 
 In shapes, B is the number of examples and C the number of classes.
 """

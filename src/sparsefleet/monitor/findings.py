@@ -1,4 +1,4 @@
-"""Diagnosis: rules that detect what is wrong with a job and say what to do about it."""
+"""Diagnosis: the bottleneck of a job, and rules that detect what is wrong and say what to do."""
 
 from __future__ import annotations
 

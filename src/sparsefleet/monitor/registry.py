@@ -1,4 +1,4 @@
-"""The sources of the metrics that a process reports."""
+"""The sources of the metrics that a process reports, and the text format of its reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to a server: their format, the sessions that own resources, and the handler threads.
+"""Commands to a server: format, sessions that own resources, handler threads, and logged states.
 
 Format of a body with a head: length of the head u32, head (JSON in UTF-8), bytes. Little-endian.
 """

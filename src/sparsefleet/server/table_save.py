@@ -1,4 +1,4 @@
-"""Saves the tables of one server by writing a snapshot while training continues.
+"""Saves the tables of one server in the background, from a snapshot, while training continues.
 
 In shapes, N is the number of elements of a dense table on this server, S the number of arrays of
 optimizer state.

@@ -1,4 +1,4 @@
-"""Saves a snapshot of the tables of a store.
+"""Saves a snapshot of the tables of a store, with commands to all servers at once.
 
 In shapes, N is the number of elements of a dense table and S the number of arrays of optimizer
 state.

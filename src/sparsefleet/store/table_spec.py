@@ -1,4 +1,4 @@
-"""Specs that describe tables: shape, optimizer, initial values, admission and eviction."""
+"""Specs that describe tables, and their entries in checkpoints."""
 
 from __future__ import annotations
 

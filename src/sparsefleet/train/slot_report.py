@@ -1,4 +1,4 @@
-"""Evaluates slots: importance by shuffling, calibration, and metrics on slices.
+"""Evaluates slots by shuffling, calibration and slices; shows the results as an HTML page.
 
 In shapes, B is the number of examples in a batch and N the number of examples on this worker.
 """

@@ -1,4 +1,4 @@
-"""The parts that all Kubernetes manifests share: pods, volumes and the notes at the top."""
+"""The parts that all Kubernetes manifests share: pods, volumes, the notes at the top, and YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predict with ONNX Runtime, without torch."""
+"""Predict with an export's ONNX files in ONNX Runtime, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a running service, shared by its routes."""
+"""The state of a running service, shared by its routes, and its metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in Redis, loaded there by `push_rows`.
+"""A model's versions and rows in Redis, loaded there by `push_rows`.
 
 In shapes, U is the number of distinct keys, D the row width.
 """

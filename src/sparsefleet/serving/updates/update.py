@@ -1,4 +1,4 @@
-"""An update to a served model, with changed rows, removed keys and the dense parameters.
+"""Updates to a served model: changed rows, removed keys, dense parameters; and overlays of many.
 
 In shapes, N is the number of rows, D the row width, R the number of removed keys.
 
