@@ -33,10 +33,10 @@ class Products:
         torch.mul(self.logits.mT, self.words, out=self.context_gradients)
 
 
-def skip_gram_loss(words: Tensor, contexts: Tensor, biases: Tensor) -> Tensor:
-    """words: float32[B, D], contexts: [B, 1 + K, D], biases: [B, 1 + K, 1] -> the mean over B."""
+def skip_gram_logits(words: Tensor, contexts: Tensor, biases: Tensor) -> Tensor:
+    """words: float32[B, D], contexts: [B, 1 + K, D], biases: [B, 1 + K, 1] -> [B, 1 + K]."""
     # Elementwise: batched matrix products of this shape take three times as long.
-    return loss_of_logits((contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2))
+    return (contexts * words.unsqueeze(1)).sum(2) + biases.squeeze(2)
 
 
 def loss_of_logits(logits: Tensor) -> Tensor:
@@ -57,4 +57,5 @@ class PlainModel(nn.Module):
         nn.init.zeros_(self.biases.weight)
 
     def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
-        return skip_gram_loss(self.words(words), self.contexts(contexts), self.biases(contexts))
+        rows = self.words(words), self.contexts(contexts), self.biases(contexts)
+        return loss_of_logits(skip_gram_logits(*rows))

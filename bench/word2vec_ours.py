@@ -9,33 +9,28 @@ import argparse
 import atexit
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from ctr_ours import WARM
 from sparsefleet import optim
-from sparsefleet.nn import SparseEmbedding, embedding_dots
-from sparsefleet.store import Constant, Uniform
 from sparsefleet.train import Trainer, TrainerConfig
-from word2vec_network import loss_of_logits, skip_gram_loss
+from sparsefleet.zoo import SkipGram
+from word2vec_network import skip_gram_logits
 from word2vec_pairs import DIM, NUM_WORDS, PairTurns
 
 
-class FleetModel(nn.Module):
+class FleetModel(SkipGram):
     """The same as `PlainModel`, with its rows in tables."""
 
     def __init__(self, lr: float, *, plain_operators: bool) -> None:
-        super().__init__()
+        super().__init__(DIM, optimizer=optim.SGD(lr=lr), biases=True)
         self.plain_operators = plain_operators
-        rule, spread = optim.SGD(lr=lr), Uniform(-0.5 / DIM, 0.5 / DIM)
-        self.words = SparseEmbedding("words", DIM, optimizer=rule, initializer=spread)
-        self.contexts = SparseEmbedding("contexts", DIM, optimizer=rule, initializer=Constant(0.0))
-        self.biases = SparseEmbedding("biases", 1, optimizer=rule, initializer=Constant(0.0))
 
-    def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
+    def logits(self, words: Tensor, contexts: Tensor) -> Tensor:
         if not self.plain_operators:
-            products = embedding_dots(self.words, words, self.contexts, contexts)
-            return loss_of_logits(products + self.biases(contexts).squeeze(2))
-        return skip_gram_loss(self.words(words), self.contexts(contexts), self.biases(contexts))
+            return super().logits(words, contexts)
+        assert self.biases is not None
+        return skip_gram_logits(self.words(words), self.contexts(contexts), self.biases(contexts))
 
 
 class OursSide:

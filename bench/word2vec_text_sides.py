@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from side_worker import answer_lines
 from word2vec_text import (
@@ -59,13 +58,14 @@ class OursSide:
     def _make_trainer(self, batch: int) -> Any:
         from sparsefleet import fleet, optim
         from sparsefleet.train import Trainer, TrainerConfig
+        from sparsefleet.zoo import SkipGram
 
         fleet.init()
         steps = expected_pairs(self._corpus) / batch
         if self._options.mode == "geo":  # counts a worker's steps; in async, those of all workers
             steps /= self._options.processes
         return Trainer(
-            skip_gram(),
+            SkipGram(DIM),
             None,
             optim.SGD(lr=batch * RATE),
             mode=self._options.mode,
@@ -73,25 +73,6 @@ class OursSide:
             schedule=lambda step: max(1.0 - step / steps, LAST_RATE / RATE),
             config=TrainerConfig(quiet=True),
         )
-
-
-def skip_gram() -> nn.Module:
-    """Created here, so that gensim's process does not import sparsefleet."""
-    from sparsefleet.nn import SparseEmbedding, embedding_dots
-    from sparsefleet.store import Constant, Uniform
-    from word2vec_network import loss_of_logits
-
-    class SkipGram(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            spread = Uniform(-0.5 / DIM, 0.5 / DIM)
-            self.words = SparseEmbedding("words", DIM, initializer=spread)
-            self.contexts = SparseEmbedding("contexts", DIM, initializer=Constant(0.0))
-
-        def forward(self, words: Tensor, contexts: Tensor) -> Tensor:
-            return loss_of_logits(embedding_dots(self.words, words, self.contexts, contexts))
-
-    return SkipGram()
 
 
 class GensimSide:

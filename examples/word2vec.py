@@ -19,31 +19,14 @@ import torch
 from torch import nn
 
 from sparsefleet import fleet, optim
-from sparsefleet.nn import SparseEmbedding, embedding_dots
-from sparsefleet.store import Constant
 from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo import SkipGram
 
 DIM = 32
 NUM_WORDS = 1000
 COMPANY_SIZE = 12
 NUM_NOISE = 5
 BATCH = 500
-
-
-class SkipGram(nn.Module):
-    """A model that learns to distinguish the neighbors of a word from noise."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rule = optim.SGD(lr=BATCH * 0.05)  # the loss is a mean over the batch
-        self.words = SparseEmbedding("words", DIM, optimizer=rule)
-        self.contexts = SparseEmbedding("contexts", DIM, initializer=Constant(0.0), optimizer=rule)
-
-    def forward(self, words: torch.Tensor, contexts: torch.Tensor) -> torch.Tensor:
-        """words: int64[B], contexts: int64[B, 1 + K], the true one first -> the mean loss."""
-        logits = embedding_dots(self.words, words, self.contexts, contexts)
-        logits[:, 0] *= -1
-        return nn.functional.softplus(logits).sum(dim=1).mean()
 
 
 def generate_pairs(num_batches: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -84,7 +67,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     options = parse_arguments()
     fleet.init()
-    model = SkipGram()
+    model = SkipGram(DIM, optimizer=optim.SGD(lr=BATCH * 0.05))  # the loss is a mean over the batch
     trainer = Trainer(
         model,
         None,

@@ -12,6 +12,7 @@ from sparsefleet.zoo.inputs import FeatureRows, Tables
 from sparsefleet.zoo.mmoe import MMoE
 from sparsefleet.zoo.ple import PLE
 from sparsefleet.zoo.sasrec import NextItemLoss, NextItems, SASRec
+from sparsefleet.zoo.skip_gram import SkipGram
 from sparsefleet.zoo.two_tower import InBatchSoftmax, Towers, TwoTower
 from sparsefleet.zoo.wide_deep import WideDeep
 from sparsefleet.zoo.xdeepfm import XDeepFM
@@ -36,6 +37,7 @@ __all__ = [
     "NextItems",
     "PLE",
     "SASRec",
+    "SkipGram",
     "Tables",
     "Towers",
     "TwoTower",
