@@ -201,7 +201,10 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
       }
     }
   }
-  if (!refused.ok()) done(refused);
+  if (!refused.ok()) {
+    contribution = {};  // before its member sends the next one
+    done(refused);
+  }
   Run(after);
 }
 
@@ -357,6 +360,8 @@ void Rounds::ApplyRound(Complete& round) {
   if (!result.ok()) {
     result = result.status().WithPrefix(RoundText(round.group, round.round) + ": ");
   }
+  // A member that has its reply sends the next gradients, perhaps to the same memory.
+  for (auto& [rank, delivery] : round.deliveries) delivery.contribution = {};
   // Each reads the rows of one member and writes its reply.
   Coordinator::Tasks calls;
   calls.reserve(round.deliveries.size());
