@@ -26,11 +26,8 @@ class WorkerGroup:
         self._takes_over = at is not None
         self._in_pass = False
         self._in_training = False
-
-    @property
-    def member(self) -> RoundMember:
-        """Return this worker as a member of the current pass's group."""
-        return self._member(f"pass-{self._pass}", self._setting.worker_index)
+        self.member = self._own_member()
+        """This worker as a member of the current pass's group."""
 
     def join(self) -> None:
         """Join the first pass; from now on, the loss of this worker is noticed.
@@ -67,6 +64,7 @@ class WorkerGroup:
         """Wait for all workers to start the next pass; return the largest ``count`` of all."""
         self.leave()
         self._pass += 1
+        self.member = self._own_member()  # once, because every step needs it
         self._in_pass = True
         self._store.advance_clock(self.member, 0)
         self._put_note(count)
@@ -105,6 +103,9 @@ class WorkerGroup:
 
     def _note_of(self, rank: int) -> str:
         return f"{self._setting.group}/worker-{rank}"
+
+    def _own_member(self) -> RoundMember:
+        return self._member(f"pass-{self._pass}", self._setting.worker_index)
 
     def _present(self) -> RoundMember:
         return self._member("present", self._setting.worker_index)
