@@ -6,8 +6,9 @@ vectors.
 Both read the same words of enwik8 from memory, count nothing, and train one epoch per turn with two
 threads: window 5, 5 noise words, rows of 100, rates from 0.025 down. Then jobs of 2 servers and 2
 workers with a thread each train as many epochs on halves of the text, exchanging differences after
-every 50,000 words of a worker (the default) or every 5,000. Without ../shared the text is drawn
-from Zipf's law, and there are no scores.
+every 50,000 words of a worker (the default, like mode geo) or every 5,000 (as close as mode async).
+Scores are those of vectors trained for as many epochs in one go, by every side. Without ../shared
+the text is drawn from Zipf's law, and there are no scores.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TEXT_BYTES = {False: 12_000_000, True: 600_000}
 DIM = 100
 THREADS = 2
 SENTENCE = 1000
-JOBS = {"2x2, exchange every 50,000 words": 50_000, "2x2, every 5,000": 5_000}
+JOBS = {"geo 2x2, exchange every 50,000 words": 50_000, "async 2x2, every 5,000": 5_000}
 WORKERS = 2
 JOB_DEADLINE_S = 300
 Spread = tuple[float, float, float]
@@ -51,7 +52,7 @@ def read_words(quick: bool) -> list[str]:
     return [f"w{number}" for number in np.minimum(drawn, 50_000)]
 
 
-def ours(path: Path, words: int) -> tuple[Any, Callable[[], float]]:
+def ours(path: Path, words: int) -> Callable[[], float]:
     from sparsefleet.embed import SkipGram
 
     model = SkipGram(path, dim=DIM, threads=THREADS, epochs=1, train=False)
@@ -61,23 +62,41 @@ def ours(path: Path, words: int) -> tuple[Any, Callable[[], float]]:
         model.train()
         return words / (time.perf_counter() - begun)
 
-    return model, run
+    return run
 
 
-def gensims(path: Path, words: int) -> tuple[Any, Callable[[], float]]:
+def our_vectors(path: Path, epochs: int) -> Vectors:
+    from sparsefleet.embed import SkipGram
+
+    trained = SkipGram(path, dim=DIM, threads=THREADS, epochs=epochs).vectors
+    return trained.words, trained.vectors
+
+
+def untrained_gensim(path: Path) -> tuple[Any, list[list[str]]]:
     from gensim.models import Word2Vec
     from gensim.models.word2vec import LineSentence
 
     model = Word2Vec(sg=1, negative=5, vector_size=DIM, window=5, min_count=5, workers=THREADS)
     sentences = list(LineSentence(path))
     model.build_vocab(sentences)
+    return model, sentences
+
+
+def gensim_vectors(path: Path, epochs: int) -> Vectors:
+    model, sentences = untrained_gensim(path)
+    model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
+    return model.wv.index_to_key, model.wv.vectors
+
+
+def gensims(path: Path, words: int) -> Callable[[], float]:
+    model, sentences = untrained_gensim(path)
 
     def run() -> float:
         begun = time.perf_counter()
         model.train(sentences, total_examples=model.corpus_count, epochs=1)
         return words / (time.perf_counter() - begun)
 
-    return model, run
+    return run
 
 
 def job(
@@ -123,18 +142,17 @@ def main() -> None:
         path = Path(folder) / "text.txt"
         lines = [" ".join(words[at : at + SENTENCE]) for at in range(0, len(words), SENTENCE)]
         path.write_text("\n".join(lines))
-        model, run = ours(path, len(words))
-        peer, run_peer = gensims(path, len(words))
-        rates = interleave({"sparsefleet": run, "gensim": run_peer}, options.repeats)
-        vectors: dict[str, Vectors] = {
-            "sparsefleet": (model.vectors.words, model.vectors.vectors),
-            "gensim": (peer.wv.index_to_key, peer.wv.vectors),
-        }
+        sides = {"sparsefleet": ours(path, len(words)), "gensim": gensims(path, len(words))}
+        rates = interleave(sides, options.repeats)
+        epochs = options.repeats + 1
+        vectors: dict[str, Vectors] = {}
+        if EVALUATION.exists():
+            vectors["sparsefleet"] = our_vectors(path, epochs)
+            vectors["gensim"] = gensim_vectors(path, epochs)
         for how, exchange_words in itertools.islice(JOBS.items(), 1 if options.quick else None):
             name = f"sparsefleet {how}"
             rates[name], vectors[name] = job(
-                Path(folder), lines, words=len(words), epochs=options.repeats + 1,
-                exchange_words=exchange_words,
+                Path(folder), lines, words=len(words), epochs=epochs, exchange_words=exchange_words
             )  # fmt: skip
     ratios = {name: rate[0] / rates["gensim"][0] for name, rate in rates.items()}
     rows = [
