@@ -1,17 +1,21 @@
-"""AUC of each mode of training CTR-DNN after one epoch over the same click log.
+"""AUC of each mode of training CTR-DNN on the same click logs, over several seeds.
 
-    python bench/ctr_quality.py [--quick] [--json FILE]
+    python bench/ctr_quality.py [--quick] [--seeds 5] [--only "sparsefleet geo 2x2"] [--json FILE]
 
-The log has a planted signal (examples/click_log.py), so the best AUC that any model can reach is
-known. On all sides, rows and layers start from the same distributions and are trained with plain
-SGD at the same learning rate; workers share the examples. Nothing is timed: one side runs at a
-time.
+A seed generates a log with a planted signal (examples/click_log.py), so the best AUC that any model
+can reach is known. On all sides, rows and layers start from the same distributions and are trained
+with plain SGD at the same learning rate for the same number of epochs; workers share the examples.
+Modes are compared with our own training in one thread, log by log: the difference of two sides
+varies less than their AUC. Nothing is timed: one side runs at a time.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +36,14 @@ from click_log import ClickLog, generate
 
 NUM_TRAINED = {False: 80_000, True: 8_000}
 NUM_HELD_OUT = {False: 40_000, True: 4_000}
+EPOCHS = {False: 5, True: 1}
+SEEDS = {False: 5, True: 1}
 BATCH = 100
 LR = 0.2
+REFERENCE = SideSpec(engine=OURS)
 MODES = ("sync", "half_async", "async", "geo")
 SPECS = (
-    SideSpec(engine=OURS),
+    REFERENCE,
     SideSpec(engine=OURS, threads=2),
     *(fleet(mode) for mode in (*MODES, "hybrid")),
     SideSpec(engine=TORCH),
@@ -44,7 +51,7 @@ SPECS = (
     SideSpec(engine=PADDLE),
     *(fleet(mode, PADDLE) for mode in MODES),
 )
-QUICK_SPECS = (fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
+QUICK_SPECS = (REFERENCE, fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
 
 
 def write_arrays(path: Path, log: ClickLog) -> None:
@@ -52,9 +59,9 @@ def write_arrays(path: Path, log: ClickLog) -> None:
     np.savez(path, counts=log.counts, ids=ids, clicks=log.clicks.astype(np.int64))
 
 
-def make_sources(folder: Path, quick: bool) -> tuple[Sources, Path, float]:
+def make_sources(folder: Path, seed: int, quick: bool) -> tuple[Sources, Path, float]:
     """Return the training examples, the held-out file, and the best AUC possible there."""
-    log = generate(NUM_TRAINED[quick] + NUM_HELD_OUT[quick], seed=0)
+    log = generate(NUM_TRAINED[quick] + NUM_HELD_OUT[quick], seed=seed)
     trained, held_out = folder / "trained.npz", folder / "held_out.npz"
     write_arrays(trained, log.part(0, NUM_TRAINED[quick]))
     test = log.part(NUM_TRAINED[quick], len(log))
@@ -76,36 +83,90 @@ def make_sources(folder: Path, quick: bool) -> tuple[Sources, Path, float]:
     return sources, held_out, best.compute()
 
 
-def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> dict[str, Any]:
-    """Return its AUC after one epoch, or why there is none."""
-    try:
-        one = start(spec, sources)
-    except (OSError, RuntimeError) as error:
-        return {"error": str(error)}
-    try:
-        with one.side:
-            one.side.run(BATCH, examples)
-            found = one.side.score(str(held_out))
-    except (OSError, RuntimeError) as error:
-        return {"error": str(error)}
-    return {"auc": found}
+def measure_side(spec: SideSpec, sources: Sources, held_out: Path, quick: bool) -> float:
+    """Return its AUC after the last epoch."""
+    one = start(spec, sources)
+    with one.side:
+        for _ in range(EPOCHS[quick]):
+            one.side.run(BATCH, NUM_TRAINED[quick])
+        return one.side.score(str(held_out))
+
+
+def summarize(aucs: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
+    """Return mean and spread of a side's AUC, and of its difference from the reference.
+
+    >>> found = summarize([0.71, 0.72, 0.73], [0.70, 0.71, 0.73])
+    >>> round(found["auc"], 4), round(found["difference"], 4), round(found["standard_error"], 4)
+    (0.72, 0.0067, 0.0033)
+    """
+    differences = [one - other for one, other in zip(aucs, reference, strict=False)]
+    is_spread = len(aucs) > 1
+    return {
+        "auc": statistics.mean(aucs),
+        "deviation": statistics.stdev(aucs) if is_spread else 0.0,
+        "aucs": list(aucs),
+        "difference": statistics.mean(differences) if differences else math.nan,
+        "standard_error": (
+            statistics.stdev(differences) / math.sqrt(len(differences))
+            if len(differences) > 1
+            else 0.0
+        ),
+    }
+
+
+def line(one: dict[str, Any]) -> list[str]:
+    """Return mean, spread and difference as text, or the error."""
+    if "auc" not in one:
+        return [one["error"].splitlines()[0][:40], "", ""]
+    return [
+        f"{one['auc']:.4f}",
+        f"{one['deviation']:.4f}",
+        f"{one['difference']:+.4f} ± {one['standard_error']:.4f}",
+    ]
 
 
 def main() -> None:
-    options = argument_parser(__doc__ or "").parse_args()
-    console.print(f"[bold]AUC after one epoch[/bold]. {machine()}")
-    figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        sources, held_out, best = make_sources(Path(folder), options.quick)
-        for spec in QUICK_SPECS if options.quick else SPECS:
-            figures[spec.name] = measure_side(spec, sources, held_out, NUM_TRAINED[options.quick])
-            console.print(f"  {spec.name}: {figures[spec.name]}", highlight=False, markup=False)
-    rows = [
-        [name, f"{one['auc']:.4f}" if "auc" in one else one["error"].splitlines()[0][:40]]
-        for name, one in figures.items()
+    parser = argument_parser(__doc__ or "")
+    parser.add_argument("--seeds", type=int, help="number of logs (default 5)")
+    parser.add_argument("--only", default="", help="names of sides, separated by commas")
+    options = parser.parse_args()
+    quick = options.quick
+    num_seeds = options.seeds or SEEDS[quick]
+    console.print(f"[bold]AUC over {num_seeds} logs[/bold]. {machine()}")
+    chosen = [name.strip() for name in options.only.split(",") if name.strip()]
+    specs = [
+        spec
+        for spec in (QUICK_SPECS if quick else SPECS)
+        if not chosen or spec.name in chosen or spec == REFERENCE
     ]
-    report(f"held out; best possible {best:.4f}", ["", "AUC"], rows)
-    about = {"examples": NUM_TRAINED[options.quick], "batch": BATCH, "lr": LR, "best": best}
+    found: dict[str, list[float]] = {spec.name: [] for spec in specs}
+    errors: dict[str, str] = {}
+    bests = []
+    for seed in range(num_seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            sources, held_out, best = make_sources(Path(folder), seed, quick)
+            bests.append(best)
+            for spec in specs:
+                if spec.name in errors:
+                    continue
+                try:
+                    found[spec.name].append(measure_side(spec, sources, held_out, quick))
+                except (OSError, RuntimeError) as error:
+                    errors[spec.name] = str(error)
+                    continue
+                text = f"  log {seed}, {spec.name}: {found[spec.name][-1]:.4f}"
+                console.print(text, highlight=False, markup=False)
+    reference = found[REFERENCE.name]
+    figures = {
+        name: {"error": errors[name]} if name in errors else summarize(aucs, reference)
+        for name, aucs in found.items()
+    }
+    best = statistics.mean(bests)
+    rows = [[name, *line(one)] for name, one in figures.items()]
+    columns = ["", "AUC", "deviation", f"difference from {REFERENCE.name}"]
+    report(f"held out, {num_seeds} logs; best possible {best:.4f}", columns, rows)
+    about = {"examples": NUM_TRAINED[quick], "epochs": EPOCHS[quick], "seeds": num_seeds}
+    about |= {"batch": BATCH, "lr": LR, "best": best}
     write_json(options.json, {**about, "sides": figures})
 
 

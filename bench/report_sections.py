@@ -52,16 +52,24 @@ def _errors(sides: Figures) -> list[str]:
 
 
 def quality_section(figures: Figures) -> list[str]:
-    rows = [
-        [name, f"{one['auc']:.4f}" if "auc" in one else first_line(one["error"])]
-        for name, one in figures["sides"].items()
-    ]
-    rows.append(["best possible", f"{figures['best']:.4f}"])
+    rows = []
+    for name, one in figures["sides"].items():
+        if "auc" not in one:
+            rows.append([name, first_line(one["error"]), "", ""])
+        elif "difference" not in one:  # a record of a single log
+            rows.append([name, f"{one['auc']:.4f}", "", ""])
+        else:
+            spread_text = f"{one['difference']:+.4f} ± {one['standard_error']:.4f}"
+            rows.append([name, f"{one['auc']:.4f}", f"{one['deviation']:.4f}", spread_text])
+    rows.append(["best possible", f"{figures['best']:.4f}", "", ""])
     about = (
-        f"One epoch of {figures['examples']:,} examples, batch {figures['batch']}, SGD with rate "
-        f"{figures['lr']:g} for rows and layers; held-out examples."
+        f"{figures.get('epochs', 1)} epochs of {figures['examples']:,} examples, "
+        f"{figures.get('seeds', 1)} generated logs, batch {figures['batch']}, SGD with rate "
+        f"{figures['lr']:g} for rows and layers; held-out examples. Differences are means over the "
+        "logs, with their standard errors."
     )
-    return [about, table(["", "AUC"], rows), *_errors(figures["sides"])]
+    columns = ["", "AUC", "deviation", "difference from local 1"]
+    return [about, table(columns, rows), *_errors(figures["sides"])]
 
 
 def growth_section(figures: Figures) -> list[str]:
@@ -201,7 +209,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Figures], list[str]]]] = {
     "ctr-rounds": ("CTR-DNN on servers: sync, half_async, hybrid", ctr_section),
     "ctr-background": ("CTR-DNN on servers: async, geo", ctr_section),
     "ctr-files": ("CTR-DNN from MultiSlot files, through a Dataset", ctr_section),
-    "quality": ("CTR-DNN: AUC after one epoch", quality_section),
+    "quality": ("CTR-DNN: AUC of each mode", quality_section),
     "word2vec": ("word2vec", sides_section),
     "skip-gram": ("Skip-gram as an estimator, beside gensim", skip_gram_section),
     "growth-rows": ("Growth: rows", growth_section),

@@ -105,6 +105,12 @@ def told() -> dict[str, Any]:
 def quality() -> dict[str, Any]:
     sides = {
         "sparsefleet local 1": {"auc": 0.7},
+        "sparsefleet async 2x2": {
+            "auc": 0.699,
+            "deviation": 0.002,
+            "difference": -0.001,
+            "standard_error": 0.0004,
+        },
         "PaddlePaddle geo 2x2": {"error": "RuntimeError: hung"},
     }
     return {"examples": 1000, "batch": 100, "lr": 0.5, "best": 0.83, "sides": sides}

@@ -11,7 +11,8 @@ from day_record import DayRecord, circumstances
 from day_report import write_report
 from parts import PARTS
 from report_sections import SECTIONS
-from targets import Verdict, target_rows
+from side_medians import SideMedians
+from targets import WANTED, Verdict, target_rows
 from time_account import cpu_account
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -61,7 +62,7 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     assert [verdict.is_met for verdict in sync.verdicts] == [False, True, False]
     estimator = rows["skip-gram, 2 threads: words/s"]
     assert estimator.torch.text() == "1.50x (>= 1x) **met**"
-    assert rows["skip-gram, 2x2: words/s"].torch.text() == "not measured (>= 0.9x)"
+    assert rows["skip-gram, geo 2x2: words/s"].torch.text() == "not measured (>= 0.9x)"
     assert sync.paddle.text() == "3.00x (>= 3.5x) **missed**"
     crashed = rows["CTR-DNN half_async, batch 100: examples/s"]
     assert crashed.paddle.text() == "not measured (>= 4x)"
@@ -70,6 +71,21 @@ def test_targets_are_met_missed_or_not_measured(tmp_path: Path) -> None:
     reading = rows["MultiSlot reading, 1 thread: records/s"]
     assert reading.torch.is_met
     assert reading.paddle.is_met is None
+
+
+def test_two_threads_are_compared_with_the_better_setting_of_torch(tmp_path: Path) -> None:
+    record = recorded(tmp_path)
+    local = record.figures("ctr-local")
+    assert local is not None
+    slow, fast = ({"sections": {"100": [{"examples_per_s": rate}]}} for rate in (1.0, 7.0))
+    local["local"] |= {"torch local 1": fast, "torch local 2": slow}
+    [wanted] = [one for one in WANTED if one.how == "local 2"]
+    assert wanted.torch_side(SideMedians(record), 100) == "torch local 1"
+
+
+def test_auc_is_reported_with_its_spread(tmp_path: Path) -> None:
+    page = write_report(recorded(tmp_path), {}).read_text(encoding="utf-8")
+    assert "| sparsefleet async 2x2 | 0.6990 | 0.0020 | -0.0010 ± 0.0004 |" in page
 
 
 def test_word2vec_is_reported_by_batch(tmp_path: Path) -> None:
