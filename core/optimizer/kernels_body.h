@@ -19,6 +19,39 @@ inline float Lerp(float from, float to, float weight) {
   return weight < 0.5F ? from + weight * (to - from) : to - (to - from) * (1.0F - weight);
 }
 
+using Lanes __attribute__((vector_size(32))) = float;
+using HalfLanes __attribute__((vector_size(16))) = float;
+using Doubles __attribute__((vector_size(32))) = double;  // GCC keeps larger vectors in memory
+
+inline void AddSquares(Doubles& sums, const float* x) {
+  HalfLanes values;
+  __builtin_memcpy(&values, x, sizeof(values));
+  const Doubles wide = __builtin_convertvector(values, Doubles);
+  sums += wide * wide;
+}
+
+double SumSquares(const float* x, std::size_t n) {
+  Doubles first = {};
+  Doubles second = {};
+  Doubles third = {};
+  Doubles fourth = {};
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    AddSquares(first, x + i);
+    AddSquares(second, x + i + 4);
+    AddSquares(third, x + i + 8);
+    AddSquares(fourth, x + i + 12);
+  }
+  for (; i + 8 <= n; i += 8) {
+    AddSquares(first, x + i);
+    AddSquares(second, x + i + 4);
+  }
+  double rest = 0.0;
+  for (; i < n; ++i) rest += static_cast<double>(x[i]) * x[i];
+  const Doubles sums = (first + third) + (second + fourth);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
 void Sgd(float* __restrict w, float*, const float* __restrict g, std::size_t n, StepSize step,
          const KernelConstants&) {
   for (std::size_t i = 0; i < n; ++i) w[i] -= step.lr * g[i];
@@ -52,9 +85,7 @@ void Adagrad(float* __restrict w, float* __restrict sum, const float* __restrict
 
 void RowwiseAdagrad(float* __restrict w, float* __restrict sum, const float* __restrict g,
                     std::size_t n, StepSize step, const KernelConstants& c) {
-  double squares = 0.0;
-  for (std::size_t i = 0; i < n; ++i) squares += static_cast<double>(g[i]) * g[i];
-  sum[0] += static_cast<float>(squares / static_cast<double>(n));
+  sum[0] += static_cast<float>(SumSquares(g, n) / static_cast<double>(n));
   const float divisor = __builtin_sqrtf(sum[0]) + c.epsilon;
   for (std::size_t i = 0; i < n; ++i) w[i] -= step.lr * g[i] / divisor;
 }
@@ -269,8 +300,6 @@ void AddScaled(float* __restrict to, const float* __restrict from, std::size_t n
   for (std::size_t i = 0; i < n; ++i) to[i] += from[i] * scale;
 }
 
-using Lanes __attribute__((vector_size(32))) = float;
-
 inline void AddProducts(Lanes& sums, const float* a, const float* b) {
   Lanes left;
   Lanes right;
@@ -297,32 +326,6 @@ float Dot(const float* a, const float* b, std::size_t n) {
   float rest = 0.0F;
   for (; i < n; ++i) rest += a[i] * b[i];
   const Lanes sums = (first + second) + (third + fourth);
-  return (((sums[0] + sums[4]) + (sums[1] + sums[5])) +
-          ((sums[2] + sums[6]) + (sums[3] + sums[7]))) +
-         rest;
-}
-
-using Doubles __attribute__((vector_size(64))) = double;
-
-inline void AddSquares(Doubles& sums, const float* x) {
-  Lanes values;
-  __builtin_memcpy(&values, x, sizeof(values));
-  const Doubles wide = __builtin_convertvector(values, Doubles);
-  sums += wide * wide;
-}
-
-double SumSquares(const float* x, std::size_t n) {
-  Doubles first = {};
-  Doubles second = {};
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    AddSquares(first, x + i);
-    AddSquares(second, x + i + 8);
-  }
-  for (; i + 8 <= n; i += 8) AddSquares(first, x + i);
-  double rest = 0.0;
-  for (; i < n; ++i) rest += static_cast<double>(x[i]) * x[i];
-  const Doubles sums = first + second;
   return (((sums[0] + sums[4]) + (sums[1] + sums[5])) +
           ((sums[2] + sums[6]) + (sums[3] + sums[7]))) +
          rest;
