@@ -38,12 +38,13 @@ class KeyedRows {
     }
   }
 
-  // Prefetches the first `used_bytes` of a record.
+  // Prefetches the first `used_bytes` of a record, which need not begin with a cache line.
   void Fetch(std::uint32_t number, std::size_t used_bytes) const {
     const std::byte* record = storage_.row(number);
     for (std::size_t byte = 0; byte < used_bytes; byte += kLine) {
       __builtin_prefetch(record + byte);
     }
+    __builtin_prefetch(record + used_bytes - 1);
   }
 
   // Calls visit(item, row number or kNoRow) for the items in order, prefetching the first
@@ -94,7 +95,7 @@ void KeyedRows::ForEach(std::span<const BatchItem> items, std::size_t used_bytes
     Prefetch(items.subspan(block.size()));
     for (std::size_t i = 0; i < block.size(); ++i) {
       likely[i] = index_.FindLikely(block[i].hash);
-      if (likely[i] != kNoRow) __builtin_prefetch(storage_.row(likely[i]));
+      if (likely[i] != kNoRow) Fetch(likely[i], std::min(used_bytes, kLine));
     }
     for (std::size_t i = 0; i < block.size(); ++i) {
       const std::size_t ahead = i + kAhead;
