@@ -111,7 +111,8 @@ def _auc_bars(figures: Mapping[str, Any]) -> Figure:
     figure, axes = _side_bars(scores)
     axes.axvline(figures["best"], color="black", lw=1)
     axes.set_xlim(0.5, figures["best"] + 0.02)
-    axes.set_xlabel(f"AUC after {figures['examples']:,} examples; the line: best possible")
+    trained = figures["examples"] * figures.get("epochs", 1)
+    axes.set_xlabel(f"AUC after {trained:,} examples; the line: best possible")
     return figure
 
 

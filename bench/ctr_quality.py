@@ -1,6 +1,6 @@
 """AUC of each mode of training CTR-DNN on the same click logs, over several seeds.
 
-    python bench/ctr_quality.py [--quick] [--seeds 5] [--only "sparsefleet geo 2x2"] [--json FILE]
+    python bench/ctr_quality.py [--quick] [--seeds 5] [--epochs 2] [--only NAMES] [--json FILE]
 
 A seed generates a log with a planted signal (examples/click_log.py), so the best AUC that any model
 can reach is known. On all sides, rows and layers start from the same distributions and are trained
@@ -36,7 +36,7 @@ from click_log import ClickLog, generate
 
 NUM_TRAINED = {False: 80_000, True: 8_000}
 NUM_HELD_OUT = {False: 40_000, True: 4_000}
-EPOCHS = {False: 5, True: 1}
+EPOCHS = {False: 2, True: 1}
 SEEDS = {False: 5, True: 1}
 BATCH = 100
 LR = 0.2
@@ -83,12 +83,14 @@ def make_sources(folder: Path, seed: int, quick: bool) -> tuple[Sources, Path, f
     return sources, held_out, best.compute()
 
 
-def measure_side(spec: SideSpec, sources: Sources, held_out: Path, quick: bool) -> float:
+def measure_side(
+    spec: SideSpec, sources: Sources, held_out: Path, *, epochs: int, examples: int
+) -> float:
     """Return its AUC after the last epoch."""
     one = start(spec, sources)
     with one.side:
-        for _ in range(EPOCHS[quick]):
-            one.side.run(BATCH, NUM_TRAINED[quick])
+        for _ in range(epochs):
+            one.side.run(BATCH, examples)
         return one.side.score(str(held_out))
 
 
@@ -128,10 +130,12 @@ def line(one: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argument_parser(__doc__ or "")
     parser.add_argument("--seeds", type=int, help="number of logs (default 5)")
+    parser.add_argument("--epochs", type=int, help="passes over a log (default 2)")
     parser.add_argument("--only", default="", help="names of sides, separated by commas")
     options = parser.parse_args()
     quick = options.quick
     num_seeds = options.seeds or SEEDS[quick]
+    length = {"epochs": options.epochs or EPOCHS[quick], "examples": NUM_TRAINED[quick]}
     console.print(f"[bold]AUC over {num_seeds} logs[/bold]. {machine()}")
     chosen = [name.strip() for name in options.only.split(",") if name.strip()]
     specs = [
@@ -150,7 +154,7 @@ def main() -> None:
                 if spec.name in errors:
                     continue
                 try:
-                    found[spec.name].append(measure_side(spec, sources, held_out, quick))
+                    found[spec.name].append(measure_side(spec, sources, held_out, **length))
                 except (OSError, RuntimeError) as error:
                     errors[spec.name] = str(error)
                     continue
@@ -165,8 +169,7 @@ def main() -> None:
     rows = [[name, *line(one)] for name, one in figures.items()]
     columns = ["", "AUC", "deviation", f"difference from {REFERENCE.name}"]
     report(f"held out, {num_seeds} logs; best possible {best:.4f}", columns, rows)
-    about = {"examples": NUM_TRAINED[quick], "epochs": EPOCHS[quick], "seeds": num_seeds}
-    about |= {"batch": BATCH, "lr": LR, "best": best}
+    about = {**length, "seeds": num_seeds, "batch": BATCH, "lr": LR, "best": best}
     write_json(options.json, {**about, "sides": figures})
 
 
