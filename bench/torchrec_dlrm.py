@@ -151,7 +151,7 @@ class NetworkSide:
 
 
 SIDES = {"ours": OurSide, "torchrec": TorchRecSide, "network": NetworkSide}
-WORKLOADS = [(1, 100), (1, 1000), (10, 100), (10, 1000)]
+WORKLOADS = [(1, 32), (1, 100), (1, 1000), (10, 32), (10, 100), (10, 1000)]
 """Ids per feature and batch."""
 CORES: dict[str, list[tuple[str, int, int]]] = {
     "one core": [("ours", 1, 1), ("torchrec", 1, 1), ("network", 1, 1)],
@@ -211,7 +211,7 @@ def main() -> None:
                 for shape in shapes
                 if shape[0] != "torchrec" or importlib.util.find_spec("torchrec")
             ]
-            num_batches = (8 if options.quick else 30) * (4 if size == 100 else 1)
+            num_batches = (8 if options.quick else 30) * min(1000 // size, 10)
             rates = measure(ids, size, known, num_batches, 2 if options.quick else options.repeats)
             best = {
                 side: max((r for name, r in rates.items() if name.startswith(side)), default=NAN)
