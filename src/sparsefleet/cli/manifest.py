@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -256,11 +257,17 @@ def run_manifest_command(options: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     path = Path(options.output)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--output {options.output!r} cannot be written: {error.strerror}; give a file in a "
+            "writable directory"
+        ) from error
     if options.kind == "slurm":
         path.chmod(0o755)
     how = "sbatch" if options.kind == "slurm" else "kubectl apply -f"
-    print(f"wrote {path}; start the job with: {how} {path}", file=sys.stderr)
+    print(f"wrote {path}; start the job with: {how} {shlex.quote(str(path))}", file=sys.stderr)
     return 0
 
 

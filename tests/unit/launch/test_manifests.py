@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -416,6 +417,29 @@ def test_command_writes_a_file(
     assert "2 servers and 3 workers" in out.read_text()
     assert main([*words, str(tmp_path / "train.py"), "--servers", "9"]) == 0
     assert capsys.readouterr().out == out.read_text()
+
+
+def test_the_command_to_start_a_job_can_be_pasted_into_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "my job.sh"
+    script.touch()
+    words = ["manifest", "slurm", "--servers=1", "--workers=1", "-o", str(out), str(script)]
+    assert main(words) == 0
+    command = capsys.readouterr().err.partition("start the job with: ")[2]
+    assert shlex.split(command) == ["sbatch", str(out)]
+
+
+def test_an_output_file_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "missing" / "job.sh"
+    script.touch()
+    words = ["manifest", "slurm", "--servers=1", "--workers=1", "-o", str(out), str(script)]
+    with pytest.raises(SystemExit):
+        main(words)
+    said = capsys.readouterr().err
+    assert f"--output {str(out)!r} cannot be written: No such file or directory" in said
 
 
 def test_command_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
