@@ -57,3 +57,39 @@ def test_the_dashboard_is_named_first_and_workers_are_placed_as_asked(
     scaling = asked["scaling_config"]
     assert (scaling.num_workers, scaling.placement_strategy) == (3, "SPREAD")
     assert scaling.resources_per_worker == {"CPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("variable", "address", "runs_here", "expected"),
+    [
+        (None, "", True, [{"address": "auto"}]),
+        (None, "", False, [{"address": "auto"}, {"address": "local", "num_cpus": 1000}]),
+        ("local", "", True, [{"address": "local", "num_cpus": 1000}]),
+        ("10.0.0.1:6379", "", True, [{"address": None}]),
+        (None, "10.0.0.1:6379", True, [{"address": "10.0.0.1:6379"}]),
+    ],
+)
+def test_a_cluster_started_for_a_job_has_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+    address: str,
+    runs_here: bool,
+    expected: list[dict[str, Any]],
+) -> None:
+    """A job that asked for more CPUs than the machine has waited forever."""
+    from sparsefleet.launch.ray import trainer
+
+    calls = []
+
+    def init(**settings: Any) -> None:
+        calls.append(settings)
+        if settings["address"] == "auto" and not runs_here:
+            raise ConnectionError("could not find any running Ray instance")
+
+    monkeypatch.setattr(trainer.ray, "init", init)
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    trainer.connect(999.5, address)
+    assert calls == expected

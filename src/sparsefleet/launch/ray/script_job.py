@@ -68,7 +68,8 @@ def run_on_ray(config: LaunchConfig, on_ray: RayLaunch) -> int:
         durability=config.durability,
         transport=config.transport,
     )
-    dashboard = _connect(on_ray.address, shows_output=not config.quiet)
+    num_cpus = config.num_servers * servers.num_cpus + config.num_workers * on_ray.worker_cpus
+    dashboard = _connect(on_ray.address, num_cpus, shows_output=not config.quiet)
     # Ray Train reads this variable here, and would otherwise move workers to its own directory.
     os.environ[RAY_CHDIR_TO_TRIAL_DIR] = "0"
     name = on_ray.name or f"{os.path.basename(config.script)}-{os.urandom(4).hex()}"
@@ -139,12 +140,10 @@ def _variables(config: LaunchConfig) -> dict[str, str]:
     return {"SPARSEFLEET_METRICS": str(own), **dict(config.set_variables)}
 
 
-def _connect(address: str, *, shows_output: bool) -> str:
+def _connect(address: str, num_cpus: float, *, shows_output: bool) -> str:
     """Connect to the cluster; return the address of its dashboard, if any."""
     try:
-        found = connect(
-            address=address or None, ignore_reinit_error=True, log_to_driver=shows_output
-        )
+        found = connect(num_cpus, address, ignore_reinit_error=True, log_to_driver=shows_output)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
     return str(found.dashboard_url or "")

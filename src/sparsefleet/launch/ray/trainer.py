@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -100,7 +101,8 @@ class RayTrainer:
         PeerLostError if a server is lost for good.
         """
         if not ray.is_initialized():
-            connect()
+            workers = self._scaling.total_resources.get("CPU", 0.0)
+            connect(self._servers.num_servers * self._servers.num_cpus + workers)
         plan = make_plan(self._servers, self._scaling.num_workers, self._run)
         return run_plan(
             plan,
@@ -112,14 +114,23 @@ class RayTrainer:
         )
 
 
-def connect(**settings: Any) -> Any:
-    """Connect to a Ray cluster, or start one whose processes run at normal priority.
+def connect(num_cpus: float, address: str = "", **settings: Any) -> Any:
+    """Connect to a Ray cluster, or start one on this machine that has room for the job.
 
-    At Ray's default, `nice` 15, servers and workers that compete with other programs may not start
-    in time.
+    address: of the cluster; by default, that of RAY_ADDRESS or of a cluster that runs on this
+    machine. num_cpus: what the job asks Ray for. A new cluster has that many CPUs even if the
+    machine has fewer, since nobody can add a node to it. Its processes run at normal priority: at
+    Ray's default, `nice` 15, servers and workers that compete with other programs may not start in
+    time.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
-    return ray.init(**settings)
+    if address or os.environ.get("RAY_ADDRESS", "local") != "local":
+        return ray.init(address=address or None, **settings)
+    if "RAY_ADDRESS" not in os.environ:
+        with contextlib.suppress(ConnectionError):  # there is none
+            return ray.init(address="auto", **settings)
+    cpus = max(math.ceil(num_cpus), os.cpu_count() or 1)
+    return ray.init(address="local", num_cpus=cpus, **settings)
 
 
 def make_plan(servers: Servers, num_workers: int, run_config: Any, **more: Any) -> FleetPlan:
