@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,21 @@ def test_the_dashboard_is_named_first_and_workers_are_placed_as_asked(
     scaling = asked["scaling_config"]
     assert (scaling.num_workers, scaling.placement_strategy) == (3, "SPREAD")
     assert scaling.resources_per_worker == {"CPU": 2.0}
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SystemExit):
+            main(["launch", "--on", "ray", "--address", address, str(script)])
+    said = capsys.readouterr().err
+    assert f"no Ray cluster at {address}:" in said
+    assert "refused" in said
 
 
 @pytest.mark.parametrize(

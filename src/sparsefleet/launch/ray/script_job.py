@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from sparsefleet.launch.ray.trainer import connect, make_plan, run_plan
 __all__ = ["RayLaunch", "run_on_ray"]
 
 _INTERRUPTED = 130
+_REACHABLE_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,10 +145,20 @@ def _variables(config: LaunchConfig) -> dict[str, str]:
 def _connect(address: str, num_cpus: float, *, shows_output: bool) -> str:
     """Connect to the cluster; return the address of its dashboard, if any."""
     try:
+        _require_reachable(address)
         found = connect(num_cpus, address, ignore_reinit_error=True, log_to_driver=shows_output)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"no Ray cluster at {address or 'this machine'}: {error}") from error
     return str(found.dashboard_url or "")
+
+
+def _require_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT. Ray itself tries for minutes."""
+    try:
+        where = parse_endpoint(address)
+    except ConfigError:
+        return  # auto, local or ray://HOST:PORT
+    socket.create_connection((where.host, where.port), timeout=_REACHABLE_S).close()
 
 
 def _exit_code(run: Callable[[], Any]) -> int:
