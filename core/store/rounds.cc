@@ -10,6 +10,18 @@
 namespace sparsefleet {
 namespace {
 
+// Floats of the gradients of a round from which its replies are written by several threads, even if
+// they are fewer than kSharedTasks: copying that many takes longer than waking a thread.
+constexpr std::size_t kSharedFloats = 1 << 17;
+
+std::size_t NumFloats(const Contribution& contribution) {
+  std::size_t count = 0;
+  for (const PushSection& section : contribution.sections) {
+    count += section.dense ? SizeOfParts(section.all_parts()) : section.gradients.size();
+  }
+  return count;
+}
+
 std::string GroupText(std::string_view name) { return "group '" + std::string(name) + "'"; }
 
 std::string RoundText(std::string_view name, std::uint64_t round) {
@@ -366,9 +378,12 @@ void Rounds::ApplyRound(Complete& round) {
   Coordinator::Tasks calls;
   calls.reserve(round.deliveries.size());
   const auto shared = std::make_shared<const Result<PushResult>>(std::move(result));
+  std::size_t num_floats = 0;
   for (auto& [rank, delivery] : round.deliveries) {
+    num_floats += NumFloats(delivery.contribution);
     calls.push_back([done = std::move(delivery.done), shared] { done(*shared); });
   }
+  if (share_ && calls.size() > 1 && num_floats >= kSharedFloats) return share_(std::move(calls));
   RunAll(calls);
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -176,6 +177,35 @@ const Test kShared("callbacks of many members are shared out, each once", [] {
     }
     Expect(calls == std::vector<int>(size, 2), "each was called for the round and the barrier");
     ExpectEqual(shared, size < kSharedTasks ? 0u : 2u * size);
+  }
+});
+
+const Test kSharedReplies("replies of a large round are shared out however few they are", [] {
+  for (const std::size_t num_rows : {std::size_t{1}, std::size_t{1} << 14}) {
+    std::size_t shared = 0;
+    Rounds rounds(ApplyNothing);
+    rounds.ShareTasks([&](Coordinator::Tasks tasks) {
+      // The last tasks are the replies; earlier ones add up the gradients.
+      shared = tasks.size();
+      for (auto& task : tasks) task();
+    });
+    std::vector<Key> keys(num_rows);
+    std::iota(keys.begin(), keys.end(), Key{0});
+    const std::vector<float> gradients(num_rows * 8, 1.0F);
+    int answered = 0;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      PushSection section;
+      section.table = "t";
+      section.keys = keys;
+      section.gradients = gradients;
+      section.keys_are_unique = true;
+      Contribution contribution;
+      contribution.sections = {section};
+      rounds.Deliver({"g", rank, 3, false}, 1, std::move(contribution), CallerOf(rank, 1),
+                     [&](const Result<PushResult>& result) { answered += result.ok(); });
+    }
+    ExpectEqual(answered, 3);
+    ExpectEqual(shared, num_rows == 1 ? 0u : 3u);
   }
 });
 
