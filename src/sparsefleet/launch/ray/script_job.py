@@ -166,7 +166,7 @@ def _exit_code(run: Callable[[], Any]) -> int:
         run()
     except ray.train.TrainingFailedError as error:
         return _report(error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ray Train answers Ctrl-C with sys.exit
         return _INTERRUPTED
     except ConfigError:
         raise
