@@ -1,8 +1,9 @@
 """How a fleet scales: costs of operations here, a model built on them, and what it predicts.
 
-    python bench/scale.py [--parts costs,fleets,predict] [--tasks CTR-DNN,word2vec] [--quick]
+    python bench/scale.py [--parts costs,crowds,fleets,predict] [--tasks CTR-DNN,word2vec] [--quick]
 
 costs    measures every operation and writes the reference machine of `sparsefleet plan`.
+crowds   measures how much slower jobs become that share this machine but nothing else.
 fleets   measures 1 to 8 workers with 1 to 4 servers on this machine and compares the model with it.
 predict  draws what the model says for up to 1,000 workers and 100 servers on 10, 25, 100 Gbit/s.
 
@@ -17,12 +18,13 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from measure import ROOT, console, judge, machine, note, report
-from scale_fleet import TASKS, Measured, Task, measure
+from scale_fleet import QUIET, TASKS, Shape, Task, measure
 from scale_report import CLOSE, draw_predictions, summarize, write_document
 from sparsefleet.planning import (
     MODES,
@@ -30,6 +32,7 @@ from sparsefleet.planning import (
     FleetShape,
     JobShape,
     MachineCosts,
+    Prediction,
     gbit,
     load_machine,
     predict,
@@ -43,15 +46,17 @@ NAME = re.sub("[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
 """The reference machine: this processor."""
 WORKERS = (1, 2, 4, 8)
 SERVERS = (1, 2, 4)
-LEFT_OUT = ((2, 2), (1, 4))
-QUIET = 0.15
-"""Cores that others may use during a measurement; a noisier one is repeated, by `--tries`."""
+LEFT_OUT = ((1, 1), (2, 2), (1, 4))
 FEWEST_STEPS = 4
 """Steps of each worker; with fewer, a measurement says nothing."""
 FITS = 4
 CORES_HERE = os.cpu_count() or 1
-CROWDS = {"local on all cores": CORES_HERE, "local in turns": 4 * CORES_HERE}
-"""Processes that train by themselves, next to which a step takes longer than alone."""
+CROWDS = {"on all cores": CORES_HERE, "in turns": 4 * CORES_HERE}
+"""Jobs side by side that have nothing to do with each other, next to which a step takes longer."""
+CROWD_MODES = ("half_async", "geo")
+"""Modes of these jobs, each with 1 worker and 1 server. In half_async, a job keeps one core busy:
+either its worker computes, or its server works for it. In geo, workers train on their own copies.
+"""
 NETWORKS = (10, 25, 100)
 FLEETS = ((1, 1), (4, 1), (10, 1), (32, 4), (100, 10), (320, 32), (1000, 100))
 """Workers and servers of the predictions: one server for ten workers."""
@@ -69,24 +74,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--parts", default="costs,fleets,predict", help="comma-separated")
+    parser.add_argument("--parts", default="costs,crowds,fleets,predict", help="comma-separated")
     parser.add_argument("--shapes", default="", help="fleets as 2x1,4x2: workers x servers")
     parser.add_argument("--tasks", default=",".join(task.name for task in TASKS))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--tries", type=int, default=3, help="of a measurement, if others disturb")
+    parser.add_argument(
+        "--again", action="store_true", help="measure only fleets that others have disturbed"
+    )
     parser.add_argument("--quick", action="store_true", help="few fleets, to check that it runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     tasks = [task for task in TASKS if task.name in options.tasks.split(",")]
-    parts = options.parts.split(",")
-    if unknown := set(parts) - {"costs", "fleets", "predict", "report"}:
+    parts = options.parts = options.parts.split(",")
+    if unknown := set(parts) - {"costs", "crowds", "fleets", "predict", "report"}:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
     console.print(f"[bold]Scale[/bold]. {machine()}")
     if "costs" in parts:
         save_machine(calibrate(NAME, say=note), MACHINES / f"{NAME}.json")
     found = _load(options.results)
     found["machine"] = machine()
-    if "fleets" in parts:
+    if {"crowds", "fleets"} & set(parts):
         for task in tasks:
             _measure_fleets(task, options.modes.split(","), found, options)
     costs = load_machine(NAME)
@@ -118,49 +126,74 @@ def _save(path: Path, found: dict[str, Any]) -> None:
 def _measure_fleets(
     task: Task, modes: Sequence[str], found: dict[str, Any], options: argparse.Namespace
 ) -> None:
+    """Measure each fleet next to one with a single worker and server, which the model is fitted to.
+
+    What else runs on the machine, and on its host, slows down both.
+    """
     of_task = found["tasks"].setdefault(task.name, {"fleets": {}})
-    for name, processes in {"local": 1, **CROWDS}.items():
-        one = _quietest(task, "local", processes, 0, options.tries)
-        of_task[name] = dataclasses.asdict(one)
-        note(f"{task.name} {processes} local processes: {1e3 * one.worker_cpu_s:.2f} ms per step")
+    if "crowds" in options.parts:
+        of_task["local"] = dataclasses.asdict(measure(task, Shape(mode="local", servers=0))[0])
+    for mode in CROWD_MODES if "crowds" in options.parts else ():
+        for name, jobs in CROWDS.items():
+            one = _quietest(task, Shape(mode=mode), Shape(mode=mode, fleets=jobs), options.tries)
+            of_task[f"{mode} {name}"] = one
+            note(
+                f"{task.name}, {jobs} jobs, {mode}: {1e3 * _cpu_s(one):.2f} ms per step, alone "
+                f"{1e3 * _cpu_s(one['reference']):.2f}"
+            )
     shapes = [(w, s) for s in SERVERS for w in WORKERS if (w, s) not in LEFT_OUT]
     if options.quick:
-        shapes = [(1, 1), (2, 2)]
+        shapes = [(2, 2)]
     if options.shapes:
         shapes = [tuple(map(int, text.split("x"))) for text in options.shapes.split(",")]
-    for mode in modes:
+    for mode in modes if "fleets" in options.parts else ():
         if task.dense == 0 and mode == "hybrid":
             continue  # without dense parameters it is async
         for workers, servers in shapes:
-            one = _quietest(task, mode, workers, servers, options.tries)
-            of_task["fleets"][f"{mode} {workers}x{servers}"] = dataclasses.asdict(one)
+            shape = Shape(mode=mode, workers=workers, servers=servers)
+            before = of_task["fleets"].get(f"{mode} {workers}x{servers}")
+            if options.again and before is not None and _disturbed(before) <= QUIET:
+                continue
+            one = _quietest(task, Shape(mode=mode), shape, options.tries)
+            of_task["fleets"][f"{mode} {workers}x{servers}"] = one
             note(
-                f"{task.name} {mode} {workers}x{servers}: {one.examples_per_s:,.0f} examples/s, "
-                f"others {one.others:.2f} cores"
+                f"{task.name} {mode} {workers}x{servers}: {one['examples_per_s']:,.0f} examples/s, "
+                f"1x1 {one['reference']['examples_per_s']:,.0f}, others {one['others']:.2f} cores"
             )
             _save(options.results, found)
 
 
-def _quietest(task: Task, mode: str, workers: int, servers: int, tries: int) -> Measured:
+def _quietest(task: Task, reference: Shape, shape: Shape, tries: int) -> dict[str, Any]:
+    """Return what was measured of a fleet, with that of its reference."""
     taken = []
     for _ in range(tries):
-        taken.append(measure(task, mode, workers, servers))
-        if taken[-1].others <= QUIET:
+        taken.append(measure(task, reference, shape))
+        if max(one.others for one in taken[-1]) <= QUIET:
             break
-    return min(taken, key=lambda one: one.others)
+    alone, one = min(taken, key=lambda both: max(each.others for each in both))
+    return {**dataclasses.asdict(one), "reference": dataclasses.asdict(alone)}
+
+
+def _disturbed(one: Mapping[str, Any]) -> float:
+    """Return the cores that others used while a fleet or its reference was measured."""
+    return float(max(one["others"], one["reference"]["others"]))
+
+
+def _cpu_s(one: Mapping[str, Any]) -> float:
+    return float(one["worker_cpu_s"] + one["server_cpu_s"])
 
 
 # -- comparing --------------------------------------------------------------------------------
 
 
-def _job(task: Task, found: dict[str, Any], costs: MachineCosts) -> JobShape:
+def _job(task: Task, mode: str, found: dict[str, Any], costs: MachineCosts) -> JobShape:
     """Return the step of a task: as measured in local training or, before that, as `sparsefleet
     plan` estimates it.
     """
-    local = found["tasks"].get(task.name, {}).get("local")
-    if local is not None:
-        job = task.job(local["worker_cpu_s"], VARIATION)
-        return dataclasses.replace(job, crowding=_crowding(found["tasks"][task.name]))
+    of_task = found["tasks"].get(task.name, {})
+    if "local" in of_task:
+        job = task.job(_cpu_s(of_task["local"]), VARIATION)
+        return dataclasses.replace(job, crowding=_crowding(mode, of_task))
     looked_up = task.ids(task.batches(0)[0])
     ids = len(looked_up)
     floats = ids * task.floats(looked_up)
@@ -168,14 +201,28 @@ def _job(task: Task, found: dict[str, Any], costs: MachineCosts) -> JobShape:
     return task.job(costs.worker.compute_s(**shape), VARIATION)
 
 
-def _crowding(of_task: dict[str, Any]) -> Crowding:
-    """Return what processes that train by themselves cost each other, without any server."""
-    if not CROWDS.keys() <= of_task.keys():
+def _crowding(mode: str, of_task: dict[str, Any]) -> Crowding:
+    """Return what jobs that have nothing to do with each other cost each other."""
+    for kind in ("geo", "half_async") if mode == "geo" else ("half_async",):
+        jobs = [of_task.get(f"{kind} {name}") for name in CROWDS]
+        if None not in jobs:
+            break
+    else:
         return Crowding()
-    alone_s = of_task["local"]["worker_cpu_s"]
-    full, in_turns = (of_task[name]["worker_cpu_s"] / alone_s - 1 for name in CROWDS)
-    displaced = (in_turns - full) / (1 - CORES_HERE / CROWDS["local in turns"])
+    full, in_turns = (_cpu_s(one) / _cpu_s(one["reference"]) - 1 for one in jobs)
+    displaced = (in_turns - full) / (1 - CORES_HERE / CROWDS["in turns"])
     return Crowding(neighbours=max(0.0, full), displaced=max(0.0, displaced))
+
+
+def _reference(mode: str, of_task: dict[str, Any]) -> dict[str, float] | None:
+    """Return what 1 worker and 1 server did: medians over the fleets that they ran next to."""
+    taken = [one["reference"] for one in of_task["fleets"].values() if one["mode"] == mode]
+    if not taken:
+        return None
+    return {
+        name: statistics.median(one[name] for one in taken)
+        for name in ("examples_per_s", "worker_cpu_s", "server_cpu_s")
+    }
 
 
 def _here(workers: int, servers: int, cores: int, others: float = 0.0) -> FleetShape:
@@ -189,60 +236,79 @@ def _here(workers: int, servers: int, cores: int, others: float = 0.0) -> FleetS
     )
 
 
-def mode_overheads(task: Task, found: dict[str, Any], costs: MachineCosts) -> dict[str, float]:
-    """Return the processor time per step that a mode adds in the engine: what 1 worker and 1 server
-    used, less what the model has for it. 0 for modes that were not measured.
+def _modelled_s(said: Prediction, costs: MachineCosts) -> float:
+    """Return the CPU time of all processes per example, on a shared machine."""
+    return said.worker_busy * costs.cores / said.examples_per_s
+
+
+def fit_modes(task: Task, found: dict[str, Any], costs: MachineCosts) -> MachineCosts:
+    """Return the costs with what each mode adds for this task: the CPU time of a step in the worker
+    and a factor for keys and bytes in servers, so that the model uses as much of both with 1 worker
+    and 1 server as was measured. Modes that were not measured add nothing.
     """
-    job = _job(task, found, costs)
-    overheads: dict[str, float] = {}
+    of_task = found["tasks"].get(task.name, {"fleets": {}})
     for mode in MODES:
         if mode == "hybrid" and not task.dense:
             continue
-        one = found["tasks"].get(task.name, {"fleets": {}})["fleets"].get(f"{mode} 1x1")
-        if one is None:
-            overheads[mode] = 0.0
-            continue
-        overheads[mode] = 0.0
+        step_s, served = 0.0, 1.0
+        one = _reference(mode, of_task)
+        job = _job(task, mode, found, costs)
         for _ in range(FITS):  # what a mode adds also changes how crowded its processes are
-            fitted = dataclasses.replace(costs, mode_step_s=overheads)
-            modelled = predict(mode, job, _here(1, 1, costs.cores), fitted, steps=60)
-            used_s = modelled.worker_busy * costs.cores * job.batch / modelled.examples_per_s
-            overheads[mode] += one["worker_cpu_s"] + one["server_cpu_s"] - used_s
-    return overheads
+            costs = dataclasses.replace(
+                costs,
+                mode_step_s={**costs.mode_step_s, mode: step_s},
+                mode_server={**costs.mode_server, mode: served},
+            )
+            if one is None:
+                break
+            said = predict(mode, job, _here(1, 1, costs.cores), costs, steps=60)
+            used_s = job.batch * _modelled_s(said, costs)
+            step_s += one["worker_cpu_s"] - used_s * (1 - said.server_share)
+            served *= one["server_cpu_s"] / (used_s * said.server_share)
+    return costs
 
 
 def _validate(task: Task, found: dict[str, Any], costs: MachineCosts) -> None:
-    """Compare the model with all fleets but the one that it is fitted to."""
-    overheads = mode_overheads(task, found, costs)
-    fitted = dataclasses.replace(costs, mode_step_s=overheads)
-    job = _job(task, found, costs)
+    """Compare the model with all fleets.
+
+    The model predicts how many times faster a fleet is than 1 worker with 1 server. It is compared
+    with the fleet that took turns with it.
+    """
+    fitted = fit_modes(task, found, costs)
+    jobs = {mode: _job(task, mode, found, costs) for mode in fitted.mode_step_s}
     rows, errors, cpu_errors, compared = [], [], [], {}
     for name, one in found["tasks"][task.name]["fleets"].items():
         mode, workers, servers = one["mode"], one["workers"], one["servers"]
-        if mode not in overheads or one["steps"] < workers * FEWEST_STEPS:
+        if mode not in jobs or one["steps"] < workers * FEWEST_STEPS:
             continue
-        here = _here(workers, servers, costs.cores, one["others"])
-        said = predict(mode, job, here, fitted, steps=60)
-        error = said.examples_per_s / one["examples_per_s"] - 1
-        used_us = 1e6 * (one["worker_cpu_s"] + one["server_cpu_s"]) / task.batch
-        said_us = 1e6 * said.worker_busy * costs.cores / said.examples_per_s
+        alone = one["reference"]
+        said, said_alone = (
+            predict(mode, jobs[mode], _here(*shape, costs.cores, others), fitted, steps=60)
+            for shape, others in (
+                ((workers, servers), one["others"]),
+                ((1, 1), alone["others"]),
+            )
+        )
+        rate = said.examples_per_s * alone["examples_per_s"] / said_alone.examples_per_s
+        error = rate / one["examples_per_s"] - 1
+        used_us, alone_us = (1e6 * _cpu_s(each) / task.batch for each in (one, alone))
+        said_us = alone_us * _modelled_s(said, costs) / _modelled_s(said_alone, costs)
         compared[name] = {
             "measured": one["examples_per_s"],
-            "predicted": said.examples_per_s,
+            "predicted": rate,
             "error": error,
             "cpu_us": used_us,
             "predicted_cpu_us": said_us,
             "cpu_error": said_us / used_us - 1,
-            "others": one["others"],
+            "others": _disturbed(one),
         }
-        if (workers, servers) != (1, 1):
-            errors.append(error)
-            cpu_errors.append(said_us / used_us - 1)
+        errors.append(error)
+        cpu_errors.append(said_us / used_us - 1)
         rows.append(
             [
                 name,
                 f"{one['examples_per_s']:,.0f}",
-                f"{said.examples_per_s:,.0f}",
+                f"{rate:,.0f}",
                 f"{error:+.0%}",
                 f"{used_us:.1f}",
                 f"{said_us:.1f}",
@@ -255,7 +321,8 @@ def _validate(task: Task, found: dict[str, Any], costs: MachineCosts) -> None:
     heads = ["fleet", "examples/s", "model", "error", "CPU us/ex.", "model", "error"]
     report(task.name, [*heads, "bytes/ex.", "model", "others"], rows)
     found["tasks"][task.name]["compared"] = compared
-    found["tasks"][task.name]["overheads_s"] = overheads
+    found["tasks"][task.name]["mode_step_s"] = fitted.mode_step_s
+    found["tasks"][task.name]["mode_server"] = fitted.mode_server
     for what, found_errors in (("rate", errors), ("processor time", cpu_errors)):
         if found_errors:
             summary = summarize(found_errors)
@@ -265,29 +332,38 @@ def _validate(task: Task, found: dict[str, Any], costs: MachineCosts) -> None:
 def _report_costs(costs: MachineCosts) -> None:
     rows = [
         [
-            f"{transport} {name}",
+            f"{which}, {transport} {name}",
             *(
                 f"{value:,.2f}"
                 for side in (cost.client, cost.server)
-                for value in (1e6 * side.request_s, 1e9 * side.key_s, 1e9 * side.byte_s)
+                for value in (
+                    1e6 * side.request_s,
+                    1e9 * side.key_s,
+                    1e9 * side.byte_s,
+                    1e9 * side.far_byte_s,
+                )
             ),
         ]
-        for transport, operations in costs.operations.items()
+        for which, transports in (("1 server", costs.single), ("more", costs.operations))
+        for transport, operations in transports.items()
         for name, cost in operations.items()
     ]
-    heads = ["operation", "client us/request", "ns/key", "ns/byte"]
-    report(f"Costs, {costs.cpu}", [*heads, "server us/request", "ns/key", "ns/byte"], rows)
+    per = ["ns/key", "ns/byte", "ns/far byte"]
+    heads = ["operation", "client us/request", *per, "server us/request", *per]
+    report(f"Costs, {costs.cpu}", heads, rows)
 
 
 # -- predicting -------------------------------------------------------------------------------
 
 
 def _predict(task: Task, found: dict[str, Any], costs: MachineCosts) -> dict[str, Any]:
-    overheads = mode_overheads(task, found, costs)
-    fitted = dataclasses.replace(costs, mode_step_s=overheads)
-    job = dataclasses.replace(_job(task, found, costs), exchange_steps=None)  # the default
+    fitted = fit_modes(task, found, costs)
+    jobs = {
+        mode: dataclasses.replace(_job(task, mode, found, costs), exchange_steps=None)  # default
+        for mode in fitted.mode_step_s
+    }
     series: dict[str, Any] = {}
-    for mode in overheads:
+    for mode, job in jobs.items():
         for network in NETWORKS:
             points = []
             for workers, servers in FLEETS:
@@ -300,7 +376,7 @@ def _predict(task: Task, found: dict[str, Any], costs: MachineCosts) -> dict[str
     ]
     heads = ["mode, Gbit/s", *(f"{workers}x{servers}" for workers, servers in FLEETS)]
     report(f"{task.name}: predicted examples/s per worker", heads, rows)
-    nodes = _nodes(task, job, fitted, list(overheads))
+    nodes = _nodes(task, jobs, fitted)
     return {"series": series, "nodes": nodes}
 
 
@@ -315,12 +391,12 @@ def _cluster(workers: int, servers: int, network: float) -> FleetShape:
 
 
 def _nodes(
-    task: Task, job: JobShape, costs: MachineCosts, modes: Sequence[str]
+    task: Task, jobs: Mapping[str, JobShape], costs: MachineCosts
 ) -> dict[str, dict[str, float]]:
     """Return the share of the rate per node that is kept from 4 to 32 nodes of 8 workers."""
     kept: dict[str, dict[str, float]] = {}
     rows = []
-    for mode in modes:
+    for mode, job in jobs.items():
         kept[mode] = {}
         for network in NETWORKS:
             each = [

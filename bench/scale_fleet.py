@@ -6,14 +6,19 @@ A fleet of 8 workers starts in a second that way, and in half a minute otherwise
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import functools
 import multiprocessing
 import os
 import secrets
+import statistics
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +40,14 @@ from word2vec_pairs import NUM_WORDS, PairTurns
 
 GEO_STEPS = 20
 """Geo's default interval grows over 10,000 steps; a short measurement needs a fixed one."""
-WARM_S = 0.8
-MEASURED_S = 1.5
+WARM_S = 0.3
+MEASURED_S = 0.5
+TURNS = 3
+QUIET = 0.15
+"""Cores that others may use during a turn; a noisier one does not count if there are others."""
+IDLE_LOOKS, IDLE_LOOK_S = 60, 0.1
+GEO_TURN = 4
+"""How much longer a turn in geo mode is, in which there are several exchanges."""
 NUM_BATCHES = 20
 READY_S = 120.0
 MODES: dict[str, Any] = {
@@ -112,8 +123,19 @@ TASKS = (CTR, WORDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A fleet, or several equal ones side by side."""
+
+    mode: str
+    workers: int = 1
+    """Workers of each fleet."""
+    servers: int = 1
+    fleets: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """One fleet at work."""
+    """A fleet at work, during one turn or on average."""
 
     mode: str
     workers: int
@@ -141,59 +163,114 @@ def busy_s() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(task: Task, mode: str, workers: int, servers: int) -> Measured:
-    """Run a fleet for a few seconds."""
-    key = secrets.token_hex(32)
-    processes, endpoints, pids = [], [], []
-    for index in range(servers):
-        ours, theirs = FORKING.Pipe()
-        one = FORKING.Process(target=_serve, args=(theirs, index, servers, key), daemon=True)
-        one.start()
-        processes.append(one)
-        pids.append(one.pid or 0)
-        endpoints.append(_answer(ours))
-    pipes: list[Connection] = []
-    for rank in range(workers):
-        ours, theirs = FORKING.Pipe()
-        arguments = (theirs, task, mode, rank, workers, endpoints, key)
-        one = FORKING.Process(target=_work, args=arguments, daemon=True)
-        one.start()
-        processes.append(one)
-        pipes.append(ours)
-    try:
-        for pipe in pipes:
+def measure(task: Task, *shapes: Shape, turns: int = TURNS) -> list[Measured]:
+    """Run fleets that train in turns, so that whatever slows down the machine for more than a
+    second slows down all of them.
+    """
+    with contextlib.ExitStack() as stack:
+        fleets: list[Fleet] = []
+        for shape in shapes:
+            fleets.append(Fleet(task, shape))
+            stack.callback(fleets[-1].close)
+        for fleet in fleets:
+            fleet.wait_until_ready()
+        taken: list[list[Measured]] = []
+        for _ in range(turns):
+            wait_until_idle()
+            taken.append([fleet.take_turn() for fleet in fleets])
+    quiet = [each for each in taken if max(one.others for one in each) <= QUIET]
+    return [_mean(one) for one in zip(*(quiet or taken), strict=True)]
+
+
+def wait_until_idle() -> None:
+    """Wait until nothing else runs on the machine, but not forever."""
+    for _ in range(IDLE_LOOKS):
+        busy = busy_s()
+        time.sleep(IDLE_LOOK_S)
+        if busy_s() - busy <= QUIET * IDLE_LOOK_S:
+            return
+
+
+def _mean(turns: Sequence[Measured]) -> Measured:
+    """Return the medians of what differs from turn to turn."""
+    changes = {
+        field.name: statistics.median(getattr(turn, field.name) for turn in turns)
+        for field in dataclasses.fields(Measured)
+        if field.type == "float"
+    }
+    return dataclasses.replace(turns[0], **changes, steps=sum(turn.steps for turn in turns))
+
+
+class Fleet:
+    """The processes of a fleet, or of several, which train when it is their turn."""
+
+    def __init__(self, task: Task, shape: Shape) -> None:
+        self._task, self._shape = task, shape
+        self._servers: list[BaseProcess] = []
+        self._workers: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+        for _ in range(shape.fleets):
+            key, endpoints = secrets.token_hex(32), []
+            for index in range(shape.servers):
+                pipe, one = _fork(_serve, index, shape.servers, key)
+                self._servers.append(one)
+                endpoints.append(_answer(pipe))
+            for rank in range(shape.workers):
+                pipe, one = _fork(_work, task, shape.mode, rank, shape.workers, endpoints, key)
+                self._workers.append(one)
+                self._pipes.append(pipe)
+
+    def wait_until_ready(self) -> None:
+        for pipe in self._pipes:
             _answer(pipe)
+
+    def take_turn(self) -> Measured:
+        """Train for a while and return what was measured after a warm-up."""
+        measured_s = MEASURED_S * (GEO_TURN if self._shape.mode == "geo" else 1)
         begin = time.monotonic() + WARM_S
-        end = begin + MEASURED_S
-        for pipe in pipes:
+        end = begin + measured_s
+        for pipe in self._pipes:
             pipe.send((begin, end))
+        pids = [one.pid or 0 for one in self._servers]
         time.sleep(max(0.0, begin - time.monotonic()))
         served, busy = sum(map(cpu_s, pids)), busy_s()
         time.sleep(max(0.0, end - time.monotonic()))
         served, busy = sum(map(cpu_s, pids)) - served, busy_s() - busy
-        answers = [_answer(pipe) for pipe in pipes]
-    finally:
-        for pipe in pipes:
-            pipe.close()
-        for one in processes[servers:]:
+        answers = [_answer(pipe) for pipe in self._pipes]
+        steps = max(1, sum(answer["steps"] for answer in answers))
+        worked = sum(answer["cpu_s"] for answer in answers)
+        seconds = sum(answer["seconds"] for answer in answers) / len(answers)
+        shape, batch = self._shape, self._task.batch
+        all_examples = answers[0]["all_steps"] * shape.workers * batch
+        return Measured(
+            mode=shape.mode,
+            workers=shape.workers,
+            servers=shape.servers,
+            examples_per_s=steps * batch / seconds,
+            worker_cpu_s=worked / steps,
+            server_cpu_s=served / (steps * measured_s / seconds),
+            bytes_per_example=answers[0]["bytes"] / all_examples,
+            others=max(0.0, (busy - served - worked) / measured_s),
+            steps=steps,
+        )
+
+    def close(self) -> None:
+        """End all processes."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # it has failed
+                pipe.send(None)
+        for one in self._workers:
             one.join(READY_S)
-        for one in processes[:servers]:
+        for one in self._servers:
             one.terminate()
             one.join(READY_S)
-    steps = max(1, sum(answer["steps"] for answer in answers))
-    worked = sum(answer["cpu_s"] for answer in answers)
-    seconds = sum(answer["seconds"] for answer in answers) / workers
-    return Measured(
-        mode=mode,
-        workers=workers,
-        servers=servers,
-        examples_per_s=steps * task.batch / seconds,
-        worker_cpu_s=worked / steps,
-        server_cpu_s=served / (steps * MEASURED_S / seconds),
-        bytes_per_example=answers[0]["bytes"] / (answers[0]["all_steps"] * workers * task.batch),
-        others=max(0.0, (busy - served - worked) / MEASURED_S),
-        steps=steps,
-    )
+
+
+def _fork(work: Callable[..., None], *arguments: Any) -> tuple[Connection, BaseProcess]:
+    ours, theirs = FORKING.Pipe()
+    one = FORKING.Process(target=work, args=(theirs, *arguments), daemon=True)
+    one.start()
+    return ours, one
 
 
 def _answer(pipe: Connection) -> Any:
@@ -262,23 +339,25 @@ def _work(
     ) as trainer:
         trainer.fit(batches)
         pipe.send("ready")
-        begin, end = pipe.recv()
-        counts = _Counts()
-        trainer.fit(lambda: counts.until(batches, begin, end))
-        moved = 0.0
-        store = trainer.distributed.store
-        if isinstance(store, sparsefleet.RemoteStore):
-            stats = store.stats()
-            moved = sum(one["server.bytes_in"] + one["server.bytes_out"] for one in stats)
-        pipe.send(
-            {
-                "steps": counts.last - counts.first,
-                "seconds": counts.moments[1] - counts.moments[0],
-                "cpu_s": counts.cpu_s[1] - counts.cpu_s[0],
-                "bytes": moved,
-                "all_steps": len(batches) + counts.taken,
-            }
-        )
+        all_steps = len(batches)
+        while (turn := pipe.recv()) is not None:
+            counts = _Counts()
+            trainer.fit(functools.partial(counts.until, batches, *turn))
+            all_steps += counts.taken
+            moved = 0.0
+            store = trainer.distributed.store
+            if isinstance(store, sparsefleet.RemoteStore):
+                stats = store.stats()
+                moved = sum(one["server.bytes_in"] + one["server.bytes_out"] for one in stats)
+            pipe.send(
+                {
+                    "steps": counts.last - counts.first,
+                    "seconds": counts.moments[1] - counts.moments[0],
+                    "cpu_s": counts.cpu_s[1] - counts.cpu_s[0],
+                    "bytes": moved,
+                    "all_steps": all_steps,
+                }
+            )
 
 
 class _Counts:

@@ -215,7 +215,7 @@ def _calibrated(path: str) -> str:
     from sparsefleet.planning.costs import save_machine
 
     folder = Path(path).absolute().parent
-    # Check this before measuring for half a minute.
+    # Check this before measuring for a minute.
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         found = "a directory" if Path(path).is_dir() else f"{folder} is missing or not writable"
         raise ConfigError(f"--calibrate {path!r}: {found}; give a file in a writable directory")

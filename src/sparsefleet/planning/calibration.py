@@ -1,15 +1,16 @@
 """Measures the costs of operations on this machine, with real server processes.
 
-There are two servers, since a client of several servers sorts keys and copies rows, which is
-unnecessary with a single server. Each operation is measured with few and many keys, and with narrow
-and wide rows. The CPU time of the client and of the servers is then fitted as seconds per request,
-per key and per byte. Calibration works on Linux only, because it reads the servers' CPU time from
-the system.
+Costs are measured with one server and with two, since a client of several servers sorts keys and
+copies rows, which is unnecessary with a single server. Each operation is measured with few and many
+keys, and with narrow and wide rows. The CPU time of the client and of the servers is then fitted as
+seconds per request, per key, per byte, and per byte beyond what the cache of a core holds.
+Calibration works on Linux only, because it reads the servers' CPU time from the system.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import platform
 import secrets
@@ -23,10 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefleet import _core
 from sparsefleet.errors import ConfigError
 from sparsefleet.optim import SGD
 from sparsefleet.planning.costs import (
     KEY_BYTES,
+    NEAR_BYTES,
     OPERATIONS,
     Linear,
     MachineCosts,
@@ -38,12 +41,13 @@ from sparsefleet.store import DenseSpec, RemoteStore, RoundMember, TableSpec
 
 __all__ = ["calibrate", "cpu_name", "local_server"]
 
-_DIMS = (8, 64)
+_DIMS = (8, 64, 256)
 _KEYS = (16, 1000, 10_000)
-_DENSE = (16_384, 40_000, 400_000)  # each size gives one block per server
-_ROWS = 200_000
+_DENSE = (16_384, 40_000, 400_000, 1_600_000)  # each size gives one block per server
+_ROWS = 100_000
 _MEMBERS = 4
-_SERVERS = 2
+_SERVERS = {"single": 1, "operations": 2}
+"""Servers for the fields of `MachineCosts`."""
 _SECONDS = 0.2
 _STRETCHES = 8
 _ROUND_STRETCHES = 4
@@ -64,7 +68,7 @@ def cpu_name() -> str:
 
 
 def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
-    """Measure and return the costs of this machine. Takes about 20 seconds.
+    """Measure and return the costs of this machine. Takes about a minute.
 
     say: called with a line for each measurement.
 
@@ -77,16 +81,24 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
         )
     from sparsefleet.planning.worker_calibration import calibrate_worker
 
-    operations: dict[str, Mapping[str, OperationCost]] = {}
+    _core.keep_freed_memory()  # as in a worker
+    measured: dict[str, dict[str, Mapping[str, OperationCost]]] = {each: {} for each in _SERVERS}
     latency_s = {}
-    for transport, flag in _TRANSPORTS.items():
-        say(f"requests to servers, {'TLS' if transport == 'tls' else 'shared memory'}")
+    for (which, count), (transport, flag) in itertools.product(
+        _SERVERS.items(), _TRANSPORTS.items()
+    ):
+        say(
+            f"requests to {count} server{'s'[: count - 1]}, "
+            f"{'TLS' if transport == 'tls' else 'shared memory'}"
+        )
         with contextlib.ExitStack() as stack:
             key = secrets.token_hex(32)
-            started = [stack.enter_context(local_server(flag, key, i)) for i in range(_SERVERS)]
+            started = [
+                stack.enter_context(local_server(flag, key, index, count)) for index in range(count)
+            ]
             endpoints, pids = zip(*started, strict=True)
             meter = _Meter(endpoints, key.encode(), flag, pids)
-            operations[transport] = meter.operations()
+            measured[which][transport] = meter.operations()
             latency_s[transport] = meter.latency_s
     say("training steps")
     worker: WorkerCosts = calibrate_worker()
@@ -95,17 +107,20 @@ def calibrate(name: str, *, say: Say = lambda _: None) -> MachineCosts:
         cpu=cpu_name(),
         cores=os.cpu_count() or 1,
         worker=worker,
-        operations=operations,
+        operations=measured["operations"],
+        single=measured["single"],
         latency_s=latency_s,
     )
 
 
 @contextlib.contextmanager
-def local_server(transport: TransportName, key: str, index: int) -> Iterator[tuple[str, int]]:
-    """Run one of the servers on this machine; yield its endpoint and process ID."""
+def local_server(
+    transport: TransportName, key: str, index: int, count: int
+) -> Iterator[tuple[str, int]]:
+    """Run one of `count` servers on this machine; yield its endpoint and process ID."""
     command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
     command += ["--log-level", "warning", "--transport", transport]
-    command += ["--index", str(index), "--num-servers", str(_SERVERS)]
+    command += ["--index", str(index), "--num-servers", str(count)]
     process = subprocess.Popen(
         command,
         env={**os.environ, "SPARSEFLEET_JOB_KEY": key},
@@ -274,7 +289,7 @@ class _Meter:
                 store.leave_group(RoundMember(group=group, rank=rank, size=_MEMBERS))
         share = rounds * _MEMBERS
         return _Measured(
-            requests=_SERVERS,
+            requests=len(self._pids),
             keys=count,
             size=count * (KEY_BYTES + 4 * dim),
             client_s=client_s / share,
@@ -290,9 +305,12 @@ class _Meter:
             thread.join()
 
     def _time(
-        self, call: Callable[[int], object], keys: float, size: float, *, requests: int = _SERVERS
+        self, call: Callable[[int], object], keys: float, size: float, *, requests: int = 0
     ) -> _Measured:
-        """Return the cost of a call: the minimum over several series of calls."""
+        """Return the cost of a call: the minimum over several series of calls.
+
+        requests: 0 means one to every server.
+        """
         for number in range(3):
             call(number)
         begun = time.perf_counter()
@@ -305,7 +323,7 @@ class _Meter:
                 call(number)
 
         client_s, server_s, wall_s = (each / calls for each in self._least(stretch, _STRETCHES))
-        return _Measured(requests, keys, size, client_s, server_s, wall_s)
+        return _Measured(requests or len(self._pids), keys, size, client_s, server_s, wall_s)
 
     def _served_s(self) -> float:
         """Return the CPU time that all servers have used so far.
@@ -341,14 +359,20 @@ def _fitted(measured: Sequence[_Measured]) -> OperationCost:
 def _fit(points: Sequence[tuple[_Measured, float]]) -> Linear:
     """Return the non-negative seconds per request, key and byte with the smallest relative
     error."""
-    columns = np.array([[each.requests, each.keys, each.size] for each, _ in points], float)
+    columns = np.array(
+        [
+            [each.requests, each.keys, each.size, max(0.0, each.size - NEAR_BYTES)]
+            for each, _ in points
+        ],
+        float,
+    )
     seconds = np.array([value for _, value in points], float)
-    used = [index for index in range(3) if columns[:, index].any()]
+    used = [index for index in range(columns.shape[1]) if columns[:, index].any()]
     while used:
         weighted = columns[:, used] / seconds[:, None]
         solved, *_ = np.linalg.lstsq(weighted, np.ones(len(points)), rcond=None)
         if (solved >= 0).all():
-            found = [0.0, 0.0, 0.0]
+            found = [0.0] * columns.shape[1]
             for index, value in zip(used, solved, strict=True):
                 found[index] = float(value)
             return Linear(*found)

@@ -16,6 +16,7 @@ __all__ = [
     "KEY_BYTES",
     "Linear",
     "MachineCosts",
+    "NEAR_BYTES",
     "OPERATIONS",
     "OperationCost",
     "TRANSPORTS",
@@ -26,6 +27,10 @@ __all__ = [
 ]
 
 KEY_BYTES = 8
+NEAR_BYTES = 1 << 20
+"""Bytes of a request that the cache of a core can hold, about the L2 cache of a server processor.
+The bytes beyond this come from a shared cache or from memory, and cost more.
+"""
 OPERATIONS = ("pull", "push", "round", "dense", "changes", "barrier")
 """The operations. push: send gradients to the optimizer. round: a push in which all workers take
 part. dense: send a gradient for all dense parameters and receive their values. changes: fetch rows
@@ -34,12 +39,12 @@ that other workers have changed, as geo does.
 TRANSPORTS = ("tls", "host")
 """The transports. tls: over a network. host: shared memory, for processes on one machine."""
 _FOLDER = Path(__file__).parent / "machines"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """CPU seconds as a linear function of requests, keys and bytes.
+    """CPU seconds as a function of requests, keys and bytes.
 
     >>> Linear(1e-3, 1e-6, 1e-9).of(keys=1000, size=1e6)
     0.003
@@ -48,10 +53,16 @@ class Linear:
     request_s: float = 0.0
     key_s: float = 0.0
     byte_s: float = 0.0
+    far_byte_s: float = 0.0
+    """Added seconds per byte beyond `NEAR_BYTES`."""
 
     def of(self, *, requests: float = 1.0, keys: float = 0.0, size: float = 0.0) -> float:
         """Return the seconds for `requests` requests with `keys` keys and `size` bytes in total."""
-        return self.request_s * requests + self.key_s * keys + self.byte_s * size
+        return self.request_s * requests + self.key_s * keys + self.size_s(size)
+
+    def size_s(self, size: float) -> float:
+        """Return the seconds for the bytes alone."""
+        return self.byte_s * size + self.far_byte_s * max(0.0, size - NEAR_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +112,23 @@ class MachineCosts:
     """Number of cores of the measured machine."""
     worker: WorkerCosts
     operations: Mapping[str, Mapping[str, OperationCost]]
-    """The cost of each operation, by transport and then by operation."""
+    """The cost of each operation with several servers, by transport and then by operation."""
+    single: Mapping[str, Mapping[str, OperationCost]]
+    """The cost of each operation with a single server, whose client neither sorts keys nor copies
+    rows.
+    """
     latency_s: Mapping[str, float]
     """Seconds a message takes to reach an idle process, by transport, without network cards."""
     mode_step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """CPU seconds per step that a mode adds in the worker, excluding its requests."""
+    mode_server: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """CPU time that keys and bytes take in the servers, relative to that of `operations` or
+    `single`, by mode; 1 for modes that are not listed.
+    """
+
+    def of(self, transport: str, servers: int) -> Mapping[str, OperationCost]:
+        """Return the cost of each operation for a job with this number of servers."""
+        return (self.single if servers == 1 else self.operations)[transport]
 
 
 def known_machines() -> list[str]:
@@ -153,22 +176,27 @@ def save_machine(machine: MachineCosts, path: str | os.PathLike[str]) -> None:
 def _machine_of(found: Mapping[str, Any]) -> MachineCosts:
     if found["format"] != _FORMAT:
         raise ValueError(f"format {found['format']}, expected {_FORMAT}")
-    operations = {
-        transport: {
-            name: OperationCost(
-                client=Linear(**found["operations"][transport][name]["client"]),
-                server=Linear(**found["operations"][transport][name]["server"]),
-            )
-            for name in OPERATIONS
+    operations, single = (
+        {
+            transport: {
+                name: OperationCost(
+                    client=Linear(**found[which][transport][name]["client"]),
+                    server=Linear(**found[which][transport][name]["server"]),
+                )
+                for name in OPERATIONS
+            }
+            for transport in TRANSPORTS
         }
-        for transport in TRANSPORTS
-    }
+        for which in ("operations", "single")
+    )
     return MachineCosts(
         name=str(found["name"]),
         cpu=str(found["cpu"]),
         cores=int(found["cores"]),
         worker=WorkerCosts(**found["worker"]),
         operations=operations,
+        single=single,
         latency_s={name: float(found["latency_s"][name]) for name in TRANSPORTS},
         mode_step_s={name: float(value) for name, value in found["mode_step_s"].items()},
+        mode_server={name: float(value) for name, value in found["mode_server"].items()},
     )

@@ -10,24 +10,14 @@ that it represents.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.geo import settled_interval
-from sparsefleet.planning.costs import KEY_BYTES, Linear, MachineCosts
-from sparsefleet.planning.simulation import (
-    Card,
-    Crowding,
-    Gate,
-    Host,
-    Pool,
-    Process,
-    Simulation,
-    send,
-)
+from sparsefleet.planning.costs import KEY_BYTES, MachineCosts
+from sparsefleet.planning.simulation import Card, Gate, Host, Pool, Process, Simulation, send
 from sparsefleet.planning.workload import MODES, FleetShape, JobShape
 
 __all__ = ["Prediction", "predict"]
@@ -59,6 +49,8 @@ class Prediction:
     """The share of time that a worker's core computes or packs requests."""
     network_busy: float
     """The share of bandwidth in use on the busiest card, in its busier direction."""
+    server_share: float
+    """The servers' share of the CPU time of all processes, if nothing else slows them down."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +74,11 @@ class _Call:
     """Total time in all servers after a round is complete."""
     merge_s: float = 0.0
     """Total time in all servers for the part of `key_s` that only the thread that completes a round
-    can do, such as finding duplicate keys.
+    can do: it finds duplicate keys and applies the sums to the rows.
     """
     add_s: float = 0.0
-    """The part of `key_s` in which several threads sum rows. The rest is decryption, done by each
-    request's own thread.
+    """The part of `key_s` in which several threads sum rows. The rest is unpacking and decryption,
+    done by each request's own thread.
     """
     add_dense_s: float = 0.0
     """The part of `dense_s` in which several threads sum values."""
@@ -145,8 +137,9 @@ class _FleetModel:
         self.simulation = Simulation()
         self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
         self._each = fleet.workers / self.num_workers  # workers represented by each simulated one
-        self._operations = costs.operations[fleet.transport]
-        self._unencrypted = costs.operations["host"]
+        self._operations = costs.of(fleet.transport, fleet.servers)
+        self._unencrypted = costs.of("host", fleet.servers)
+        self._served = costs.mode_server.get(mode, 1.0)
         self._latency_s = costs.latency_s[fleet.transport]
         if fleet.network_bytes_per_s is not None:
             self._latency_s += fleet.latency_s
@@ -157,18 +150,8 @@ class _FleetModel:
         self.bytes = 0.0
         self._make_machines()
 
-    def _crowding(self) -> Crowding:
-        """Return how much slower work becomes when other work runs on the same machine.
-
-        The mode's own overhead per step already includes the cost of data that the mode displaces
-        from the caches. Other processes cannot displace that data again.
-        """
-        crowding = self.job.crowding
-        own = max(0.0, self._overhead_s) / self.job.compute_s
-        return dataclasses.replace(crowding, displaced=max(0.0, crowding.displaced - own))
-
     def _make_machines(self) -> None:
-        fleet, simulation, crowding = self.fleet, self.simulation, self._crowding()
+        fleet, simulation, crowding = self.fleet, self.simulation, self.job.crowding
         most = _FEWER if fleet.workers > _MANY_WORKERS else _SIMULATED_SERVERS
         simulated = min(fleet.servers, most)
         parts = self.job.dense_parts(fleet.servers)
@@ -224,27 +207,48 @@ class _FleetModel:
         dense_back = flat if dense == "both" else 0.0
         packs = push if pushed or not pulled else pull
         asked = packs.client.request_s * self.fleet.servers
-        pulled_s = _Per(pull.client, pulled, pulled * (KEY_BYTES + row))
-        pushed_s = _Per(push.client, pushed, pushed * (KEY_BYTES + row))
-        served = _Per(pull.server, pulled, pulled * (KEY_BYTES + row)).all_s
-        dense_s = values.server.byte_s * (dense_out + dense_back)
-        merged = _Per(self._unencrypted[gradients].server, pushed, pushed * (KEY_BYTES + row))
-        pushed_all = _Per(push.server, pushed, pushed * (KEY_BYTES + row)).all_s
-        plain = min(1.0, pushed_all / merged.all_s) if pushed else 0.0
+        pulled_bytes, pushed_bytes = (count * (KEY_BYTES + row) for count in (pulled, pushed))
+        dense_bytes = dense_out + dense_back
+        packed_s = push.client.of(requests=0, keys=pushed, size=pushed_bytes)
+        served_s = self._served * pull.server.of(requests=0, keys=pulled, size=pulled_bytes)
+        pushed_s = self._served * push.server.of(requests=0, keys=pushed, size=pushed_bytes)
+        dense_client_s = values.client.size_s(dense_bytes) / max(dense_bytes, 1.0)
+        dense_s = values.server.size_s(dense_bytes)
+        merge_s = add_s = 0.0
+        if gradients == "round" and pushed:
+            merge_s, add_s, saved_s = self._round_parts(pushed, pushed_bytes, pushed_s)
+            pushed_s -= saved_s
         return _Call(
-            send_s=asked / 2 + pushed_s.all_s + pulled_s.key_s + values.client.byte_s * dense_out,
-            receive_s=asked / 2 + pulled_s.byte_s + values.client.byte_s * dense_back,
+            send_s=asked / 2 + packed_s + pull.client.key_s * pulled + dense_client_s * dense_out,
+            receive_s=asked / 2 + pull.client.size_s(pulled_bytes) + dense_client_s * dense_back,
             sent=out,
             received=back,
             sent_dense=dense_out,
             received_dense=dense_back,
-            key_s=pushed_all + (0.0 if gradients == "round" else served),
+            key_s=pushed_s + (0.0 if gradients == "round" else served_s),
             dense_s=dense_s,
-            reply_s=served if gradients == "round" else 0.0,
-            merge_s=plain * merged.key_s,
-            add_s=plain * merged.byte_s,
-            add_dense_s=min(dense_s / 2, self._unencrypted["dense"].server.byte_s * dense_out),
+            reply_s=served_s if gradients == "round" else 0.0,
+            merge_s=merge_s,
+            add_s=add_s,
+            add_dense_s=min(dense_s / 2, self._unencrypted["dense"].server.size_s(dense_out)),
         )
+
+    def _round_parts(self, keys: float, size: float, all_s: float) -> tuple[float, float, float]:
+        """Return the parts of `all_s`, the CPU time for the rows of a worker in a round: what the
+        thread that completes the round does, what several threads share, and what is saved because
+        workers have keys in common.
+
+        A server copies the rows of a pull, copies and applies those of a push, and copies, sums and
+        applies those of a round, so the costs of applying and summing are differences.
+        """
+        found, push, pull = (self._unencrypted[name].server for name in ("round", "push", "pull"))
+        summed_s = max(0.0, found.size_s(size) - push.size_s(size))
+        applied_s = max(0.0, found.size_s(size) - summed_s - pull.size_s(size))
+        workers = self.fleet.workers
+        saved_s = applied_s * (1.0 - self.job.keys_of(workers) / (self.job.keys * workers))
+        once_s = found.key_s * keys + applied_s - saved_s
+        scale = min(self._served, all_s / found.of(requests=0, keys=keys, size=size))
+        return scale * once_s, scale * summed_s, scale * saved_s
 
     def _ask(self, worker: _Worker, call: _Call, *, in_round: bool = False) -> Process:
         """Send a request to all servers, and return when the last reply is unpacked."""
@@ -353,7 +357,7 @@ class _FleetModel:
         """
         keys, dense = self.job.keys, "both" if self.job.dense else ""
         in_round = self.mode == "sync"
-        gradients = "round" if in_round else "push"
+        gradients = "round" if in_round and self.fleet.workers > 1 else "push"
         call = self._request(pulled=keys, pushed=keys, gradients=gradients, dense=dense)
         while True:
             yield worker.host.work(self._compute())
@@ -453,18 +457,6 @@ class _FleetModel:
             worker.exchanged.open()
 
 
-class _Per:
-    """The seconds that the keys and the bytes of a request take, excluding its fixed cost."""
-
-    def __init__(self, cost: Linear, keys: float, size: float) -> None:
-        self.key_s = cost.key_s * keys
-        self.byte_s = cost.byte_s * size
-
-    @property
-    def all_s(self) -> float:
-        return self.key_s + self.byte_s
-
-
 def predict(
     mode: str, job: JobShape, fleet: FleetShape, costs: MachineCosts, *, steps: int | None = None
 ) -> Prediction:
@@ -502,7 +494,15 @@ def predict(
             model.workers, busy[1], seconds, min(fleet.worker_cores, fleet.workers), fleet
         ),
         network_busy=_network_busy(fleet, carried, _cards(model), seconds),
+        server_share=_server_share(model),
     )
+
+
+def _server_share(model: _FleetModel) -> float:
+    served_s = sum(server.pool.asked_s for server in model.servers)
+    owners: list[_Server | _Worker] = [*model.servers, *model.workers]
+    hosts = {id(each.host): each.host for each in owners}
+    return served_s / sum(host.asked_s for host in hosts.values())
 
 
 def _busy(

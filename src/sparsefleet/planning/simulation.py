@@ -125,6 +125,8 @@ class Host:
         self._version = 0
         self.busy_s = 0.0
         """CPU time of all tasks, up to the last time that a task started or ended."""
+        self.asked_s = 0.0
+        """CPU time that all tasks so far take if nothing else runs."""
 
     def work(self, seconds: float) -> Wait:
         """Return a wait for `seconds` of CPU time."""
@@ -149,6 +151,7 @@ class Host:
             self._simulation.call_after(0.0, resume)
             return
         self._catch_up()
+        self.asked_s += seconds
         heapq.heappush(self._tasks, (self._served_s + seconds, next(self._number), resume))
         self._schedule()
 
@@ -178,6 +181,8 @@ class Pool:
     def __init__(self, host: Host, threads: int) -> None:
         self._host = host
         self._free = threads
+        self.asked_s = 0.0
+        """CPU time of all tasks so far."""
         self._waiting: deque[tuple[float, Callable[[], None]]] = deque()
 
     def work(self, seconds: float) -> Wait:
@@ -193,6 +198,7 @@ class Pool:
 
     def _run(self, seconds: float, resume: Callable[[], None]) -> None:
         self._free -= 1
+        self.asked_s += seconds
 
         def done() -> None:
             self._free += 1

@@ -26,40 +26,71 @@ def measured(mode: str, workers: int, servers: int, **changes: float) -> dict[st
         "others": 0.1,
         "steps": 100,
         **changes,
+        "reference": {
+            "examples_per_s": 20_000.0,
+            "worker_cpu_s": 0.024,
+            "server_cpu_s": 0.001,
+            "others": 0.0,
+        },
     }
 
 
 @pytest.fixture
 def found() -> dict[str, Any]:
     fleets = {
-        "sync 1x1": measured("sync", 1, 1),
         "sync 4x2": measured("sync", 4, 2),
         "sync 8x4": measured("sync", 8, 4, others=1.5),
         "sync 2x1": measured("sync", 2, 1, steps=2),
     }
-    local = {"worker_cpu_s": 0.020}
-    return {"machine": "a machine", "tasks": {CTR.name: {"local": local, "fleets": fleets}}}
+    return {"machine": "a machine", "tasks": {CTR.name: {"fleets": fleets}}}
+
+
+def side_by_side(used_s: float) -> dict[str, Any]:
+    alone = {"worker_cpu_s": 0.018, "server_cpu_s": 0.002}
+    return {"worker_cpu_s": used_s, "server_cpu_s": 0.0, "reference": alone}
 
 
 def test_what_a_mode_adds_is_fitted_to_one_worker_and_one_server(found: dict[str, Any]) -> None:
     costs = load_machine("amd-epyc")
+    task = found["tasks"][CTR.name]
+    task["local"] = {"worker_cpu_s": 0.020, "server_cpu_s": 0.0}
+    fitted = scale.fit_modes(CTR, found, costs)
+    assert 0.0 < fitted.mode_step_s["sync"] < 0.006
+    assert fitted.mode_server["sync"] > 0.1
+    said = scale.predict(
+        "sync", scale._job(CTR, "sync", found, costs), scale._here(1, 1, costs.cores), fitted
+    )
+    used_s = CTR.batch * scale._modelled_s(said, costs)
+    assert used_s * said.server_share == pytest.approx(0.001, rel=0.05)
+    assert used_s * (1 - said.server_share) == pytest.approx(0.024, rel=0.05)
+
+
+def test_a_fleet_is_compared_with_the_one_that_took_turns_with_it(found: dict[str, Any]) -> None:
+    costs = load_machine("amd-epyc")
+    fleets = found["tasks"][CTR.name]["fleets"]
+    fleets["sync 4x1"] = measured("sync", 4, 1)
+    slow = fleets["sync 8x1"] = measured("sync", 4, 1)  # when the machine was half as fast
+    slow["examples_per_s"] /= 2
+    slow["reference"] = {**slow["reference"], "examples_per_s": 10_000.0}
     scale._validate(CTR, found, costs)
     compared = found["tasks"][CTR.name]["compared"]
-    assert compared["sync 1x1"]["cpu_error"] == pytest.approx(0.0, abs=0.02)
-    assert set(compared) == {"sync 1x1", "sync 4x2", "sync 8x4"}  # too few steps are left out
-    assert 0.0 < found["tasks"][CTR.name]["overheads_s"]["sync"] < 0.006
+    assert set(compared) == set(fleets) - {"sync 2x1"}  # too few steps are left out
+    assert compared["sync 8x1"]["error"] == pytest.approx(compared["sync 4x1"]["error"])
 
 
-def test_crowding_is_what_processes_without_servers_cost_each_other(found: dict[str, Any]) -> None:
+def test_crowding_is_what_jobs_side_by_side_cost_each_other(found: dict[str, Any]) -> None:
     task = found["tasks"][CTR.name]
-    assert scale._crowding(task) == scale.Crowding()
+    assert scale._crowding("sync", task) == scale.Crowding()
     for name, used_s in zip(scale.CROWDS, (0.021, 0.024), strict=True):
-        task[name] = {"worker_cpu_s": used_s}
-    crowding = scale._crowding(task)
+        task[f"half_async {name}"] = side_by_side(used_s)
+    crowding = scale._crowding("sync", task)
     assert crowding.neighbours == pytest.approx(0.05)
     assert crowding.displaced == pytest.approx(0.2)
-    at_most = scale.CROWDS["local in turns"]
-    slowed = crowding.stretch(tasks=at_most, cores=scale.CORES_HERE)
+    assert scale._crowding("geo", task) == crowding  # until it is measured in that mode
+    for name in scale.CROWDS:
+        task[f"geo {name}"] = side_by_side(0.022)
+    assert scale._crowding("geo", task).neighbours == pytest.approx(0.1)
+    slowed = crowding.stretch(tasks=scale.CROWDS["in turns"], cores=scale.CORES_HERE)
     assert slowed == pytest.approx(0.024 / 0.020)  # what was measured comes back
 
 

@@ -86,18 +86,6 @@ def test_processes_that_take_turns_on_a_core_use_more_processor_time() -> None:
         assert slow.worker_busy == pytest.approx(free.worker_busy, rel=0.02)
 
 
-def test_data_that_a_mode_displaces_itself_is_not_displaced_again() -> None:
-    crowded = dataclasses.replace(JOB, crowding=Crowding(displaced=0.2))
-    here = FleetShape(workers=8, servers=1, worker_cores=2, server_cores=2)
-    rates = []
-    for added in (0.05, 0.2, 0.4):
-        costs = dataclasses.replace(COSTS, mode_step_s={"half_async": added * JOB.compute_s})
-        free, slow = (predict("half_async", job, here, costs) for job in (JOB, crowded))
-        rates.append(free.examples_per_s / slow.examples_per_s)
-    assert rates[0] == pytest.approx(1 + 0.15 * 0.75, rel=0.02)
-    assert rates[1:] == pytest.approx([1.0, 1.0], rel=0.01)
-
-
 def test_geo_exchanges_at_its_default_interval_for_the_number_of_workers() -> None:
     fixed = [dataclasses.replace(JOB, exchange_steps=steps) for steps in (10, 100)]
     few, many = cluster(2, 1), cluster(40, 4)
@@ -146,6 +134,28 @@ def test_threads_of_a_server_share_the_adding_of_wide_rows() -> None:
         for cores in (1, 8)
     )
     assert eight > 4 * one
+
+
+def test_bytes_beyond_the_near_cache_cost_more() -> None:
+    """Rows of the same total size in one large step instead of several small ones."""
+    wide = dataclasses.replace(JOB, keys=2_000, row_floats=300, dense=0, compute_s=1e-6)
+    large = dataclasses.replace(wide, ids=130_000, keys=20_000, batch=10 * wide.batch)
+    here = FleetShape(workers=1, servers=1, worker_cores=8)
+    small_rate, large_rate = (
+        predict("half_async", job, here, COSTS).examples_per_s for job in (wide, large)
+    )
+    assert large_rate < 0.9 * small_rate
+
+
+def test_keys_that_workers_have_in_common_are_applied_once_in_a_round() -> None:
+    wide = dataclasses.replace(JOB, keys=2_000, row_floats=300, dense=0, compute_s=1e-3)
+    rates = [
+        predict(
+            "sync", dataclasses.replace(wide, growth=growth), cluster(16, 1, 100), COSTS
+        ).examples_per_s
+        for growth in (1.0, 0.5)
+    ]
+    assert rates[1] > 1.02 * rates[0]
 
 
 def test_steps_that_vary_slow_down_those_who_wait_for_each_other() -> None:
