@@ -372,15 +372,17 @@ void Rounds::ApplyRound(Complete& round) {
   if (!result.ok()) {
     result = result.status().WithPrefix(RoundText(round.group, round.round) + ": ");
   }
-  // A member that has its reply sends the next gradients, perhaps to the same memory.
-  for (auto& [rank, delivery] : round.deliveries) delivery.contribution = {};
+  std::size_t num_floats = 0;
+  for (auto& [rank, delivery] : round.deliveries) {
+    num_floats += NumFloats(delivery.contribution);
+    // A member that has its reply sends the next gradients, perhaps to the same memory.
+    delivery.contribution = {};
+  }
   // Each reads the rows of one member and writes its reply.
   Coordinator::Tasks calls;
   calls.reserve(round.deliveries.size());
   const auto shared = std::make_shared<const Result<PushResult>>(std::move(result));
-  std::size_t num_floats = 0;
   for (auto& [rank, delivery] : round.deliveries) {
-    num_floats += NumFloats(delivery.contribution);
     calls.push_back([done = std::move(delivery.done), shared] { done(*shared); });
   }
   if (share_ && calls.size() > 1 && num_floats >= kSharedFloats) return share_(std::move(calls));
