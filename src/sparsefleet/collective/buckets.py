@@ -95,7 +95,7 @@ def _split_by_dtype(bucket: list[int], parameters: NamedParameters) -> list[list
 
 
 class Bucket:
-    """A buffer for the gradients of a bucket, which are views of the buffer, and for notes.
+    """A buffer that holds the gradients of a bucket, which are views of it, and notes.
 
     Notes are additional numbers that ranks add up along with the gradients.
     """

@@ -36,7 +36,7 @@ class NormGroup:
         self._group = self._everyone
 
     def meet(self, *, is_present: bool) -> tuple[int, ...]:
-        """Announce whether this rank has another batch; return the ranks that have another batch.
+        """Announce whether this rank has another batch; return the ranks that have one.
 
         The result becomes ``present``. Call it before each forward pass in training.
         """

@@ -243,7 +243,7 @@ class World:
                 store.delete_key(f"barrier-{number - 1}/{self.rank}")
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return the data of every rank, by rank, on every rank."""
+        """Return a list of all ranks' data, in rank order, on every rank."""
         if not isinstance(data, bytes):
             raise ConfigError(f"all_gather_bytes needs bytes, got {type(data).__name__}")
         if self.size == 1:

@@ -98,7 +98,7 @@ class Vocabulary(Protocol):
         """Replace the counts, for example with sums over all workers."""
 
     def add(self, counted: Any) -> None:
-        """Add another vocabulary's words and counts, whose text then is this worker's."""
+        """Add another vocabulary's words and counts; its text becomes this worker's own text."""
 
     def keep(self, min_count: int, max_words: int) -> None:
         """Drop words that occur fewer times, and the rarest beyond `max_words` unless it is 0."""

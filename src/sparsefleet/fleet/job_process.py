@@ -185,7 +185,7 @@ class JobProcess:
         self.model.settle()
 
     def barrier_worker(self) -> None:
-        """Block until every worker has called it."""
+        """Block until every worker has called this method."""
         self.model.meeting.barrier()
 
     def all_gather(self, data: bytes) -> list[bytes]:

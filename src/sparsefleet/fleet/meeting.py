@@ -134,7 +134,7 @@ class Meeting:
         return self._role.worker_num == 1
 
     def barrier(self, *, patient: bool = False) -> None:
-        """Block until every worker has called it.
+        """Block until every worker has called this method.
 
         After `wait_s`, raises an error that names the missing workers.
 

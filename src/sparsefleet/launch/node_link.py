@@ -294,7 +294,7 @@ def message(word: str, *numbers: int, text: str) -> str:
 
 
 class LeafLink(NodeLink):
-    """A link of a node other than the first. Tries to reach the hub for up to `join_timeout_s`."""
+    """Links a node other than the first to the hub. Tries to connect for up to `join_timeout_s`."""
 
     def __init__(self, config: LinkConfig, wake: Callable[[], None]) -> None:
         super().__init__(config, wake)

@@ -109,8 +109,8 @@ _EXAMPLES, _POSITIVES, _HIGH, _LOW = range(4)
 class LogLoss(CountMetric):
     """The mean binary cross entropy in nats; nan without data.
 
-    Like torch's `binary_cross_entropy`, it counts at most 100 for one example, so a confident wrong
-    prediction does not make the mean infinite.
+    Like torch's `binary_cross_entropy`, it caps the loss of one example at 100, so a confident
+    wrong prediction does not make the mean infinite.
 
     >>> loss = LogLoss()
     >>> loss.update(np.array([0.25, 0.5]), np.array([1, 0]))

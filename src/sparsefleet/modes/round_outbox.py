@@ -86,7 +86,7 @@ class RoundOutbox:
             return list(array.shape)
 
         def place_parts(gradient: Any) -> list[int]:
-            """Add a dense gradient, whole or in parts as left by the backward pass, to the file."""
+            """Add a dense gradient to the file, whole or in the parts that backward left."""
             if isinstance(gradient, np.ndarray):
                 return place(gradient)
             return [sum(place(np.ravel(part))[0] for part in gradient)]

@@ -126,7 +126,7 @@ class StepRows:
         return found if lookup.ids.dim() == 1 else found.view(*lookup.ids.shape, lookup.dim)
 
     def look_up_distinct(self, lookup: Lookup, *, train: bool) -> DistinctRows:
-        """Return the rows, each distinct row once, for an operator that reads them in place."""
+        """Return each distinct row once, for an operator that reads the rows in place."""
         train = train and self._train
         places = self._places_of(lookup)
         if not places:

@@ -178,7 +178,7 @@ class Mailboxes:
             self._fail_waiting(closed, f"'{room}': worker {to} has closed its mailbox")
 
     def _fail_waiting(self, closed: _Box, reason: str) -> None:
-        """Fail the commands that wait at a closed box and would never be answered."""
+        """Fail the commands that wait on a closed mailbox and would otherwise never be answered."""
         for waiting in list(closed.waiting()):
             others = [other for other, _ in waiting.letters if other is not closed]
             for other in others:

@@ -69,7 +69,7 @@ class Store(StoreConnection):
         return self._specs
 
     def info(self, table: str, *, timeout_s: float | None = None) -> _core.TableInfo:
-        """Return kind, width and size of a table, whichever worker defined it."""
+        """Return a table's kind, width and size, no matter which worker defined it."""
         return self._native.info(table, self._deadline(timeout_s))
 
     def set_learning_rate(

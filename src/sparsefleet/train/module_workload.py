@@ -254,7 +254,7 @@ def run_module(module: nn.Module, inputs: Any) -> Any:
 
 
 def _note_names(error: TypeError, module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Add a note to the error if the module's `forward` does not take inputs of these names."""
+    """Add a note to the error if the module's `forward` does not take inputs with these names."""
     signature = inspect.signature(module.forward)
     try:
         signature.bind(**inputs)

@@ -120,7 +120,7 @@ class Ranks:
         self.expect_end()
 
     def expect_end(self) -> None:
-        """Make the next call to `end` take effect again."""
+        """Re-arm `end`, so that the next call takes effect."""
         self._has_ended = False
 
     def part(self) -> None:

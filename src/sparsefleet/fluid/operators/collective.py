@@ -1,4 +1,4 @@
-"""Operators of jobs: communication between ranks, and a server's program."""
+"""Operators for distributed jobs: communication between ranks, and the server program."""
 
 from __future__ import annotations
 

@@ -152,8 +152,9 @@ def lrn_op(
 
 
 class _DataNorm(torch.autograd.Function):
-    """In the backward pass, returns the amounts that a batch adds to the sums as their
-    gradients.
+    """Normalizes by running sums.
+
+    The backward pass returns what the batch adds to each sum as the gradient of that sum.
     """
 
     @staticmethod

@@ -135,7 +135,7 @@ Parsed = TypeVar("Parsed")
 
 
 class Service:
-    """A running service. Construct it before the event loop and call `start` inside the loop."""
+    """An HTTP service. Construct it before the event loop starts; call `start` inside the loop."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config

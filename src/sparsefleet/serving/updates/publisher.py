@@ -1,4 +1,4 @@
-"""Publish the changes to a model in training.
+"""Publish a model's changes while it trains.
 
 In shapes, N is the number of rows, D the row width.
 """

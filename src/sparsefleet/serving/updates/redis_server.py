@@ -111,7 +111,7 @@ class RedisServer:
         self.client: Any = _connect(address, timeout_s, max_connections)
 
     def key(self, *parts: str) -> str:
-        """Return a key of this model."""
+        """Return a Redis key for this model, made of its prefix and `parts`."""
         return self.prefix + ":".join(parts)
 
     @contextmanager
