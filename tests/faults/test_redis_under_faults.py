@@ -97,7 +97,7 @@ def test_a_store_restarted_empty_serves_no_zeros_but_what_is_cached(redis: Redis
     np.testing.assert_array_equal(predictor.predict(pairs([1], [2])), before)
     with pytest.raises(StoreUnavailableError, match="restarted without its data"):
         predictor.predict(pairs([1, 3], [2, 4]))
-    with pytest.raises(StoreUnavailableError, match="not among its versions"):
+    with pytest.raises(StoreUnavailableError, match="not in the list of versions"):
         store.check()
     store.close()
 

@@ -90,7 +90,7 @@ def test_empty_print_config_starts_nothing(start: Start) -> None:
         (("missing.py",), "script 'missing.py' does not exist"),
         (("--worker_num", "0", "train.py"), "num_workers"),
         (("--endpoints", "here", "train.py"), "endpoint 'here' must be HOST:PORT"),
-        (("--endpoints", "a:1", "--server_num", "2", "train.py"), "one entry per server, 2"),
+        (("--endpoints", "a:1", "--server_num", "2", "train.py"), "one entry per server (2)"),
         ((), "training_script"),
     ],
 )

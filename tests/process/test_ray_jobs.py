@@ -441,7 +441,7 @@ def test_too_large_servers_are_refused_with_what_is_free(cluster: RayCluster) ->
 
     del cluster
     servers = Servers(1, memory="900TiB", start_timeout_s=1.0)
-    with pytest.raises(ConfigError, match=r"no room for 1 x .* within 1 s"):
+    with pytest.raises(ConfigError, match=r"could not place 1 x .* within 1 s"):
         RayTrainer(lambda: None, servers=servers).fit()
 
 

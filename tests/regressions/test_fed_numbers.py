@@ -42,7 +42,7 @@ def test_arrays_of_hashes_are_fed_by_bit_pattern() -> None:
 )
 def test_nothing_is_cut_off(dtype: str, value: Any) -> None:
     feeder = fluid.DataFeeder([fluid.data("x", [None, 1], dtype)], fluid.CPUPlace())
-    with pytest.raises(ValueError, match="fed to 'x': cannot be converted to"):
+    with pytest.raises(ValueError, match="values fed to 'x' cannot be converted to"):
         feeder.feed([([1],), ([value],)])
 
 

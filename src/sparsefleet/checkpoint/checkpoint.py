@@ -254,7 +254,7 @@ class Checkpoint:
         location = self.locate(entry)
         found = self.folder.size(entry.path)
         if found is None:
-            raise CheckpointMissingError(f"{location}: expected the file, found none")
+            raise CheckpointMissingError(f"{location}: file not found")
         if found != entry.num_bytes:
             raise CorruptFileError(f"{location}: bytes: expected {entry.num_bytes}, found {found}")
         if deep:

@@ -81,7 +81,7 @@ class Fields:
     def _take(self, name: str) -> tuple[Any, str]:
         thing = f"{self._thing}.{name}"
         if name not in self._left:
-            raise ConfigError(f"{thing}: expected this field, found none")
+            raise ConfigError(f"{thing}: required field is missing")
         return self._left.pop(name), thing
 
     def text(self, name: str) -> str:

@@ -58,7 +58,7 @@ def read_paddle_persistables(
         raise CheckpointMissingError(f"{folder.root}: expected variable files, found none")
     for name in names or ():
         if name not in found:
-            raise CheckpointMissingError(f"{folder.locate(name)}: expected the file, found none")
+            raise CheckpointMissingError(f"{folder.locate(name)}: file not found")
     variables = {}
     for name in found if names is None else names:
         bytes_left = _Bytes(folder.read(name), folder.locate(name))

@@ -254,7 +254,7 @@ class PendingCheckpoint:
             found = self.folder.size(entry.path)
             location = self.folder.locate(entry.path)
             if found is None:
-                raise CheckpointMissingError(f"{location}: expected the file, found none")
+                raise CheckpointMissingError(f"{location}: file not found")
             if found != entry.num_bytes:
                 raise CorruptFileError(
                     f"{location}: bytes: expected {entry.num_bytes}, found {found}"

@@ -43,7 +43,7 @@ def codecs_of(file: Any) -> set[int]:
     tail = file.read(8)
     length = int.from_bytes(tail[:4], "little")
     if len(tail) < 8 or tail[4:] != b"PAR1" or length + 8 > size:
-        raise ValueError("no footer of a Parquet file")
+        raise ValueError("no Parquet footer")
     file.seek(size - 8 - length)
     try:
         return set(_Footer(file.read(length)).codecs())
@@ -94,7 +94,7 @@ class _Footer:
         elif kind in (_TRUE, _FALSE, _BYTE):
             self._skip(1)
         else:
-            raise ValueError(f"the footer has a value of the unknown type {kind}")
+            raise ValueError(f"the footer has a value of unknown type {kind}")
 
     def _take(self) -> int:
         value = self._content[self._at]

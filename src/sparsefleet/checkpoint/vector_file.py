@@ -142,7 +142,9 @@ def _to_values(table: pa.Table, path: str) -> NDArray[np.float32]:
         raise InputFileError(f"{path}: expected values next to the key, found no other column")
     empty = [name for name in table.column_names if table[name].null_count]
     if empty:
-        raise InputFileError(f"{path}: expected a value in each row, found none in {empty[0]!r}")
+        raise InputFileError(
+            f"{path}: expected a value in each row, found none in some rows of column {empty[0]!r}"
+        )
     first = table.column(0).combine_chunks()
     if table.num_columns == 1 and pa.types.is_string(first.type):
         first = _split_text(first)

@@ -210,7 +210,7 @@ class ArrowIpc(ArrowFormat):
                 magic = file.read(len(_FILE_MAGIC))
                 if magic.startswith(_FEATHER_1_MAGIC):
                     raise InputFileError(
-                        f"{path}: this is a Feather file of version 1; rewrite it with "
+                        f"{path}: this is a version 1 Feather file; rewrite it with "
                         "pyarrow.feather.write_feather(table, path), which writes version 2"
                     )
                 source = pa.PythonFile(file, "r") if "://" in path else pa.OSFile(path)
@@ -297,8 +297,7 @@ class ArrowStream(ArrowFormat):
         first = next(batches, None)
         if first is None:
             raise DataError(
-                f"{part.path}: the source of ArrowStream yielded no tables; it must yield at "
-                "least one"
+                f"{part.path}: the ArrowStream source yielded no tables; it must yield at least one"
             )
         yield RowBatches(first.schema, itertools.chain([first], batches), 0, None)
 
@@ -324,7 +323,7 @@ class ArrowStream(ArrowFormat):
             raise
         except Exception as error:  # user code may raise anything
             raise DataError(
-                f"{path}, table {number + 1}: the function of ArrowStream failed: "
+                f"{path}, table {number + 1}: the function passed to ArrowStream failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
 

@@ -51,8 +51,8 @@ class Interactions:
         for name, column in zip(("users", "items", "times"), columns, strict=True):
             if column.ndim != 1 or len(column) != len(columns[0]) or column.dtype.kind not in "iuf":
                 raise ShapeError(
-                    f"{name} must be a one-dimensional array of numbers with the length of users, "
-                    "got "
+                    f"{name} must be a one-dimensional array of numbers with the same length as "
+                    "users, got "
                     f"{column.dtype}{list(column.shape)}; hash strings with data.hash_ids"
                 )
         rows = np.lexsort((columns[2], columns[0]))

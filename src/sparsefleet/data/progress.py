@@ -349,5 +349,5 @@ def _checked_spans(pairs: Iterable[Iterable[int]]) -> Spans:
 def _checked_share(pair: Iterable[int]) -> Share:
     index, num = (int(number) for number in pair)
     if not 0 <= index < num <= _MOST_SHARES:
-        raise ValueError(f"a share must be an index below its count, got {index} of {num}")
+        raise ValueError(f"a share must have 0 <= index < count, got index {index} and count {num}")
     return Share(index, num)

@@ -121,7 +121,9 @@ class _LocalMember:
         raise ConfigError(f"no other process has started epoch {epoch} of '{self._name}'")
 
     def given_to(self, rank: int | None, epoch: int) -> list[FileToRead]:
-        raise ConfigError(f"no other process has started epoch {epoch} of '{self._name}', {rank}")
+        raise ConfigError(
+            f"no other process has started epoch {epoch} of '{self._name}' (rank {rank})"
+        )
 
     def beside(self, name: str) -> Sharding:
         if name not in self._beside:

@@ -137,7 +137,10 @@ class SkipGram:
             self.config = SkipGramConfig(**settings) if config is None else config
         except TypeError:
             known = ", ".join(SkipGramConfig.__slots__)
-            raise ConfigError(f"unknown SkipGram setting; its settings are {known}") from None
+            raise ConfigError(
+                f"SkipGram got an unknown setting among {', '.join(settings)}; its settings are "
+                f"{known}"
+            ) from None
         self._servers = _Servers.of_environment(name)
         self._corpus = self._open(sentences)
         self.loss = float("nan")

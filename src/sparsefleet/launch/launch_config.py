@@ -278,7 +278,7 @@ class LaunchConfig:
         require(len(set(self.endpoints)) == len(self.endpoints), self, "endpoints", "all different")
         if len(self.endpoints) != self.num_servers:
             raise ConfigError(
-                f"LaunchConfig.endpoints must have one entry per server, {self.num_servers}, "
+                f"LaunchConfig.endpoints must have one entry per server ({self.num_servers}), "
                 f"got {len(self.endpoints)}: {','.join(self.endpoints)}"
             )
         if self.proxies:

@@ -265,7 +265,9 @@ def describe(kind: str, settings: Settings) -> str:
 
 def _unpack_first(state: memoryview) -> tuple[Frame, memoryview]:
     if len(state) < _PREFIX.size or bytes(state[:4]) != _MAGIC:
-        raise ConfigError(f"metric state: {len(state)} bytes do not start with its magic number")
+        raise ConfigError(
+            f"metric state: the {len(state)} bytes do not start with the magic number"
+        )
     _, version, header_size, payload_size = _PREFIX.unpack_from(state)
     if version != _VERSION:
         raise ConfigError(f"metric state: expected version {_VERSION}, got {version}")
@@ -274,7 +276,7 @@ def _unpack_first(state: memoryview) -> tuple[Frame, memoryview]:
     if len(state) < end + _CRC.size:
         raise ConfigError(f"metric state: truncated, {len(state)} of {end + _CRC.size} bytes")
     if zlib.crc32(state[:end]) != _CRC.unpack_from(state, end)[0]:
-        raise ConfigError("metric state: wrong checksum, the bytes are damaged")
+        raise ConfigError("metric state: wrong checksum; the bytes are damaged")
     kind, settings = _parse_header(bytes(state[_PREFIX.size : payload_start]))
     frame = Frame(kind=kind, settings=settings, payload=state[payload_start:end])
     return frame, state[end + _CRC.size :]

@@ -86,7 +86,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         if torch.is_grad_enabled():
             raise ConfigError(
-                "sums of bags have no second derivative, but backward() was called with "
+                "bag sums have no second derivative, but backward() was called with "
                 "create_graph=True; look up the ids with SparseEmbedding and sum with torch instead"
             )
         _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors

@@ -77,8 +77,8 @@ class JobShape:
         require(self.growth <= 1, self, "growth", "<= 1")
         if self.keys > self.ids * (1 + 1e-9):
             raise ConfigError(
-                f"JobShape.keys must be <= ids, {self.ids:g}, got {self.keys:g}: keys are the "
-                "distinct ids"
+                f"JobShape.keys counts distinct ids, so keys must be <= ids ({self.ids:g}), got "
+                f"{self.keys:g}"
             )
 
     def keys_of(self, steps: float) -> float:

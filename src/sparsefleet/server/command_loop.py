@@ -56,7 +56,7 @@ def unpack_body(body: bytes) -> tuple[dict[str, Any], bytes]:
                 raise ProtocolError(f"command head: expected JSON: {error}") from error
             if isinstance(head, dict):
                 return head, body[end:]
-    raise ProtocolError(f"command body of {len(body)} bytes: expected a head, found none")
+    raise ProtocolError(f"command body of {len(body)} bytes has no head")
 
 
 HasSession = Callable[[int], bool]

@@ -410,8 +410,8 @@ def _check_lengths(lengths: NDArray[np.int64], num_ids: int) -> None:
     total = int(lengths.sum())
     if total != num_ids or (len(lengths) and lengths.min() < 0):
         raise ShapeError(
-            f"the lengths of the features sum to {total}, the smallest is "
-            f"{lengths.min() if len(lengths) else 0}, but there are {num_ids} ids; expected "
+            f"the feature lengths sum to {total} (smallest: "
+            f"{lengths.min() if len(lengths) else 0}), but there are {num_ids} ids; expected "
             "lengths >= 0 that sum to the number of ids"
         )
 

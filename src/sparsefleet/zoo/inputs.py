@@ -137,7 +137,7 @@ class FeatureRows(nn.Module):
         """Return D, the same for all id features. Raises ConfigError if they differ."""
         found = {self._dim or feature.dim: feature.name for feature in self._ids(names)}
         if len(found) != 1:
-            shown = ", ".join(f"'{name}' has {dim}" for dim, name in found.items()) or "none"
+            shown = ", ".join(f"'{name}' with dim {dim}" for dim, name in found.items()) or "none"
             raise ConfigError(f"this model needs id features with the same dim, found {shown}")
         return next(iter(found))
 

@@ -26,7 +26,7 @@ def mlp(
     ['Linear', 'ReLU', 'Linear']
     """
     if any(not isinstance(one, int) or one < 1 for one in (*hidden, width)):
-        raise ConfigError(f"widths of layers must be ints >= 1, got {width} and {tuple(hidden)}")
+        raise ConfigError(f"layer widths must be ints >= 1, got {width} and {tuple(hidden)}")
     layers: list[nn.Module] = []
     for next_width in hidden:
         layers += [nn.Linear(width, next_width), nn.ReLU()]

@@ -232,7 +232,7 @@ CORPUS |= {
     ),
     "a negative step": (put("step", value=-1), CorruptFileError, "step"),
     "a step as true": (put("step", value=True), CorruptFileError, "step"),
-    "no step": (drop("step"), CorruptFileError, "manifest.step: expected this field"),
+    "no step": (drop("step"), CorruptFileError, "manifest.step: required field is missing"),
     "a field nobody knows": (put("wings", value=2), CorruptFileError, r"no other field.*wings"),
     "time that is none": (put("created", value="yesterday"), CorruptFileError, "created"),
     "a token that is none": (put("token", value="abc"), CorruptFileError, "token"),

@@ -90,7 +90,7 @@ def test_numbers_of_a_parquet_in_columns_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("key,x\n7,0.5\n8,\n", "found none in 'x'"),
+        ("key,x\n7,0.5\n8,\n", "found none in some rows of column 'x'"),
         ("key,x\n7.5,1\n", "7.5"),
         ("key,x\n,1\n", "cannot be read"),
         ("key,v\n7,1 2\n8,1\n", "found 1 to 2"),

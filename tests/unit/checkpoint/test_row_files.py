@@ -130,7 +130,7 @@ def test_damaged_footer_is_a_value_error_or_other_codecs() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"PAR1", b"\xff\xff\xff\x7fPAR1", b"\x00\x00\x00\x00PARE"])
 def test_file_without_a_footer_is_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="no footer of a Parquet file"):
+    with pytest.raises(ValueError, match="no Parquet footer"):
         codecs_of(io.BytesIO(raw))
 
 

@@ -58,7 +58,7 @@ def test_damaged_files_are_errors_with_their_name(tmp_path: Path, kind: str, dam
     path = write(tmp_path / "a", kind)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        InputFileError, match="a: (not a valid Arrow IPC|this is a Feather file of version 1)"
+        InputFileError, match="a: (not a valid Arrow IPC|this is a version 1 Feather file)"
     ):
         list(Reader(path, FORMAT, 10))
 

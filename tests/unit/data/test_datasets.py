@@ -132,7 +132,7 @@ def test_a_source_without_rows_or_tables_is_an_error() -> None:
     empty = pa.Table.from_pylist(ROWS).slice(0, 0)
     with pytest.raises(InputFileError, match="no records in 1 file.*<Table>: 0 lines"):
         list(FEATURES.reader(empty, batch_size=30))
-    with pytest.raises(DataError, match="the source of ArrowStream yielded no table"):
+    with pytest.raises(DataError, match="the ArrowStream source yielded no table"):
         list(Reader(None, ArrowStream(list, Slot("ad", "uint64", ())), 2))
 
 

@@ -194,7 +194,9 @@ def test_streams_of_tables_resume_and_report_their_own_errors() -> None:
         yield tables[0]
         raise OSError("the source is gone")
 
-    with pytest.raises(DataError, match="table 2: the function of ArrowStream failed: OSError"):
+    with pytest.raises(
+        DataError, match="table 2: the function passed to ArrowStream failed: OSError"
+    ):
         list(Reader(None, ArrowStream(failing, Slot("ad", "uint64", ())), 2))
     with pytest.raises(DataError, match="yielded no table"):
         list(Reader(None, ArrowStream(list, Slot("ad", "uint64", ())), 2))

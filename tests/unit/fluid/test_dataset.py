@@ -164,7 +164,7 @@ def test_what_is_wrong_is_reported_with_its_place(kind: str, tmp_path: Path) -> 
         clicks_of(dataset_of(kind, path))
     without_files = fluid.DatasetFactory().create_dataset(kind)
     without_files.set_use_var(variables())
-    with pytest.raises(ValueError, match="there is no list of files; call set_filelist"):
+    with pytest.raises(ValueError, match="no files are listed; call set_filelist"):
         clicks_of(without_files)
     path.write_text("2 0 0 0 1 1\n")
     with pytest.raises(BadLineError, match="part, line 1, column 7: .*a slot may not be empty"):

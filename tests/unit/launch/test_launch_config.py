@@ -43,7 +43,7 @@ def script(tmp_path: Path) -> str:
         ({"show": "boss.0"}, "got 'boss.0'"),
         ({"join_timeout_s": 0.0}, "join_timeout_s"),
         ({"endpoints": ("a",)}, "HOST:PORT"),
-        ({"endpoints": ("a:1", "b:1")}, "one entry per server, 1, got 2"),
+        ({"endpoints": ("a:1", "b:1")}, r"one entry per server \(1\), got 2"),
         ({"endpoints": ("a:1", "a:1"), "num_servers": 2}, "all different"),
         ({"endpoints": ("a:1",), "nodes": ("a",)}, "cannot be used together"),
         ({"node_rank": 1}, "0 unless nodes are given"),

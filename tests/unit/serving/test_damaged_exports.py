@@ -133,7 +133,7 @@ DAMAGED: dict[str, tuple[Change, type[SparseFleetError], str]] = {
     "file not listed": (
         manifest(lambda m: m["files"].pop()),
         CorruptFileError,
-        "lists no size and checksum for",
+        "lists no size or checksum for",
     ),
     "table of a lookup missing": (
         manifest(lambda m: m["tables"].pop()),

@@ -80,7 +80,7 @@ def test_a_version_is_not_there_before_it_is_whole(
     with pytest.raises(CheckpointMissingError, match="no complete version"):
         versions.activate(manifest.digest)
     store = RedisRows(redis.url, manifest=manifest)
-    with pytest.raises(StoreUnavailableError, match="not among its versions"):
+    with pytest.raises(StoreUnavailableError, match="not in the list of versions"):
         store.check()
     # The first table is complete, the second is not: a prediction needs both.
     with pytest.raises(StoreUnavailableError, match="rows of table 'users' are missing"):

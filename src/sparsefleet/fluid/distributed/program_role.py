@@ -163,8 +163,8 @@ def active_run(what: str) -> ActiveRun:
     """Return this thread's innermost run. `what` is the operator that needs it."""
     if not _active.runs:
         raise ConfigError(
-            f"operator '{what}' needs a distributed program, but this one is not; run "
-            "fleet.main_program or the program that DistributeTranspiler returned"
+            f"operator '{what}' needs a distributed program; run fleet.main_program or "
+            "the program that DistributeTranspiler returned"
         )
     return _active.runs[-1]
 

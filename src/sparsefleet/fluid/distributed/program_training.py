@@ -102,8 +102,8 @@ class ServedRows(SparseParameter):
     def push(self, gradient: tuple[Keys, Floats], rate: float) -> None:
         del gradient, rate
         raise ConfigError(
-            f"parameter '{self.name}' is on servers; its gradients are sent by steps of the "
-            "program that minimize or transpile changed"
+            f"parameter '{self.name}' is on servers, which cannot be updated directly; run the "
+            "program that minimize() or transpile() rewrote, which sends its gradients"
         )
 
 

@@ -247,7 +247,7 @@ def merged_values(values: Sequence[Any]) -> Any:
 def _rows(value: Any) -> torch.Tensor:
     if not hasattr(value, "numpy"):
         raise ConfigError(
-            f"cannot merge {type(value).__name__} values from several replicas; fetch it with "
+            f"cannot merge {type(value).__name__} values from several replicas; fetch them with "
             "return_merged=False"
         )
     return torch.from_numpy(value.numpy())

@@ -82,7 +82,7 @@ def _column_of_batch(variable: Variable, value: Any) -> LoDTensor:
         try:
             column.set(value)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"fed to '{variable.name}': {_uneven(error)}") from error
+            raise TypeError(f"cannot feed '{variable.name}': {_uneven(error)}") from error
     check_feed(variable, column.shape(), column.tensor.dtype)
     return column
 
@@ -103,9 +103,9 @@ def _stacked(variable: Variable, rows: Sequence[Any] | NDArray[Any]) -> NDArray[
         return found.astype(variable.dtype, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         if _is_uneven(rows):
-            raise TypeError(f"fed to '{variable.name}': {_uneven(error)}") from error
+            raise TypeError(f"cannot feed '{variable.name}': {_uneven(error)}") from error
         raise ValueError(
-            f"fed to '{variable.name}': cannot be converted to {variable.dtype}: {error}"
+            f"values fed to '{variable.name}' cannot be converted to {variable.dtype}: {error}"
         ) from error
 
 

@@ -373,7 +373,7 @@ class DatasetBase(ABC):
         if not self._slots:
             raise ConfigError("no variables are declared; call set_use_var first")
         if self._files is None:
-            raise ConfigError("there is no list of files; call set_filelist first")
+            raise ConfigError("no files are listed; call set_filelist first")
         command = self._desc.pipe_command
         config = replace(
             self._bad_lines,

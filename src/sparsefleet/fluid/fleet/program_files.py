@@ -181,7 +181,7 @@ def check_saved_vars_try_dump(
             if tuple(variable.shape[1:]) != shape:
                 raise RuntimeError(
                     f"feed variable '{variable.name}': the program has shape {variable.shape[1:]}, "
-                    f"the configuration {shape}"
+                    f"but the configuration has {shape}"
                 )
         if feed_config.feeded_vars_filelist:
             columns = [

@@ -63,7 +63,7 @@ class PslibFleet(ProgramFleet):
         Everything is saved, whatever pslib's `mode` is.
         """
         if settings.get("mode", 0) not in (0, 1, 2, 3):
-            raise ConfigError(f"mode must be one of pslib's 0 to 3, got {settings['mode']!r}")
+            raise ConfigError(f"mode must be one of pslib's modes 0 to 3, got {settings['mode']!r}")
         super().save_persistables(executor, dirname, main_program, table_layout=table_layout)
 
     def save_model(self, model_dir: str | os.PathLike[str], **settings: Any) -> None:

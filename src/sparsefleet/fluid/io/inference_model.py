@@ -99,7 +99,7 @@ def load_inference_model(
     del pserver_endpoints
     path = Path(dirname) / (model_filename or _MODEL)
     if not path.is_file():
-        raise ValueError(f"{path}: no such file, expected the saved program")
+        raise ValueError(f"{path}: no such file; expected a saved program")
     saved = read_program(path)
     program = Program.from_document(saved.document)
     executor.make_tables(program)

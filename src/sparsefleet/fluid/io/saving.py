@@ -473,7 +473,7 @@ def _open_file(path: Path) -> VariableFile:
             "not finish, or this is not a folder of saved variables"
         )
     if not path.is_file():
-        raise RuntimeError(f"{path}: no such file, expected the saved variable")
+        raise RuntimeError(f"{path}: no such file; expected a saved variable")
     return VariableFile(path)
 
 

@@ -400,7 +400,9 @@ def edit_distance_op(
     distances = []
     for number, (text, reference) in enumerate(pairs):
         if normalized and not reference:
-            raise ValueError(f"text {number} is empty, so its edit distance cannot be normalized")
+            raise ValueError(
+                f"reference {number} is empty, so the edit distance cannot be normalized"
+            )
         distances.append(_distance(text, reference) / (len(reference) if normalized else 1))
     return (torch.tensor(distances).reshape(-1, 1), torch.tensor([len(pairs)])), ()
 

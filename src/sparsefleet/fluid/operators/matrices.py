@@ -320,8 +320,8 @@ def pad2d(
     helper = LayerHelper("pad2d", name)
     if mode not in ("constant", "reflect", "edge") or data_format not in ("NCHW", "NHWC"):
         raise helper.refuse(
-            f"mode must be 'constant', 'reflect' or 'edge', data_format 'NCHW' or 'NHWC', got "
-            f"{mode!r}, {data_format!r}"
+            f"mode must be 'constant', 'reflect' or 'edge', and data_format 'NCHW' or 'NHWC'; got "
+            f"{mode!r} and {data_format!r}"
         )
     inputs = {"X": helper.check_input(input)}
     if isinstance(paddings, Variable):

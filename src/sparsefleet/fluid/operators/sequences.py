@@ -115,7 +115,7 @@ def sequence_expand_op(x: Tensor, y: Tensor, *, lods: Lods, ref_level: int = -1)
     x_offsets = lods[0][0] if lods[0] else torch.arange(len(x) + 1)
     if len(times) != len(x_offsets) - 1:
         raise ValueError(
-            f"X has {len(x_offsets) - 1} sequences and Y {len(times)}, expected equal numbers"
+            f"X has {len(x_offsets) - 1} sequences and Y has {len(times)}, expected the same number"
         )
     rows, lengths = _repeat(x, x_offsets, times)
     return rows, (offsets_of(lengths),) if lods[0] else ()
@@ -128,7 +128,8 @@ def sequence_expand_as_op(x: Tensor, y: Tensor, *, lods: Lods) -> Made:
     offsets = level_of(lods[1], "Y", 0)
     if len(offsets) - 1 != len(x):
         raise ValueError(
-            f"X has {len(x)} rows and Y {len(offsets) - 1} sequences, expected one row per sequence"
+            f"X has {len(x)} rows and Y has {len(offsets) - 1} sequences, expected one row per "
+            "sequence"
         )
     return x[segments(offsets)], (offsets,)
 

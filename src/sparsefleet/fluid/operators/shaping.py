@@ -321,7 +321,7 @@ def _expanded_as(x: Shape, target: Shape, **attrs: Any) -> list[Shape]:
     del attrs
     if len(x) != len(target):
         raise ValueError(
-            f"x has {len(x)} axes and the target {len(target)}, expected the same number of axes"
+            f"x has {len(x)} axes and the target has {len(target)}, expected the same number"
         )
     return [target]
 

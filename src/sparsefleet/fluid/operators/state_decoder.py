@@ -387,7 +387,9 @@ class BeamSearchDecoder:
                 "BeamSearchDecoder: its results are only available after block() is closed"
             )
         if set(self._found) != {"ids", "scores"}:
-            raise ValueError("read ids and scores with read_array(is_ids=True) and is_scores=True")
+            raise ValueError(
+                "read ids with read_array(is_ids=True) and scores with read_array(is_scores=True)"
+            )
         return tuple(
             beam_search_decode(
                 self._found["ids"], self._found["scores"], self._beam_size, self._end_id

@@ -44,7 +44,9 @@ class GradientClipBase(ABC):
 
     def __init__(self, need_clip: Callable[[Any], bool] | None = None) -> None:
         if need_clip is not None and not callable(need_clip):
-            raise TypeError(f"need_clip must be a function of a parameter, got {need_clip!r}")
+            raise TypeError(
+                f"need_clip must be a function that takes a parameter, got {need_clip!r}"
+            )
         self._need_clip = need_clip
 
     def group(self) -> Any:

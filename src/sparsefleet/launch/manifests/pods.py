@@ -97,8 +97,8 @@ def require_kubernetes_names(config: ManifestConfig) -> None:
     """Raise ConfigError for a name that Kubernetes would reject when the file is applied."""
     if not config.name[0].isalpha():
         raise ConfigError(
-            f"ManifestConfig.name must start with a letter in Kubernetes, which names a service "
-            f"after the job, got {config.name!r}"
+            f"ManifestConfig.name must start with a letter, because it becomes the name of a "
+            f"Kubernetes service; got {config.name!r}"
         )
     if not re.fullmatch(r"[^\s\0]+", config.image):
         raise ConfigError(

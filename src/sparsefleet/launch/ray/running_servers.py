@@ -131,7 +131,7 @@ class RunningServers:
         )
         if not self._group.wait(servers.start_timeout_s):
             raise ConfigError(
-                f"Ray has no room for {count} x {servers.bundle} ({servers.placement}) within "
+                f"Ray could not place {count} x {servers.bundle} ({servers.placement}) within "
                 f"{servers.start_timeout_s:g} s; free: {ray.available_resources()}; request less "
                 "in Servers(...), or add nodes"
             )

@@ -357,7 +357,7 @@ class ExportManifest:
                 )
         if used - listed:
             missing = ", ".join(sorted(used - listed))
-            raise CorruptFileError(f"{where} lists no size and checksum for {missing}")
+            raise CorruptFileError(f"{where} lists no size or checksum for {missing}")
         tables = {entry.name for entry in self.tables}
         for lookup in self.schema.lookups:
             if lookup.table not in tables:

@@ -190,7 +190,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             at = after + (4 if kind == _FIXED32 else 8)
         else:
             raise BadOnnxError(
-                f"the data is not an ONNX model: field {field} is of an unknown kind"
+                f"the data is not an ONNX model: field {field} has an unknown wire type"
             )
         if at > len(message):
             raise BadOnnxError(f"the data is not an ONNX model: field {field} extends past the end")

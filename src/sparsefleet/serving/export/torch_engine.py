@@ -96,9 +96,7 @@ class InferenceModel(nn.Module):
         schema = self.manifest.schema
         both = sorted(set(schema.places[: len(inputs)]) & named.keys())
         if both:
-            raise FeedError(
-                f"{', '.join(both)} was given both as a positional and as a named input"
-            )
+            raise FeedError(f"inputs given both by position and by name: {', '.join(both)}")
         if len(inputs) > len(schema.places):
             wanted = f"{len(schema.places)}: {', '.join(schema.places)}"
             raise FeedError(f"got {len(inputs)} positional inputs, expected {wanted}")

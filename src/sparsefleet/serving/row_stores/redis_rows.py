@@ -131,7 +131,7 @@ class RedisVersions:
                     asked.hget(self.rows_key(manifest.digest, entry.name), COMPLETE)
                 listed, *complete = asked.execute()
         if not listed:
-            raise self.gone(manifest.digest, "it is not among its versions")
+            raise self.gone(manifest.digest, "it is not in the list of versions")
         for entry, count in zip(manifest.tables, complete, strict=True):
             if count is None or int(count) != entry.rows:
                 raise self.gone(manifest.digest, f"the rows of table '{entry.name}' are missing")
@@ -173,8 +173,8 @@ class RedisVersions:
                 self._switch(digest, forget=place + 1)
             return there[digest]
         raise CheckpointMissingError(
-            f"no previously active version is left in {self._server.where}; activate one of "
-            f"{', '.join(there) or 'none'} by name"
+            f"no previously active version is left in {self._server.where}; activate a "
+            f"version by name (available: {', '.join(there) or 'none'})"
         )
 
     def delete(self, version: str) -> PushedVersion:

@@ -214,10 +214,14 @@ class UpdateReader:
                 entry.dim,
                 np.dtype(entry.format),
             ):
-                wanted = "no such table" if entry is None else f"{entry.format} of {entry.dim}"
+                wanted = (
+                    "no such table"
+                    if entry is None
+                    else f"{entry.format} rows of width {entry.dim}"
+                )
                 raise CheckpointMismatchError(
-                    f"{self._log.where}: update {update.sequence} has rows of table '{table}' in "
-                    f"{values.dtype} of {values.shape[1]}, but the export has {wanted}"
+                    f"{self._log.where}: update {update.sequence} of table '{table}' has "
+                    f"{values.dtype} rows of width {values.shape[1]}, but the export has {wanted}"
                 )
         return update
 

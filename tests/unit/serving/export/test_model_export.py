@@ -80,9 +80,7 @@ def test_loaded_module_predicts_what_the_model_does_by_name_and_by_position() ->
         assert isinstance(found, Tensor)
         np.testing.assert_allclose(found.numpy(), chances(inputs), rtol=0, atol=1e-6)
         assert torch.equal(served(*given.values()), found)
-    with pytest.raises(
-        FeedError, match="counts was given both as a positional and as a named input"
-    ):
+    with pytest.raises(FeedError, match="inputs given both by position and by name: counts"):
         served(given["counts"], **given)
     with pytest.raises(FeedError, match="got 5 positional inputs, expected 4"):
         served(*given.values(), 3)

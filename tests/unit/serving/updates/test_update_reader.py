@@ -191,7 +191,7 @@ def test_a_whole_update_helps_also_after_the_clock_of_the_trainer_was_set_back(
                     )
                 }
             },
-            "float32 of 3, but the export has float32 of 2",
+            "float32 rows of width 3, but the export has float32 rows of width 2",
         ),
     ],
     ids=["another export", "another width"],

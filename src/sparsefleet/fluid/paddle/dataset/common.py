@@ -55,7 +55,7 @@ def download(url: str, module_name: str, md5sum: str, save_name: str | None = No
     except (urllib.error.URLError, OSError) as error:
         has = f"has MD5 {found}" if found else "does not exist"
         raise RuntimeError(
-            f"data set {module_name!r}: {path} {has}, expected MD5 {md5sum}, and {url} cannot be "
+            f"dataset {module_name!r}: {path} {has}, expected MD5 {md5sum}, and {url} cannot be "
             f"downloaded ({error}); put the file into {folder}"
         ) from error
     finally:

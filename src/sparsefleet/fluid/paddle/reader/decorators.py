@@ -342,7 +342,7 @@ def distributed_batch_reader(
     own = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     if not 0 <= own < count:
         raise ConfigError(
-            f"PADDLE_TRAINER_ID must be less than PADDLE_TRAINERS_NUM, {count}, got {own}"
+            f"PADDLE_TRAINER_ID must be less than PADDLE_TRAINERS_NUM ({count}), got {own}"
         )
 
     def read() -> Iterator[Batch]:
