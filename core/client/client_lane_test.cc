@@ -93,48 +93,6 @@ const Test kUsesLane(
       }
     });
 
-const Test kRounds("rounds whose gradients stay in shared memory apply their mean", [] {
-  const auto server = StartServer(TransportKind::kAuto);
-  const std::size_t size = 300'000;  // 1.2 MB, of 4 MB of shared memory
-  const std::vector<Key> keys = {7, 1};
-  SparseSpec ads;
-  ads.name = "ads";
-  ads.dim = 2;
-  ads.optimizer.kind = OptimizerKind::kSgd;
-  ads.optimizer.learning_rate = 1.0;
-  std::vector<std::unique_ptr<Client>> clients;
-  for (int rank = 0; rank < 2; ++rank) clients.push_back(Connect(*server, TransportKind::kAuto));
-  RequireOk(clients[0]->Define(Tower(size), kTimeout_s));
-  RequireOk(clients[0]->Define(ads, kTimeout_s));
-  std::vector<float> towers[2] = {std::vector<float>(size), std::vector<float>(size)};
-  std::vector<float> rows[2] = {std::vector<float>(4), std::vector<float>(4)};
-  {
-    std::vector<std::jthread> threads;
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] {
-        for (std::uint64_t round = 1; round <= 20; ++round) {
-          const std::vector<float> gradients(size, static_cast<float>(round + 2 * rank));
-          const std::vector<float> of_rows(4, static_cast<float>(rank));
-          PushSection sections[] = {
-              {"ads", keys, of_rows}, {"tower", {}, gradients, true}, {"ads", keys, {}}};
-          sections[1].out = towers[rank];
-          sections[2].out = rows[rank];
-          ExpectCode(
-              clients[rank]->PushRound({"g", rank, 2}, round, sections, round, kTimeout_s).status(),
-              Code::kOk);
-        }
-      });
-    }
-  }
-  // 1 to 20, plus 1 on average.
-  for (const auto& tower : towers) {
-    Expect(std::ranges::all_of(tower, [](float value) { return value == -230.0F; }));
-  }
-  for (const auto& row : rows) {
-    Expect(std::ranges::all_of(row, [](float value) { return value == -10.0F; }));
-  }
-});
-
 const Test kForcedTls("an end that requires TLS gets it", [] {
   for (const auto& [ours, theirs] : {std::pair(TransportKind::kTls, TransportKind::kAuto),
                                      std::pair(TransportKind::kAuto, TransportKind::kTls),

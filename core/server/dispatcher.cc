@@ -11,6 +11,10 @@
 namespace sparsefleet {
 namespace {
 
+// A body up to this size is copied if it must be kept: its buffer may be much larger, and the
+// connection reuses it.
+constexpr std::size_t kCopiedBytes = 64 << 10;
+
 // Sequences that a process skips when it takes a session over: requests of the process before that
 // are still on their way are below the first of its own, and are refused.
 constexpr std::uint64_t kTakeOverGap = 65536;
@@ -260,9 +264,7 @@ Coordinator::TimePoint Dispatcher::BeginWait(const Call& call) const {
 }
 
 std::unique_ptr<std::byte[]> Dispatcher::KeepBody(const Call& call) {
-  FrameReader::TakenBody taken;
-  if (call.take_body && call.body.size() > kCopiedBytes) taken = call.take_body();
-  if (taken.array != nullptr) return std::move(taken.array);
+  if (call.take_body && call.body.size() > kCopiedBytes) return call.take_body();
   auto memory = std::make_unique_for_overwrite<std::byte[]>(call.body.size());
   if (!call.body.empty()) std::memcpy(memory.get(), call.body.data(), call.body.size());
   return memory;

@@ -14,7 +14,6 @@
 
 #include "replica/replica_store.h"
 #include "server/command_queue.h"
-#include "server/frame_reader.h"
 #include "server/journal.h"
 #include "server/reply.h"
 #include "server/request_times.h"
@@ -66,7 +65,7 @@ class Dispatcher {
   // used after the return; REQUIRES: aligned to 8 bytes. Returns kProtocol if the peer violates the
   // protocol: close the connection after the error reply. `take_body`, if set, transfers ownership
   // of the memory of `body`, for requests that keep it.
-  using TakeBody = std::function<FrameReader::TakenBody()>;
+  using TakeBody = std::function<std::unique_ptr<std::byte[]>()>;
   Status Handle(const std::shared_ptr<Session>& session, std::span<const std::byte> body,
                 const ReplyTo& to, const TakeBody& take_body = {});
 
@@ -121,18 +120,8 @@ class Dispatcher {
   Answer RunAsJob(const Call& call, std::function<Result<ReplyBody>()> work);
   Coordinator::TimePoint BeginWait(const Call& call) const;
   Rounds::Caller CallerOf(const Call& call) const;
-  // A body up to this size is copied if it must be kept: its buffer may be much larger, and the
-  // connection reuses it.
-  static constexpr std::size_t kCopiedBytes = 64 << 10;
   // Keeps the body alive after Handle() returns, at the same address or another.
   static std::unique_ptr<std::byte[]> KeepBody(const Call& call);
-  // The same for a push; dense gradients of a body in a channel's memory stay there.
-  struct KeptPush {
-    std::shared_ptr<std::byte[]> body;
-    std::shared_ptr<const void> lease;  // of the dense gradients
-    PushRoundRequest request;
-  };
-  static Result<KeptPush> KeepPushRound(const Call& call);
   // The sections of a push that carry values; checks that their width matches the tables.
   Result<std::vector<PushSection>> CheckedSections(const PushRequest& request) const;
   // Where the rows of a reply are read to: into its body, or first into `wide` if they are sent in

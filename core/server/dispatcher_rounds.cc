@@ -1,76 +1,18 @@
 // Requests of workers that step together: rounds and clocks.
-#include <cstring>
 #include <memory>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "server/dispatcher.h"
 #include "server/durable_state.h"
 #include "store/table_views.h"
 
 namespace sparsefleet {
-namespace {
-
-// Copies `from` except for the bytes of `omitted`, which are parts of it in order.
-void CopyWithout(std::span<const std::byte> from, std::span<const std::span<const float>> omitted,
-                 std::byte* to) {
-  std::size_t at = 0;
-  const auto copy_to = [&](std::size_t end) {
-    if (end > at) std::memcpy(to + at, from.data() + at, end - at);
-  };
-  for (const auto& part : omitted) {
-    const auto bytes = std::as_bytes(part);
-    const auto begin = static_cast<std::size_t>(bytes.data() - from.data());
-    copy_to(begin);
-    at = begin + bytes.size();
-  }
-  copy_to(from.size());
-}
-
-}  // namespace
-
-Result<Dispatcher::KeptPush> Dispatcher::KeepPushRound(const Call& call) {
-  KeptPush kept;
-  FrameReader::TakenBody taken;
-  if (call.take_body && call.body.size() > kCopiedBytes) taken = call.take_body();
-  const std::size_t size = call.body.size();
-  std::vector<std::span<const float>> in_place;
-  if (taken.array != nullptr) {
-    kept.body = std::move(taken.array);
-  } else {
-    kept.body = std::make_unique_for_overwrite<std::byte[]>(size);
-    if (taken.lease != nullptr) {
-      auto borrowed = DecodePushRound(call.body);
-      if (!borrowed.ok()) return borrowed.status();
-      for (const auto& section : borrowed.value().push.sections) {
-        if (section.dense && !section.values.empty()) in_place.push_back(section.values);
-      }
-      kept.lease = std::move(taken.lease);
-    }
-    CopyWithout(call.body, in_place, kept.body.get());
-  }
-  auto decoded = DecodePushRound({kept.body.get(), size});
-  if (!decoded.ok()) return decoded.status();
-  kept.request = std::move(decoded).value();
-  auto next = in_place.begin();
-  for (auto& section : kept.request.push.sections) {
-    if (in_place.empty() || !section.dense || section.values.empty()) continue;
-    // The peer can still write to its body.
-    if (next == in_place.end() || next->size() != section.values.size()) {
-      return Status(Code::kProtocol, "push round: it changed while it was read");
-    }
-    section.values = *next++;
-  }
-  return kept;
-}
-
 Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
-  auto found = KeepPushRound(call);
-  if (!found.ok()) return found.status();
-  KeptPush kept = std::move(found).value();
-  std::unique_ptr<float[]> widened = WidenValues(kept.request.push);
-  const PushRoundRequest& round = kept.request;
+  std::unique_ptr<std::byte[]> memory = KeepBody(call);
+  auto request = DecodePushRound({memory.get(), call.body.size()});
+  if (!request.ok()) return request.status();
+  std::unique_ptr<float[]> widened = WidenValues(request.value().push);
+  const PushRoundRequest& round = request.value();
   auto sections = CheckedSections(round.push);
   if (!sections.ok()) return sections.status();
   auto begun = BeginPushAnswer(round.push);
@@ -80,10 +22,10 @@ Dispatcher::Answer Dispatcher::PushRound(const Call& call) {
   contribution.sections = std::move(sections).value();
   contribution.step = round.push.step;
   contribution.refusal = round.refusal;
-  const std::shared_ptr<std::byte[]> keys = kept.body;  // and gradients that are not in place
-  contribution.memory = std::make_shared<
-      std::tuple<std::shared_ptr<std::byte[]>, std::shared_ptr<const void>, decltype(widened)>>(
-      keys, std::move(kept.lease), std::move(widened));
+  const std::shared_ptr<std::byte[]> keys = std::move(memory);  // holds keys and gradients
+  contribution.memory =
+      std::make_shared<std::pair<std::shared_ptr<std::byte[]>, decltype(widened)>>(
+          keys, std::move(widened));
   const std::span<const DataMark> marks = round.push.marks;  // in `keys`
   if (journal_ != nullptr) {
     const RequestHead head = HeadOf(call);

@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::size_t kFirstBodyBytes = 4u << 20;  // allocated before any body byte arrives
 constexpr std::size_t kKeptBodyBytes = 4u << 20;   // kept between frames
-constexpr std::size_t kBorrowedBytes = 64u << 10;  // smaller bodies are cheap to copy
 constexpr std::uint64_t kYieldAfterBytes = 8u << 20;
 
 }  // namespace
@@ -26,8 +25,7 @@ FrameReader::Step FrameReader::Read(Channel& channel, std::uint64_t max_frame_by
       return {Outcome::kBadFrame, Ready::kDone, decoded.status()};
     }
     header_ = decoded.value();
-    Borrow(channel);
-    if (borrowed_.empty()) Grow();
+    Grow();
   }
   while (have_ < kFrameHeaderBytes + header_.body_bytes) {
     const std::size_t body_have = have_ - kFrameHeaderBytes;
@@ -53,16 +51,6 @@ FrameReader::Step FrameReader::ReadInto(Channel& channel, std::span<std::byte> o
   return {Outcome::kFrame, Ready::kDone, {}};
 }
 
-void FrameReader::Borrow(Channel& channel) {
-  if (header_.body_bytes < kBorrowedBytes) return;
-  auto lease = channel.Borrow(header_.body_bytes);
-  if (lease.holder == nullptr) return;
-  lease_ = std::move(lease.holder);
-  borrowed_ = lease.bytes;
-  have_ += borrowed_.size();
-  bytes_read_ += borrowed_.size();
-}
-
 // As much of the type and request id as the bytes contain, so that the error reply matches its
 // request.
 void FrameReader::SalvageHeader() {
@@ -84,15 +72,12 @@ void FrameReader::Grow() {
 
 void FrameReader::Next() {
   have_ = 0;
-  borrowed_ = {};
-  lease_.reset();
   if (capacity_ > kKeptBodyBytes) Trim();
 }
 
-FrameReader::TakenBody FrameReader::TakeBody() {
-  if (!borrowed_.empty()) return {nullptr, std::move(lease_)};
+std::unique_ptr<std::byte[]> FrameReader::TakeBody() {
   capacity_ = 0;
-  return {std::move(body_), nullptr};
+  return std::move(body_);
 }
 
 void FrameReader::Trim() {

@@ -13,9 +13,8 @@
 
 namespace sparsefleet {
 
-// A large body that is complete in the channel's own memory stays there. Memory for others grows as
-// their bytes arrive, so that a header with a false length costs the sender more than the server.
-// Not thread-safe.
+// Memory for a body grows as its bytes arrive, so that a header with a false length costs the
+// sender more than the server. Not thread-safe.
 class FrameReader {
  public:
   enum class Outcome : std::uint8_t {
@@ -34,21 +33,13 @@ class FrameReader {
 
   Step Read(Channel& channel, std::uint64_t max_frame_bytes);
   void Next();
-  // Transfers the memory of body(), which stays valid: either an array, or the lease of a body in
-  // the channel's memory. REQUIRES: a complete frame.
-  struct TakenBody {
-    std::unique_ptr<std::byte[]> array;
-    std::shared_ptr<const void> lease;
-  };
-  TakenBody TakeBody();
+  // Transfers the memory of body(), which stays valid. REQUIRES: a complete frame.
+  std::unique_ptr<std::byte[]> TakeBody();
   // Frees memory kept for the next frame. REQUIRES: !in_frame().
   void Trim();
 
   const FrameHeader& header() const { return header_; }
-  std::span<const std::byte> body() const {
-    return borrowed_.empty() ? std::span<const std::byte>(body_.get(), header_.body_bytes)
-                             : borrowed_;
-  }
+  std::span<const std::byte> body() const { return {body_.get(), header_.body_bytes}; }
   // Whether a frame has arrived in part.
   bool in_frame() const { return have_ > 0; }
   std::uint64_t bytes_read() const { return bytes_read_; }  // in total
@@ -56,7 +47,6 @@ class FrameReader {
 
  private:
   Step ReadInto(Channel& channel, std::span<std::byte> out);
-  void Borrow(Channel& channel);
   void SalvageHeader();
   void Grow();
 
@@ -65,8 +55,6 @@ class FrameReader {
   std::size_t have_ = 0;  // bytes of this frame, header included
   std::unique_ptr<std::byte[]> body_;
   std::size_t capacity_ = 0;
-  std::shared_ptr<const void> lease_;
-  std::span<const std::byte> borrowed_;  // the body, if it is in the channel's memory
   std::uint64_t bytes_read_ = 0;
 };
 

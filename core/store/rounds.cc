@@ -213,10 +213,7 @@ void Rounds::Deliver(const RoundMember& member, std::uint64_t round, Contributio
       }
     }
   }
-  if (!refused.ok()) {
-    contribution = {};  // before its member sends the next one
-    done(refused);
-  }
+  if (!refused.ok()) done(refused);
   Run(after);
 }
 
@@ -373,10 +370,8 @@ void Rounds::ApplyRound(Complete& round) {
     result = result.status().WithPrefix(RoundText(round.group, round.round) + ": ");
   }
   std::size_t num_floats = 0;
-  for (auto& [rank, delivery] : round.deliveries) {
+  for (const auto& [rank, delivery] : round.deliveries) {
     num_floats += NumFloats(delivery.contribution);
-    // A member that has its reply sends the next gradients, perhaps to the same memory.
-    delivery.contribution = {};
   }
   // Each reads the rows of one member and writes its reply.
   Coordinator::Tasks calls;

@@ -16,8 +16,6 @@ std::string InParentheses(std::string_view detail) {
 
 }  // namespace
 
-Channel::Lease Channel::Borrow(std::size_t) { return {}; }
-
 std::span<std::byte> Channel::Reserve(std::size_t) { return {}; }
 
 void Channel::Shutdown() { ::shutdown(fd(), SHUT_RDWR); }

@@ -40,15 +40,6 @@ class Channel {
   // Reads available bytes into `out`. kPeerLost if the connection broke.
   virtual Result<Progress> Read(std::span<std::byte> out) = 0;
 
-  // The next `size` bytes in the channel's own memory, counted as read, or nothing if they have not
-  // all arrived there, are not contiguous or not aligned to 8: then use Read(). The lease may
-  // outlive the channel and end on any thread; until then the peer does not get that room back.
-  struct Lease {
-    std::shared_ptr<const void> holder;  // null: nothing
-    std::span<const std::byte> bytes;
-  };
-  virtual Lease Borrow(std::size_t size);
-
   // Writes the buffers in order as far as the socket accepts them; `bytes` says how far. After
   // kWantWrite/kWantRead call again with the same bytes first (buffers may have moved).
   virtual Result<Progress> Write(std::span<const iovec> buffers) = 0;

@@ -5,11 +5,9 @@
 #include <array>
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "sync/mutex.h"
 #include "transport/channel.h"
 #include "transport/channel_kinds.h"
 #include "transport/lane_memory.h"
@@ -33,36 +31,6 @@ static_assert(sizeof(Record) == 16 && sizeof(MemoryMessage) == 16);
 // A peer that follows the protocol has far fewer in flight.
 constexpr std::size_t kMaxRecords = 4096;
 
-// What has been read of a ring, reported to its writer once it is no longer needed. Thread-safe.
-class ReadMark {
- public:
-  ReadMark(std::shared_ptr<const LaneMemory> memory, LaneRing ring)
-      : memory_(std::move(memory)), ring_(ring) {}
-
-  void Advance(std::uint64_t position) {
-    MutexLock lock(mutex_);
-    position_ = position;
-    if (!is_held_) ring_.SetConsumed(position);
-  }
-  // From now on nothing is reported; false if that is so already.
-  bool Hold() {
-    MutexLock lock(mutex_);
-    return !std::exchange(is_held_, true);
-  }
-  void Release() {
-    MutexLock lock(mutex_);
-    is_held_ = false;
-    ring_.SetConsumed(position_);
-  }
-
- private:
-  const std::shared_ptr<const LaneMemory> memory_;
-  const LaneRing ring_;
-  Mutex mutex_;
-  std::uint64_t position_ GUARDED_BY(mutex_) = 0;
-  bool is_held_ GUARDED_BY(mutex_) = false;
-};
-
 class LaneChannel final : public Channel {
  public:
   LaneChannel(std::unique_ptr<Channel> plain, Side side, std::size_t capacity)
@@ -71,7 +39,6 @@ class LaneChannel final : public Channel {
   Result<Ready> Handshake() override;
   bool HasAnswered() const override { return plain_->HasAnswered(); }
   Result<Progress> Read(std::span<std::byte> out) override;
-  Lease Borrow(std::size_t size) override;
   Result<Progress> Write(std::span<const iovec> buffers) override;
   std::span<std::byte> Reserve(std::size_t size) override;
   bool HasBufferedInput() const override { return reading_.bytes > 0 || !records_.empty(); }
@@ -88,19 +55,16 @@ class LaneChannel final : public Channel {
   // Sends the remaining records; true when none is left.
   Result<bool> SendRecords();
   void QueueRecord(const Record& record);
-  // Marks the next bytes of the current record as read.
-  void Advance(std::size_t count);
   // Where the next bytes go, contiguous; empty if there is no room.
   std::span<std::byte> Room();
 
   std::unique_ptr<Channel> plain_;  // proves the key, owns the socket
   const Side side_;
   const std::size_t capacity_;  // of memory created here
-  std::shared_ptr<LaneMemory> memory_ = std::make_shared<LaneMemory>();
+  LaneMemory memory_;
   bool is_open_ = false;
 
   LaneRing in_;
-  std::shared_ptr<ReadMark> read_mark_;
   Record reading_;  // the rest of the current record
   std::deque<Record> records_;
   std::array<std::byte, 16 * sizeof(Record)> received_;
@@ -123,14 +87,14 @@ Result<Ready> LaneChannel::Handshake() {
 }
 
 Result<Ready> LaneChannel::HandOver() {
-  if (memory_->fd() < 0) {
+  if (memory_.fd() < 0) {
     auto made = LaneMemory::Create(capacity_);
     if (!made.ok()) return made.status();
-    *memory_ = std::move(made).value();
+    memory_ = std::move(made).value();
   }
   MemoryMessage message;
-  message.capacity = memory_->capacity();
-  auto sent = SendWithDescriptor(fd(), std::as_bytes(std::span(&message, 1)), memory_->fd());
+  message.capacity = memory_.capacity();
+  auto sent = SendWithDescriptor(fd(), std::as_bytes(std::span(&message, 1)), memory_.fd());
   if (!sent.ok()) return sent.status();
   if (!sent.value()) return Ready::kWantWrite;
   Begin();
@@ -147,22 +111,21 @@ Result<Ready> LaneChannel::TakeOver() {
   }
   auto opened = LaneMemory::Open(std::move(*received.value()), message.capacity);
   if (!opened.ok()) return opened.status();
-  *memory_ = std::move(opened).value();
+  memory_ = std::move(opened).value();
   Begin();
   return Ready::kDone;
 }
 
 void LaneChannel::Begin() {
-  memory_->CloseFd();
-  in_ = side_ == Side::kServer ? memory_->up() : memory_->down();
-  out_ = side_ == Side::kServer ? memory_->down() : memory_->up();
-  read_mark_ = std::make_shared<ReadMark>(memory_, in_);
+  memory_.CloseFd();
+  in_ = side_ == Side::kServer ? memory_.up() : memory_.down();
+  out_ = side_ == Side::kServer ? memory_.down() : memory_.up();
   is_open_ = true;
 }
 
 Status LaneChannel::TakeRecord(const Record& record) {
   if (record.bytes == 0) return Status::Ok();
-  const std::size_t capacity = memory_->capacity();
+  const std::size_t capacity = memory_.capacity();
   if (record.bytes > capacity - record.begin % capacity || records_.size() >= kMaxRecords) {
     return {Code::kPeerLost, "the peer violated the host lane protocol"};
   }
@@ -212,29 +175,14 @@ Result<Progress> LaneChannel::Read(std::span<std::byte> out) {
   }
   const std::size_t count = std::min<std::size_t>(out.size(), reading_.bytes);
   std::memcpy(out.data(), in_.bytes.data() + reading_.begin % in_.bytes.size(), count);
-  Advance(count);
+  reading_.begin += count;
+  reading_.bytes -= count;
+  in_.SetConsumed(reading_.begin);
   if (in_.TakeWaits()) {
     QueueRecord({});
     (void)SendRecords();
   }
   return Progress{Ready::kDone, count};
-}
-
-void LaneChannel::Advance(std::size_t count) {
-  reading_.begin += count;
-  reading_.bytes -= count;
-  read_mark_->Advance(reading_.begin);
-}
-
-Channel::Lease LaneChannel::Borrow(std::size_t size) {
-  const std::byte* const bytes = in_.bytes.data() + reading_.begin % in_.bytes.size();
-  if (size == 0 || reading_.bytes < size || reinterpret_cast<std::uintptr_t>(bytes) % 8 != 0) {
-    return {};
-  }
-  if (!read_mark_->Hold()) return {};
-  std::shared_ptr<const void> holder(bytes, [mark = read_mark_](const void*) { mark->Release(); });
-  Advance(size);
-  return {std::move(holder), {bytes, size}};
 }
 
 void LaneChannel::QueueRecord(const Record& record) {
@@ -277,8 +225,6 @@ std::span<std::byte> LaneChannel::Reserve(std::size_t size) {
 }
 
 Result<Progress> LaneChannel::Write(std::span<const iovec> buffers) {
-  // A lease that ended on another thread could not report the room.
-  if (unreported_ == 0 && in_.TakeWaits()) QueueRecord({});
   auto all_sent = SendRecords();
   if (!all_sent.ok()) return all_sent.status();
   if (!all_sent.value()) return Progress{Ready::kWantWrite, 0};

@@ -89,64 +89,6 @@ const Test kReserveTooMuch("only contiguous memory is reserved", [] {
   Expect(plain.server->Reserve(8).empty());
 });
 
-// Writes `bytes` and reads the first 8 of them, as a header is read before its body.
-void SendHead(Channel& from, Channel& to, const std::vector<std::byte>& bytes) {
-  const std::array<iovec, 1> whole = {Buffer(bytes)};
-  ExpectEqual(RequireOk(from.Write(whole)).bytes, bytes.size());
-  std::array<std::byte, 8> head;
-  ExpectEqual(RequireOk(to.Read(head)).bytes, head.size());
-}
-
-const Test kBorrow("borrowed bytes stay where they are until the lease ends", [] {
-  auto pair = LanePair();
-  const auto first = RandomBytes(5008, 1);
-  SendHead(*pair.client, *pair.server, first);
-  auto lease = pair.server->Borrow(5000);
-  Require(lease.holder != nullptr);
-  Expect(std::ranges::equal(lease.bytes, std::span(first).subspan(8)));
-  Expect(!pair.server->HasBufferedInput());
-  // The rest of the ring is free; what is written there is read meanwhile.
-  const auto second = RandomBytes(kCapacity - 5008, 2);
-  SendHead(*pair.client, *pair.server, second);
-  Expect(pair.server->Borrow(8).holder == nullptr, "there is one lease at a time");
-  std::vector<std::byte> got(second.size() - 8);
-  ExpectEqual(RequireOk(pair.server->Read(got)).bytes, got.size());
-  Expect(std::ranges::equal(got, std::span(second).subspan(8)));
-  const std::array<iovec, 1> more = {Buffer(second)};
-  ExpectEqual(RequireOk(pair.client->Write(more)).bytes, 8u);  // the room of the first head
-  const std::array<iovec, 1> rest = {Buffer(std::span(second).subspan(8))};
-  Expect(RequireOk(pair.client->Write(rest)).ready == Ready::kWantRead, "the ring is full");
-  Expect(std::ranges::equal(lease.bytes, std::span(first).subspan(8)));
-  lease.holder.reset();
-  // The reply of the server wakes the writer.
-  const std::array<iovec, 1> reply = {Buffer(std::span(first).first(8))};
-  ExpectEqual(RequireOk(pair.server->Write(reply)).bytes, 8u);
-  ExpectEqual(RequireOk(pair.client->Read(std::span(got).first(8))).bytes, 8u);
-  ExpectEqual(RequireOk(pair.client->Write(rest)).bytes, second.size() - 8);
-});
-
-const Test kBorrowOutlives("a lease may outlive both ends of its channel", [] {
-  auto pair = LanePair();
-  const auto bytes = RandomBytes(4008, 1);
-  SendHead(*pair.client, *pair.server, bytes);
-  const auto lease = pair.server->Borrow(4000);
-  pair.server.reset();
-  pair.client.reset();
-  Expect(std::ranges::equal(lease.bytes, std::span(bytes).subspan(8)));
-});
-
-const Test kBorrowTooMuch("only bytes that have arrived, contiguous and aligned, are borrowed", [] {
-  auto pair = LanePair();
-  Expect(pair.server->Borrow(8).holder == nullptr, "nothing has arrived");
-  SendHead(*pair.client, *pair.server, RandomBytes(100, 1));
-  Expect(pair.server->Borrow(93).holder == nullptr, "not all has arrived");
-  std::array<std::byte, 1> odd;
-  ExpectEqual(RequireOk(pair.server->Read(odd)).bytes, 1u);
-  Expect(pair.server->Borrow(8).holder == nullptr, "it is not aligned");
-  auto plain = ConnectedPair(TransportKind::kPlain);
-  Expect(plain.server->Borrow(8).holder == nullptr);
-});
-
 const Test kShake("two ends with the same key complete the handshake and exchange bytes", [] {
   auto pair = LanePair();
   const auto text = RandomBytes(100, 1);
