@@ -59,10 +59,16 @@ class _Products(torch.autograd.Function):
     places.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, pairs: Tensor, pair_of: Tensor) -> Tensor:
-        ctx.save_for_backward(vectors, pair_of)
+    def forward(vectors: Tensor, pairs: Tensor, _pair_of: Tensor) -> Tensor:
         return _products(vectors, pairs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], _output: Tensor) -> None:
+        vectors, _, pair_of = inputs
+        ctx.save_for_backward(vectors, pair_of)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -70,4 +76,5 @@ class _Products(torch.autograd.Function):
         num_vectors = vectors.shape[1]
         with_zero = functional.pad(gradient, (0, 1))  # the last column is read by the diagonal
         symmetric = with_zero.index_select(1, pair_of).view(-1, num_vectors, num_vectors)
-        return symmetric @ vectors, None, None
+        # Under autocast, the products are bfloat16 and the vectors may be float32.
+        return symmetric.to(vectors.dtype) @ vectors, None, None

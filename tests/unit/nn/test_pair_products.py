@@ -30,6 +30,25 @@ def test_products_have_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(PairProducts(3), vectors)
 
 
+def test_gradients_under_autocast_have_the_dtype_of_the_vectors() -> None:
+    vectors = torch.randn(5, 4, 3, generator=torch.manual_seed(0), requires_grad=True)
+    [wanted] = torch.autograd.grad(pairs_one_by_one(vectors, lower=False).sum(), vectors)
+    with torch.autocast("cpu", torch.bfloat16):
+        products = PairProducts(4)(vectors)
+    assert products.dtype == torch.bfloat16
+    [found] = torch.autograd.grad(products.sum(), vectors)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+
+
+def test_functional_gradients_equal_those_of_autograd() -> None:
+    vectors = torch.randn(5, 4, 3, generator=torch.manual_seed(0), requires_grad=True)
+    module = PairProducts(4)
+    [wanted] = torch.autograd.grad(module(vectors).square().sum(), vectors)
+    found = torch.func.grad(lambda given: module(given).square().sum())(vectors.detach())
+    torch.testing.assert_close(found, wanted)
+
+
 def test_one_vector_has_no_pairs() -> None:
     vectors = torch.randn(2, 1, 4, requires_grad=True)
     found = PairProducts(1)(vectors)
