@@ -473,7 +473,8 @@ class _MemoryColumn:
     def part(self, rows: slice) -> Any:
         if self._offsets is None:
             return self._values[rows]
-        starts, lengths = self._offsets[:-1][rows], np.diff(self._offsets)[rows]
+        starts = self._offsets[:-1][rows]
+        lengths = self._offsets[1:][rows] - starts
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
         return self._values[places], offsets
