@@ -166,8 +166,12 @@ def _exit_code(run: Callable[[], Any]) -> int:
         run()
     except ray.train.TrainingFailedError as error:
         return _report(error)
-    except (KeyboardInterrupt, SystemExit):  # Ray Train answers Ctrl-C with sys.exit
+    except KeyboardInterrupt:
         return _INTERRUPTED
+    except SystemExit as ended:
+        if ended.code not in (0, None):
+            raise
+        return _INTERRUPTED  # Ray Train answers Ctrl-C with sys.exit(0)
     except ConfigError:
         raise
     except SparseFleetError as error:
