@@ -42,6 +42,8 @@ def share_counts(
     sums = store.pull(table, keys, train=False).astype(np.float64)
     added = np.rint(sums[:, 0] * 2**20 + sums[:, 1]).astype(np.uint64)
     vocabulary.set_counts(added[:-1], int(added[-1]))
+    # The next counts must not reach a worker that has yet to read these.
+    store.barrier(f"{name}/counts_read", role.worker_num, timeout_s=_BARRIER_S)
 
 
 class ServerExchange:
