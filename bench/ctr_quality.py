@@ -111,7 +111,7 @@ def summarize(aucs: Sequence[float], reference: Sequence[float]) -> dict[str, An
         "standard_error": (
             statistics.stdev(differences) / math.sqrt(len(differences))
             if len(differences) > 1
-            else 0.0
+            else math.nan
         ),
     }
 

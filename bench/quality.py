@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -96,12 +97,15 @@ def figures_of(recipe: str, side: str, seed: int, options: argparse.Namespace) -
 
 
 def standard_error(differences: list[float]) -> float:
+    """Return the error of the mean; NaN for fewer than two seeds."""
     if len(differences) < 2:
-        return 0.0
+        return math.nan
     return statistics.stdev(differences) / len(differences) ** 0.5
 
 
 def verdict_of(difference: float, noise: float) -> str:
+    if math.isnan(noise):
+        return "unclear"
     if difference >= -TOLERANCE:
         return "met"
     return "unclear" if difference + 2 * noise >= -TOLERANCE else "missed"
@@ -121,7 +125,7 @@ def table_of(runs: Runs, metric: str) -> list[str]:
             pairs = zip(values, (one[metric] for one in twin), strict=False)
             differences = [ours - theirs for ours, theirs in pairs]
             difference, noise = statistics.mean(differences), standard_error(differences)
-            shown, error = f"{difference:+.4f}", f"{noise:.4f}"
+            shown, error = f"{difference:+.4f}", "" if math.isnan(noise) else f"{noise:.4f}"
             verdict = verdict_of(difference, noise)
         lines.append(
             f"| {side} | {statistics.mean(values):.4f} | {spread:.4f} | {shown} | {error} "
