@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparsefleet.engine.model_checkpoint import Predicate
     from sparsefleet.engine.model_tensors import ModelTensors
     from sparsefleet.engine.rank_replacement import RankReplacement
-    from sparsefleet.engine.step import Place, ReadAhead, Step
+    from sparsefleet.engine.step import ReadAhead, Step, StepPosition
     from sparsefleet.engine.succession import Succession
     from sparsefleet.fleet.board import Board
     from sparsefleet.fleet.role_info import RoleInfo
@@ -68,7 +68,7 @@ class BoundModel(StartedModel, Protocol):
         pulled: PulledRows | None = None,
         lookups: Any = None,
         ahead: ReadAhead | None = None,
-        place: Place | None = None,
+        place: StepPosition | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step: ...
 

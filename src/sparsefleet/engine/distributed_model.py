@@ -30,7 +30,7 @@ from sparsefleet.engine.model_checkpoint import LoadRequest, ModelSave, Predicat
 from sparsefleet.engine.placement import StorePlacement, warn_of_older_tables
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.rate_schedule import ScheduleLike, schedule_with_rates
-from sparsefleet.engine.step import Place, ReadAhead, Step
+from sparsefleet.engine.step import ReadAhead, Step, StepPosition
 from sparsefleet.engine.succession import Succession, TakenOver
 from sparsefleet.engine.torch_optimizers import TorchStepping
 from sparsefleet.engine.worker_metrics import WORKER
@@ -324,7 +324,7 @@ class DistributedModel:
         pulled: PulledRows | None = None,
         lookups: LookupSource | None = None,
         ahead: ReadAhead | None = None,
-        place: Place | None = None,
+        place: StepPosition | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
         """Return a training step. Run forward and backward inside the step.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sparsefleet.engine.clock import ReadingWatch, StepClock, TimeShares, total
-from sparsefleet.engine.step import Place
+from sparsefleet.engine.step import StepPosition
 from sparsefleet.engine.workload import Outcome
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class PassBegan(NamedTuple):
 class StepDone(NamedTuple):
     """A thread has finished a step. Emitted in that thread, and only if there is a subscriber."""
 
-    place: Place
+    place: StepPosition
     outcome: Outcome
     was_skipped: bool
 

@@ -27,10 +27,10 @@ from sparsefleet.nn.step_rows import StepRows
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Place", "ReadAhead", "Step"]
+__all__ = ["ReadAhead", "Step", "StepPosition"]
 
 
-class Place(NamedTuple):
+class StepPosition(NamedTuple):
     """Which step this is (epoch, worker and thread), for messages."""
 
     epoch: int
@@ -81,7 +81,7 @@ class Step:
         lookups: LookupSource | None = None,
         is_planned: bool = False,
         ahead: ReadAhead | None = None,
-        place: Place | None = None,
+        place: StepPosition | None = None,
         origin: BatchOrigin | None = None,
         clock: tuple[StepClock, float] | None = None,
     ) -> None:

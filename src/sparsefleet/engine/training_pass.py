@@ -32,7 +32,7 @@ from sparsefleet.engine.events import (
 from sparsefleet.engine.notice import HandoverPauses, Notice
 from sparsefleet.engine.random_state import KeptRandom
 from sparsefleet.engine.saving import PausePoint, SaveCoordinator
-from sparsefleet.engine.step import Place
+from sparsefleet.engine.step import StepPosition
 from sparsefleet.engine.thread_team import ThreadTeam, add_note
 from sparsefleet.engine.training_progress import TrainingProgress
 from sparsefleet.engine.workload import Batch, Outcome, Runner, Workload
@@ -99,7 +99,7 @@ class TrainingPass:
                 runner,
                 StepClock(config.window_batches),
                 events,
-                Place(epoch, distributed.role.index, index, 0),
+                StepPosition(epoch, distributed.role.index, index, 0),
             )
             for index, runner in enumerate(runners)
         ]
@@ -240,7 +240,7 @@ class _TrainingThread:
         runner: Runner,
         clock: StepClock,
         events: Events,
-        place: Place,
+        place: StepPosition,
     ) -> None:
         self.clock = clock
         self._distributed = distributed
@@ -276,9 +276,9 @@ class _TrainingThread:
             clock.elapsed_s = perf_counter() - begun
             supply.close()
 
-    def _next_place(self) -> Place:
+    def _next_place(self) -> StepPosition:
         epoch, worker, thread, _ = self._place
-        return Place(epoch, worker, thread, self.clock.steps + self.clock.skipped + 1)
+        return StepPosition(epoch, worker, thread, self.clock.steps + self.clock.skipped + 1)
 
     def _next_batch(self, supply: BatchSupply, pauses: PausePoint | None) -> Supplied | None:
         may_read_ahead = True

@@ -18,7 +18,7 @@ from sparsefleet.engine.model_checkpoint import LoadRequest, Predicate, load_mod
 from sparsefleet.engine.model_tensors import ModelTensors
 from sparsefleet.engine.random_state import random_state, set_random_state
 from sparsefleet.engine.rank_replacement import RankReplacement
-from sparsefleet.engine.step import Place, ReadAhead, Step
+from sparsefleet.engine.step import ReadAhead, Step, StepPosition
 from sparsefleet.engine.succession import Succession
 from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.meeting import Meeting
@@ -157,7 +157,7 @@ class ScopeModel:
         pulled: PulledRows | None = None,
         lookups: Any = None,
         ahead: ReadAhead | None = None,
-        place: Place | None = None,
+        place: StepPosition | None = None,
         origin: BatchOrigin | None = None,
     ) -> Step:
         """Enter a step in which the program runs and updates its own values."""

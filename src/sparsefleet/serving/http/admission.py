@@ -21,7 +21,7 @@ from sparsefleet.serving.http.refusal import Refusal
 from sparsefleet.serving.row_stores.row_store import TablesSnapshot, dense_of
 from sparsefleet.store.arrays import Floats, Keys
 
-__all__ = ["Admission", "Place", "RequestMemory", "parse_bytes"]
+__all__ = ["Admission", "AdmittedRequest", "RequestMemory", "parse_bytes"]
 
 
 class Admission:
@@ -39,14 +39,14 @@ class Admission:
         self.is_draining = False
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[Place]:
+    def admit(self) -> Iterator[AdmittedRequest]:
         """Admit one request, or reject it with 429 if too many requests are in progress."""
         self.require_room()
-        place = Place(self)
+        admitted = AdmittedRequest(self)
         try:
-            yield place
+            yield admitted
         finally:
-            place.free()
+            admitted.free()
 
     def require_room(self) -> None:
         """Reject the request with 429 if no further request can be admitted."""
@@ -59,7 +59,7 @@ class Admission:
             )
 
 
-class Place:
+class AdmittedRequest:
     """One admitted request and the memory counted for it."""
 
     def __init__(self, admission: Admission) -> None:

@@ -61,16 +61,16 @@ async def predict(request: Request) -> Response:
     service: Service = request.app.state.service
     version = request.query_params.get("version")
     unknown, traced = flag(request, "unknown"), flag(request, "trace")
-    with service.admission.place() as place, service.models.lease(version) as model:
+    with service.admission.admit() as admitted, service.models.lease(version) as model:
         form = form_of(request.headers.get("content-type"))
         wants_arrow = _wants_arrow(request.headers.get("accept", ""), form)
-        body = await place.read(request)
+        body = await admitted.read(request)
         schema, most = model.predictor.schema, service.config.max_examples
         arrays = await service.parsed(
-            place, form, len(body), lambda: read_examples(form, body, schema, most)
+            admitted, form, len(body), lambda: read_examples(form, body, schema, most)
         )
         model.memory.check_rows(arrays)
-        place.hold(model.memory.of_prediction(arrays, model.layout.count(arrays)))
+        admitted.hold(model.memory.of_prediction(arrays, model.layout.count(arrays)))
         more: dict[str, Any] = {}
         if unknown or traced:
             work = model.batcher.call(lambda: _closely(model, arrays, unknown, traced))
@@ -148,18 +148,18 @@ def _arrow(model: ServedModel, targets: Arrays) -> Response:
 )
 async def look_at_rows(request: Request, version: str | None = None) -> Response:
     service: Service = request.app.state.service
-    with service.admission.place() as place, service.models.lease(version) as model:
+    with service.admission.admit() as admitted, service.models.lease(version) as model:
         _require_json(request)
-        body, most = await place.read(request), service.config.max_examples
+        body, most = await admitted.read(request), service.config.max_examples
         table, keys = await service.parsed(
-            place, "application/json", len(body), lambda: _parse(body, most)
+            admitted, "application/json", len(body), lambda: _parse(body, most)
         )
         if table not in {entry.name for entry in model.predictor.manifest.tables}:
             known = ", ".join(entry.name for entry in model.predictor.manifest.tables)
             raise Refusal(
                 404, "unknown_table", f"there is no table {table!r:.80}; the tables are {known}"
             )
-        place.hold(model.memory.of_rows(table, len(keys)))
+        admitted.hold(model.memory.of_rows(table, len(keys)))
         raw = await service.within_deadline(model.batcher.call(lambda: _rows(model, table, keys)))
         return Response(raw, media_type=ARROW_STREAM)
 
@@ -332,11 +332,11 @@ async def list_versions(request: Request) -> dict[str, Any]:
 )
 async def switch(request: Request) -> dict[str, Any]:
     service: Service = request.app.state.service
-    with service.admission.place() as place:
+    with service.admission.admit() as admitted:
         _require_json(request)
-        body = await place.read(request)
+        body = await admitted.read(request)
         content = await service.parsed(
-            place, "application/json", len(body), lambda: _parse_json(body)
+            admitted, "application/json", len(body), lambda: _parse_json(body)
         )
         if not isinstance(content, dict) or content.keys() != {"version"}:
             raise Refusal(422, "inputs_do_not_fit", 'the body must be {"version": NAME}')
@@ -356,8 +356,8 @@ async def switch(request: Request) -> dict[str, Any]:
 )
 async def roll_back(request: Request) -> dict[str, Any]:
     service: Service = request.app.state.service
-    with service.admission.place() as place:
-        place.take()
+    with service.admission.admit() as admitted:
+        admitted.take()
         try:
             await service.models.roll_back()
         except (SparseFleetError, OSError) as error:

@@ -20,7 +20,7 @@ from prometheus_client import (
 )
 
 from sparsefleet.errors import SparseFleetError, StoreUnavailableError
-from sparsefleet.serving.http.admission import Admission, Place, parse_bytes
+from sparsefleet.serving.http.admission import Admission, AdmittedRequest, parse_bytes
 from sparsefleet.serving.http.catalogue import Version, open_catalogue
 from sparsefleet.serving.http.config import ServeConfig
 from sparsefleet.serving.http.connections import Connections
@@ -219,7 +219,7 @@ class Service:
             ) from None
 
     async def parsed(
-        self, place: Place, form: str, size: int, parse: Callable[[], Parsed]
+        self, admitted: AdmittedRequest, form: str, size: int, parse: Callable[[], Parsed]
     ) -> Parsed:
         """Return the result of `parse()`, which parses a body of this format and size.
 
@@ -229,22 +229,22 @@ class Service:
         """
         if size < _LONG_BODY:
             return parse()
-        found: Parsed = await self.within_deadline(self._parsed_long(place, form, size, parse))
+        found: Parsed = await self.within_deadline(self._parsed_long(admitted, form, size, parse))
         return found
 
     async def _parsed_long(
-        self, place: Place, form: str, size: int, parse: Callable[[], Parsed]
+        self, admitted: AdmittedRequest, form: str, size: int, parse: Callable[[], Parsed]
     ) -> Parsed:
         await self._parsing.acquire()
         try:
-            place.hold(parse_bytes(form, size))
+            admitted.hold(parse_bytes(form, size))
             work = asyncio.get_running_loop().run_in_executor(None, parse)
         except BaseException:
             self._parsing.release()
             raise
 
         def done(work: asyncio.Future[Parsed]) -> None:
-            place.shrink(size * _PARSED_BYTES)
+            admitted.shrink(size * _PARSED_BYTES)
             self._parsing.release()
             if not work.cancelled():
                 work.exception()  # the request may have timed out, so mark the error as retrieved
