@@ -86,8 +86,8 @@ def _compared(task: str, compared: Mapping[str, Any]) -> Iterator[str]:
         yield f"* rate: {summarize(quiet)}."
     if len(quiet) < len(judged):
         yield (
-            f"* rate: {len(judged) - len(quiet)} of {len(judged)} fleets are not compared, since "
-            f"others used more than {NOISY:g} cores while they were measured."
+            f"* rate: {len(judged) - len(quiet)} of {len(judged)} fleets are not compared, because "
+            f"other processes used more than {NOISY:g} cores while they were measured."
         )
     if judged:
         yield f"* processor time: {summarize([one['cpu_error'] for one in judged.values()])}."
@@ -112,7 +112,7 @@ def _predicted(task: str, predicted: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"![{task}](images/scaling_{task.lower().replace('-', '_')}.png)"
     yield ""
-    yield f"Examples per second of all workers, {SHOWN_NETWORK} Gbit/s:"
+    yield f"Total examples per second at {SHOWN_NETWORK} Gbit/s:"
     yield ""
     shown = {
         name.split()[0]: points

@@ -203,7 +203,7 @@ class InputFileError(DataError, OSError):
 
 
 class InputMissingError(InputFileError, FileNotFoundError):
-    """No file has that name or matches that pattern."""
+    """No file matches the given name or pattern."""
 
 
 class SchemaError(DataError, ValueError):

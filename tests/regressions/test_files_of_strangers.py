@@ -93,7 +93,7 @@ def test_base_of_a_checkpoint_does_not_reach_other_services(checkpoint: Path, ba
         stranger.settimeout(0.0)
         url = base.format(host=f"127.0.0.1:{stranger.getsockname()[1]}")
         rewrite(checkpoint, lambda manifest: manifest["base"].update(path=url))
-        with pytest.raises(ConfigError, match="expected a path, or the URL of a disk or an object"):
+        with pytest.raises(ConfigError, match="expected a path, a local file URL, or the URL"):
             read(checkpoint)
         with pytest.raises(BlockingIOError):
             stranger.accept()

@@ -147,7 +147,7 @@ class Folder(abc.ABC):
             known = {*OBJECT_STORES, *_LOCAL_SCHEMES, self.root.rpartition("://")[0]}
             if scheme not in known:
                 raise ConfigError(
-                    f"{path:.500}: expected a path, or the URL of a disk or an object store"
+                    f"{path:.500}: expected a path, a local file URL, or the URL of an object store"
                 )
         else:
             path = joined(self.root, path)

@@ -446,7 +446,10 @@ class Parquet(ArrowFormat):
 
 @contextlib.contextmanager
 def _open(path: str, config: ReaderConfig, metadata: Any) -> Iterator[pq.ParquetFile]:
-    """Open a file. metadata: kept from an earlier opening to avoid reading it again, or None."""
+    """Open a file.
+
+    metadata: the file's metadata if it was read before, else None.
+    """
     import pyarrow.parquet as pq  # the package takes 40 MB, so it is loaded only to read such files
 
     remote = "://" in path

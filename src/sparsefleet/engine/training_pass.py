@@ -194,7 +194,8 @@ class TrainingPass:
         )
 
     def run_left(self, feed: BatchFeed | None) -> None:
-        """Train on the rest of a lost worker's data; if there is none, wait for workers that do."""
+        """Train on the rest of a lost worker's data, or, if there is none, wait for the workers
+        that have some."""
         empty = BatchFeed(iter(()), self._workload.as_batch)
         self._run_threads(feed or empty, None)
 
@@ -359,7 +360,8 @@ class _TrainingThread:
 
 
 class InferencePass:
-    """Runs all batches of a source forward, in all threads; rows are read but not created."""
+    """Runs the forward pass on all batches of a source, in all threads; rows are read but not
+    created."""
 
     def __init__(self, distributed: BoundModel, workload: Workload, config: LoopConfig) -> None:
         self._distributed = distributed

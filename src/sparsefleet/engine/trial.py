@@ -1,7 +1,7 @@
 """A trial: runs a script in a given mode for a few seconds and writes the results to a file.
 
-`sparsefleet plan --try` sets the environment variables. The script needs no change; its `fit` stops
-early, and the script saves nothing.
+`sparsefleet plan --try` requests a trial through environment variables. The script needs no
+changes; its `fit` stops early, and the script saves nothing.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class HybridConfig:
         self.for_rows()
 
     def for_rows(self) -> AsyncConfig:
-        """Return the config of mode "async" that handles the rows."""
+        """Return the "async" config used for rows."""
         return AsyncConfig(
             max_merge=self.max_merge,
             queue_size=self.queue_size,

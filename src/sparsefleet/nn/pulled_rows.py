@@ -162,9 +162,9 @@ class DistinctLeaf:
         return self._sums is not None
 
     def take(self, indexes: Sequence[int]) -> DistinctRows:
-        """Return the rows of a lookup.
+        """Return the rows of lookups that have the same ids.
 
-        indexes: the table's planned lookups that have the same ids.
+        indexes: the positions of these lookups among the table's planned lookups.
         """
         self._made.update(indexes)
         return DistinctRows(self._array, self._rows.places_of(indexes[0]), self)

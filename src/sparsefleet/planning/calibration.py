@@ -357,7 +357,7 @@ def _fitted(measured: Sequence[_Measured]) -> OperationCost:
 
 
 def _fit(points: Sequence[tuple[_Measured, float]]) -> Linear:
-    """Return the non-negative seconds per request, key and byte with the smallest relative
+    """Fit non-negative costs, in seconds per request, key and byte, that minimize the relative
     error."""
     columns = np.array(
         [

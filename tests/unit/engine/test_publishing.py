@@ -185,7 +185,7 @@ def test_a_second_trainer_is_refused_while_the_first_publishes(model: Path, tmp_
     with make_trainer(optimizer=optim.SGD(lr=0.1), publish=publish) as first:
         first.fit(click_batches(2))
         with make_trainer(optimizer=optim.SGD(lr=0.1), publish=publish) as second:
-            with pytest.raises(PublishError, match="another trainer publishes to"):
+            with pytest.raises(PublishError, match="another trainer is publishing to"):
                 second.fit(click_batches(2))
 
 

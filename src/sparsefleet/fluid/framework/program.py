@@ -209,7 +209,7 @@ class Program:
         return self._copy_with(kept, variables)
 
     def _prune(self, targets: Any) -> Program:
-        """Call `prune` with targets only, under Fluid's name."""
+        """Fluid's name for `prune` with targets only."""
         return self._prune_with_input([], targets)
 
     def _prune_with_input(self, feeded_var_names: Any, targets: Any) -> Program:

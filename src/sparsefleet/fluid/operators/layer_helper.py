@@ -81,7 +81,7 @@ def layer(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def named(name: str, doc: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function that is defined once for several layers with a layer's name and doc."""
+    """Give a function shared by several layers the name and docstring of one layer."""
 
     def rename(function: Callable[P, R]) -> Callable[P, R]:
         function.__name__ = function.__qualname__ = name

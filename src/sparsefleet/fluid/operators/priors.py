@@ -34,7 +34,7 @@ def _ratios(aspect_ratios: Sequence[float], flip: bool) -> list[float]:
 
 
 def _prior_sizes(settings: dict[str, Any]) -> list[tuple[float, float]]:
-    """Return the half widths and heights of a position's priors."""
+    """Return the half-widths and half-heights of a position's priors."""
     ratios = _ratios(settings["aspect_ratios"], settings["flip"])
     sizes: list[tuple[float, float]] = []
     for number, small in enumerate(settings["min_sizes"]):

@@ -131,7 +131,7 @@ class StateCell:
         self._current[state_name] = state_value
 
     def state_updater(self, updater: Callable[[StateCell], Any]) -> Callable[[StateCell], Any]:
-        """Decorate the function that sets the states of a step."""
+        """Decorator that registers the function that sets the states in each step."""
         self._updater = updater
         return updater
 

@@ -72,8 +72,8 @@ class FolderLog:
         except BlockingIOError as error:
             os.close(lock)
             raise PublishError(
-                f"another trainer publishes to {self._folder}; stop it, or publish to a different "
-                "directory"
+                f"another trainer is publishing to {self._folder}; stop it, or publish to a "
+                "different directory"
             ) from error
         except OSError:
             pass  # no locks on this file system, but the file names reveal a second publisher

@@ -237,7 +237,7 @@ def test_what_a_killed_publisher_left_goes_with_the_next(tmp_path: Path) -> None
         log.append(*update(1).to_bytes())
     log.hold()
     assert not left.exists()
-    with pytest.raises(PublishError, match="another trainer publishes"):
+    with pytest.raises(PublishError, match="another trainer is publishing"):
         FolderLog(tmp_path, BASE).hold()
     log.close()
     FolderLog(tmp_path, BASE).hold()
