@@ -105,7 +105,7 @@ def test_ragged_fields_are_refused_with_advice() -> None:
 @pytest.mark.parametrize("value", ["text", 2**64])
 def test_values_that_do_not_fit_the_type_are_refused(value: Any) -> None:
     label = fluid.layers.data("label", [1], dtype="int64")
-    with pytest.raises(ValueError, match="'label': cannot be converted to int64"):
+    with pytest.raises(ValueError, match="'label' cannot be converted to int64"):
         fluid.DataFeeder([label], CPU).feed([(value,)])
 
 
