@@ -12,22 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from delaying_wire import DEVICE
-from side_processes import Side, SideProcess
+from side_processes import HERE, Node, Side, SideProcess
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_S = 20.0
 PORT = 29_500
 """Every port is free in a new namespace; each group of ranks uses the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A place where ranks are started."""
-
-    prefix: tuple[str, ...]
-    """The prefix of their command."""
-    address: str
-    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +43,7 @@ class Network:
     def __init__(self) -> None:
         self.why_not: str | None = None
         self._wire: SideProcess | None = None
-        self.nodes = [Node((), "127.0.0.1", "lo")] * 2
+        self.nodes = [HERE] * 2
         missing = [name for name in ("ip", "nsenter") if shutil.which(name) is None]
         if os.geteuid() != 0 or missing or not Path("/dev/net/tun").exists():
             lacks = ", ".join(missing) or "root's rights and /dev/net/tun"
@@ -72,10 +62,11 @@ class Network:
             for path, address in zip(words[::2], words[1::2], strict=True)
         ]
 
-    def delay(self, seconds: float) -> None:
-        """Set the delay from now on, each way."""
+    def delay(self, seconds: float, gbit_per_s: float | None = None) -> None:
+        """Set the delay from now on, each way, and how much the wire carries; None: no limit."""
         if self._wire is not None:
-            self._wire.send(str(seconds))
+            limit = "" if gbit_per_s is None else f" {1e9 * gbit_per_s}"
+            self._wire.send(f"{seconds}{limit}")
             self._wire.wait_for("^delayed$", WIRE_S)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_names import DENSE, GENSIM, OURS, PADDLE, PRODUCTS, TORCH
-from side_processes import Side, SideProcess, start_replica, start_servers
+from side_processes import HERE, Node, Side, SideProcess, start_replica, start_servers
 
 JOB_KEY = os.urandom(32).hex()
 PROGRAM = Path(__file__).resolve().parent / "ctr_sides.py"
@@ -108,6 +108,8 @@ class Sources:
     """Paddle's Python; None if there is none."""
     paddle_missing: str = "PaddlePaddle was not asked for"
     """Why there is none."""
+    nodes: Sequence[Node] = ()
+    """Where to run sparsefleet's servers and its workers, or one rank of DDP each; empty: here."""
 
     def log(self, name: str) -> Path:
         logs = self.folder / "logs"
@@ -154,8 +156,12 @@ def _start_workers(
         own = ["--rank", str(rank)]
         if spec.from_files:
             own += ["--files", *map(str, sources.files[rank :: spec.workers])]
+        prefix: tuple[str, ...] = ()
+        if sources.nodes:
+            node = sources.nodes[-1 if spec.servers else rank]
+            prefix, environ = node.prefix, {**environ, "GLOO_SOCKET_IFNAME": node.device}
         log = sources.log(f"{spec.name} {rank}")
-        made.append(SideProcess([*words, *own], environ, log=log))
+        made.append(SideProcess([*prefix, *words, *own], environ, log=log))
     return made
 
 
@@ -173,7 +179,8 @@ def _start_fleet(spec: SideSpec, sources: Sources) -> tuple[Side, SideProcess | 
             ["--durability", str(spec.durability), "--log-dir", f"{place}/{index}", *more]
             for index in range(spec.servers)
         ]
-    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY, flags)
+    node = sources.nodes[0] if sources.nodes else HERE
+    servers, endpoints = start_servers(spec.servers, spec.transport, JOB_KEY, flags, node)
     own_endpoints = endpoints
     servers += replicas  # their time and memory count as the servers'
     proxy = None

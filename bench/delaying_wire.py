@@ -3,10 +3,11 @@
     python bench/delaying_wire.py
 
 Prints `ready` and, for each of the two, a path for `nsenter --net=PATH` and its address. An input
-line with a number of seconds sets the delay, each way, of packets sent from then on, and is
-answered with `delayed`. The wire carries whole packets of the kernel's own TCP between two TUN
-devices, as many per second as this process can pass on. Namespaces and devices end with the
-processes in them. Needs root, but not `tc netem`, which some kernels lack.
+line with a number of seconds sets the delay, each way, of packets sent from then on; a second
+number limits the bits per second, each way. It is answered with `delayed`. The wire carries whole
+packets of the kernel's own TCP between two TUN devices, as many per second as this process can pass
+on. Namespaces and devices end with the processes in them. Needs root, but not `tc netem`, which
+some kernels lack.
 """
 
 from __future__ import annotations
@@ -65,42 +66,60 @@ def open_end(address: str) -> tuple[int, int]:
 
 
 class Wire:
-    """Packets in transit, oldest first."""
+    """Packets in transit, each way oldest first."""
 
     def __init__(self, ends: tuple[int, int]) -> None:
-        self._other = {ends[0]: ends[1], ends[1]: ends[0]}
-        self._packets: collections.deque[tuple[float, int, bytes]] = collections.deque()
-        self.delay_s = 0.0
+        self._ways = {source: _Way(sink) for source, sink in zip(ends, reversed(ends), strict=True)}
+        self._delay_s = 0.0
+        self._bit_s = 0.0  # the time that one bit takes
 
     def serve(self, commands: TextIO) -> None:
         """Run until there are no more commands."""
         while True:
-            until_s = max(0.0, self._packets[0][0] - time.monotonic()) if self._packets else None
-            readable, _, _ = select.select([*self._other, commands], [], [], until_s)
+            arrivals = [way.packets[0][0] for way in self._ways.values() if way.packets]
+            until_s = max(0.0, min(arrivals) - time.monotonic()) if arrivals else None
+            readable, _, _ = select.select([*self._ways, commands], [], [], until_s)
             for source in readable:
                 if source is not commands:
                     self._take(source)
                 elif line := commands.readline():
-                    self.delay_s = float(line)
+                    delay_s, *bits_per_s = map(float, line.split())
+                    self._delay_s = delay_s
+                    self._bit_s = 1 / bits_per_s[0] if bits_per_s else 0.0
                     print("delayed", flush=True)
                 else:
                     return
-            self._hand_over()
+            for way in self._ways.values():
+                way.hand_over()
 
     def _take(self, source: int) -> None:
+        way = self._ways[source]
         while True:
             try:
                 packet = os.read(source, MTU)
             except BlockingIOError:
                 return
-            self._packets.append((time.monotonic() + self.delay_s, self._other[source], packet))
-            if not self.delay_s:
-                self._hand_over()
+            way.free_s = max(time.monotonic(), way.free_s) + 8 * len(packet) * self._bit_s
+            way.packets.append((way.free_s + self._delay_s, packet))
+            if not self._delay_s:
+                way.hand_over()
 
-    def _hand_over(self) -> None:
-        while self._packets and self._packets[0][0] <= time.monotonic():
-            _, sink, packet = self._packets.popleft()
-            os.write(sink, packet)
+
+class _Way:
+    """One direction of the wire."""
+
+    def __init__(self, sink: int) -> None:
+        self.packets: collections.deque[tuple[float, bytes]] = collections.deque()
+        """When each arrives, and its bytes."""
+        self.free_s = 0.0
+        """When the last packet has left, so that the next can."""
+        self._sink = sink
+
+    def hand_over(self) -> None:
+        """Pass on the packets that have arrived."""
+        while self.packets and self.packets[0][0] <= time.monotonic():
+            _, packet = self.packets.popleft()
+            os.write(self._sink, packet)
 
 
 def main() -> None:

@@ -36,6 +36,19 @@ class Section:
     """CPU time of its servers alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine, or a network namespace that stands for one."""
+
+    prefix: tuple[str, ...]
+    """The prefix of commands that run there."""
+    address: str
+    device: str
+
+
+HERE = Node((), "127.0.0.1", "lo")
+
+
 def portable(text: str) -> str:
     """Remove the path of this tree: reports are read on other machines."""
     return text.replace(f"{ROOT}/", "")
@@ -236,7 +249,11 @@ class Side:
 
 
 def start_servers(
-    count: int, transport: str | None, job_key: str, flags: Sequence[Sequence[str]] = ()
+    count: int,
+    transport: str | None,
+    job_key: str,
+    flags: Sequence[Sequence[str]] = (),
+    node: Node = HERE,
 ) -> tuple[list[SideProcess], list[str]]:
     """Start `sparsefleet server` processes on free ports; yield them and their endpoints.
 
@@ -245,7 +262,8 @@ def start_servers(
     servers: list[SideProcess] = []
     try:
         for index in range(count):
-            command = [sys.executable, "-m", "sparsefleet", "server", "--endpoint", "127.0.0.1:0"]
+            command = [*node.prefix, sys.executable, "-m", "sparsefleet", "server"]
+            command += ["--endpoint", f"{node.address}:0"]
             command += ["--index", str(index), "--num-servers", str(count)]
             command += ["--log-level", "warning"]
             command += [] if transport is None else ["--transport", transport]

@@ -4,6 +4,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.unit.bench import bench_path  # noqa: F401
@@ -13,9 +15,11 @@ from delaying_wire import Wire
 WAIT_S = 30.0
 
 
-def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@contextmanager
+def wire_between(
+    setting: str, capsys: pytest.CaptureFixture[str]
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield the two ends of a wire that has been given this command."""
     near, near_wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     far, far_wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reading, writing = os.pipe()
@@ -27,11 +31,22 @@ def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
         wire = Wire((near_wire.fileno(), far_wire.fileno()))
         serving = threading.Thread(target=wire.serve, args=(commands,))
         serving.start()
-        os.write(writing, b"0.01\n")
+        os.write(writing, f"{setting}\n".encode())
         printed, deadline = "", time.monotonic() + WAIT_S
-        while printed != "delayed\n":  # the delay is set
+        while printed != "delayed\n":  # the wire is set
             assert time.monotonic() < deadline, printed
             printed += capsys.readouterr().out
+        yield near, far
+        os.close(writing)
+        serving.join(WAIT_S)
+        assert not serving.is_alive()
+    assert capsys.readouterr().out == ""
+
+
+def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with wire_between("0.01", capsys) as (near, far):
         begin = time.monotonic()
         for number in range(100):
             near.send(bytes([number]))
@@ -39,7 +54,18 @@ def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
         far.send(b"back")
         assert near.recv(100) == b"back"
         assert time.monotonic() - begin >= 0.02
-        os.close(writing)
-        serving.join(WAIT_S)
-        assert not serving.is_alive()
-    assert capsys.readouterr().out == ""
+
+
+def test_each_way_carries_no_more_bits_per_second_than_its_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    packets = [bytes([number]) * 1000 for number in range(10)]
+    with wire_between("0.01 1e6", capsys) as (near, far):
+        begin = time.monotonic()
+        for packet in packets:
+            near.send(packet)
+            far.send(packet)
+        assert [far.recv(1000) for _ in packets] == packets
+        took_s = time.monotonic() - begin
+        assert [near.recv(1000) for _ in packets] == packets
+        assert took_s >= 8 * 10_000 / 1e6 + 0.01
