@@ -3,6 +3,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from sparsefleet.zoo.recipes import RECIPES, Recipe, Settings, find_recipe
 from sparsefleet.zoo.recipes.movielens import auc_of, hits_of
 from sparsefleet.zoo.recipes.recipe import DataFile, Part, Prepared, Published
 
-SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[3]
+SHARED_DATA = ROOT.parent / "shared" / "data"
 FEATURES = Features(Categorical("ad"), label="click")
 CONTENT = "".join(f"{ad},{ad % 2}\n" for ad in range(400)).encode()
 FILE = DataFile(
@@ -217,3 +220,18 @@ def test_wrong_settings_are_refused_before_anything_is_read_or_started(
 def test_settings_that_cannot_train_are_named(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"Settings.{next(iter(wrong))} must be a finite number"):
         Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_training_a_recipe_does_not_load_torchs_compiler(tmp_path: Path) -> None:
+    path = tmp_path / FILE.path
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    script = (
+        "import sys; from pathlib import Path; from tests.unit.zoo.test_recipes import TINY\n"
+        f"TINY.run(Path({str(tmp_path)!r}), seed=0, quiet=True)\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
