@@ -94,6 +94,13 @@ def time_threads(work: Sequence[Callable[[], object]], rounds: int) -> float:
     return time.perf_counter() - start
 
 
+def busy_s() -> float:
+    """Return the CPU time of the whole machine so far."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, irq, soft, steal = map(int, fields[:8])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def machine() -> str:
     """Return one line about the machine."""
     model = platform.machine()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ import sparsefleet
 from ctr_batches import DIM as CTR_DIM
 from ctr_batches import NUM_IDS, make_batches
 from ctr_ours import FleetModel as CtrModel
+from measure import busy_s
 from sparsefleet import optim
 from sparsefleet.modes import AsyncConfig, GeoConfig
 from sparsefleet.planning import JobShape
@@ -154,13 +154,6 @@ class Measured:
 
 def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
-
-
-def busy_s() -> float:
-    """Return the processor time of the whole machine so far."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    user, nice, system, _, _, irq, soft, steal = map(int, fields[:8])
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(task: Task, *shapes: Shape, turns: int = TURNS) -> list[Measured]:
