@@ -3,7 +3,7 @@
     python bench/ray_job.py [--quick] [--mode async] [--json FILE]
 
 Both run this file as 2 servers and 2 workers, and both jobs are alive all the time. They train a
-small CTR model in short turns, one job at a time, while the other waits; the order changes from
+small CTR-DNN in short turns, one job at a time, while the other waits; the order changes from
 pair to pair. So both jobs see the same disturbances, and starting them is not timed. The rate of a
 job is the sum over its workers; CPU time is that of all its processes, Ray's own included. Ray has
 one raylet, without dashboard.
@@ -28,6 +28,7 @@ import numpy as np
 
 SERVERS, WORKERS = 2, 2
 COLUMNS, DIM, BATCH = 26, 10, 500
+HIDDEN = (128, 64)
 KEYS = 200_000
 LOOK_S = 0.01
 TURN_S = 120.0
@@ -40,20 +41,8 @@ def train(options: argparse.Namespace) -> None:
     from torch import nn
 
     from sparsefleet import Trainer, TrainerConfig, fleet, optim
-    from sparsefleet.nn import SparseEmbedding
-
-    class Network(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rows = SparseEmbedding("ads", DIM)
-            sizes = (COLUMNS * DIM, 128, 64)
-            layers = [
-                nn.Sequential(nn.Linear(*pair), nn.ReLU()) for pair in itertools.pairwise(sizes)
-            ]
-            self.top = nn.Sequential(*layers, nn.Linear(64, 1))
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.top(self.rows(ids).flatten(1)).squeeze(1)
+    from sparsefleet.data.features import Categorical, Features
+    from sparsefleet.zoo import CtrDnn
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -61,12 +50,17 @@ def train(options: argparse.Namespace) -> None:
     folder = Path(options.out)
     rng = np.random.default_rng(fleet.worker_index())
     batches = [
-        (rng.zipf(1.2, (BATCH, COLUMNS)) % KEYS, rng.integers(0, 2, BATCH).astype(np.float32))
+        (
+            {"ads": rng.zipf(1.2, (BATCH, COLUMNS)) % KEYS},
+            rng.integers(0, 2, BATCH).astype(np.float32),
+        )
         for _ in range(options.batches)
     ]
+    columns = tuple(f"ad{number}" for number in range(COLUMNS))
+    model = CtrDnn(Features(Categorical("ads", columns=columns, dim=DIM)), hidden=HIDDEN)
     loss = nn.functional.binary_cross_entropy_with_logits
     with Trainer(
-        Network(), loss, optim.Adagrad(lr=0.05), mode=options.mode, config=TrainerConfig(quiet=True)
+        model, loss, optim.Adagrad(lr=0.05), mode=options.mode, config=TrainerConfig(quiet=True)
     ) as trainer:
         for number in itertools.count():
             if not _wait_for_turn(folder, number):
