@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.geo import settled_interval
 from sparsefleet.planning.costs import KEY_BYTES, MachineCosts
-from sparsefleet.planning.simulation import Card, Gate, Host, Pool, Process, Simulation, send
+from sparsefleet.planning.simulation import (
+    Card,
+    Gate,
+    Host,
+    Pool,
+    Process,
+    Simulation,
+    Thread,
+    Wait,
+    send,
+)
 from sparsefleet.planning.workload import MODES, FleetShape, JobShape
 
 __all__ = ["Prediction", "predict"]
@@ -57,10 +67,14 @@ class Prediction:
 class _Call:
     """The cost of one request to all servers."""
 
+    pack_s: float = 0.0
+    """Time that the worker spends before it sends anything: it sorts keys and copies rows."""
     send_s: float = 0.0
-    """Time that the worker spends before it sends the request."""
+    """Time that the worker spends on sending to all servers, one after another."""
     receive_s: float = 0.0
-    """Time that the worker spends after all replies have arrived."""
+    """Time that the worker spends on receiving all replies, one after another."""
+    unpack_s: float = 0.0
+    """Time that the worker spends after the last reply has arrived."""
     sent: float = 0.0
     """Bytes sent to all servers, excluding the dense part."""
     received: float = 0.0
@@ -113,6 +127,32 @@ class _Worker:
         self.due = Gate()
 
 
+class _Replies:
+    """Counts the replies that have arrived and have not been read."""
+
+    def __init__(self) -> None:
+        self._arrived = 0
+        self._gate = Gate()
+
+    def arrive(self) -> None:
+        self._arrived += 1
+        self._gate.open()
+
+    def next(self) -> Wait:
+        """Return a wait until there is a reply to read."""
+
+        def begin(resume: Callable[[], None]) -> None:
+            def read() -> None:
+                self._arrived -= 1
+                if not self._arrived:
+                    self._gate.close()
+                resume()
+
+            self._gate.wait()(read)
+
+        return begin
+
+
 class _Countdown:
     """A gate that opens after a given number of calls."""
 
@@ -138,14 +178,16 @@ class _FleetModel:
         self.num_workers = min(fleet.workers, _SIMULATED_WORKERS)
         self._each = fleet.workers / self.num_workers  # workers represented by each simulated one
         self._operations = costs.of(fleet.transport, fleet.servers)
+        self._one_server = costs.of(fleet.transport, 1)
         self._unencrypted = costs.of("host", fleet.servers)
         self._served = costs.mode_server.get(mode, 1.0)
         self._latency_s = costs.latency_s[fleet.transport]
+        self._wake_s = self._latency_s  # on one machine, a core is busy while a thread wakes up
         if fleet.network_bytes_per_s is not None:
-            self._latency_s += fleet.latency_s
+            self._latency_s, self._wake_s = self._latency_s + fleet.latency_s, 0.0
         self._random = random.Random(0)
         self._overhead_s = costs.mode_step_s.get(mode, 0.0)
-        self._server_request_s = self._operations["push"].server.request_s
+        self._server_request_s = self._operations["push"].server.request_s + self._wake_s
         self.steps = 0
         self.bytes = 0.0
         self._make_machines()
@@ -209,7 +251,9 @@ class _FleetModel:
         asked = packs.client.request_s * self.fleet.servers
         pulled_bytes, pushed_bytes = (count * (KEY_BYTES + row) for count in (pulled, pushed))
         dense_bytes = dense_out + dense_back
-        packed_s = push.client.of(requests=0, keys=pushed, size=pushed_bytes)
+        one_push, one_pull = self._one_server[gradients], self._one_server[rows]
+        sent_s = min(one_push.client.size_s(pushed_bytes), push.client.size_s(pushed_bytes))
+        read_s = min(one_pull.client.size_s(pulled_bytes), pull.client.size_s(pulled_bytes))
         served_s = self._served * pull.server.of(requests=0, keys=pulled, size=pulled_bytes)
         pushed_s = self._served * push.server.of(requests=0, keys=pushed, size=pushed_bytes)
         dense_client_s = values.client.size_s(dense_bytes) / max(dense_bytes, 1.0)
@@ -219,8 +263,12 @@ class _FleetModel:
             merge_s, add_s, saved_s = self._round_parts(pushed, pushed_bytes, pushed_s)
             pushed_s -= saved_s
         return _Call(
-            send_s=asked / 2 + packed_s + pull.client.key_s * pulled + dense_client_s * dense_out,
-            receive_s=asked / 2 + pull.client.size_s(pulled_bytes) + dense_client_s * dense_back,
+            pack_s=push.client.of(requests=0, keys=pushed, size=pushed_bytes)
+            - sent_s
+            + pull.client.key_s * pulled,
+            send_s=asked / 2 + sent_s + dense_client_s * dense_out,
+            receive_s=asked / 2 + read_s + dense_client_s * dense_back,
+            unpack_s=pull.client.size_s(pulled_bytes) - read_s,
             sent=out,
             received=back,
             sent_dense=dense_out,
@@ -250,27 +298,35 @@ class _FleetModel:
         scale = min(self._served, all_s / found.of(requests=0, keys=keys, size=size))
         return scale * once_s, scale * summed_s, scale * saved_s
 
-    def _ask(self, worker: _Worker, call: _Call, *, in_round: bool = False) -> Process:
-        """Send a request to all servers, and return when the last reply is unpacked."""
+    def _ask(
+        self, worker: _Worker, thread: Thread, call: _Call, *, in_round: bool = False
+    ) -> Process:
+        """Send a request to all servers, one after another, and return when the last reply is
+        unpacked.
+        """
         self.bytes += call.sent + call.received + call.sent_dense + call.received_dense
-        yield worker.host.work(call.send_s)
-        replies = _Countdown(len(self.servers))
+        yield thread.work(call.pack_s)
+        replies = _Replies()
         serve = self._serve_round if in_round else self._serve
+        each = 1.0 / len(self.servers)
         for server in self.servers:
+            yield thread.work(call.send_s * each)
             self.simulation.start(serve(worker, server, call, replies))
-        yield replies.gate.wait()
-        yield worker.host.work(call.receive_s)
+        for _ in self.servers:
+            yield replies.next()
+            yield thread.work(call.receive_s * each + self._wake_s)
+        yield thread.work(call.unpack_s)
 
-    def _serve(self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown) -> Process:
+    def _serve(self, worker: _Worker, server: _Server, call: _Call, replies: _Replies) -> Process:
         yield self._arrive(worker, server, call)
         seconds = self._server_request_s + (call.key_s + call.reply_s) / self.fleet.servers
         seconds += call.dense_s * server.dense_share
         yield server.pool.work(seconds * self._each)
         yield self._return(worker, server, call)
-        replies.count()
+        replies.arrive()
 
     def _serve_round(
-        self, worker: _Worker, server: _Server, call: _Call, replies: _Countdown
+        self, worker: _Worker, server: _Server, call: _Call, replies: _Replies
     ) -> Process:
         """Serve a worker's gradients in a round. They are kept until all workers have sent theirs;
         then the thread that serves the last worker merges and applies them, and other threads help
@@ -297,7 +353,7 @@ class _FleetModel:
             yield this_round.wait()
         yield server.pool.work((call.reply_s / servers + call.dense_s / 2 * share) * each)
         yield self._return(worker, server, call)
-        replies.count()
+        replies.arrive()
 
     def _share(self, server: _Server, seconds: float, most: int) -> Process:
         """Run `seconds` of work on a server, split among up to `most` threads."""
@@ -359,27 +415,29 @@ class _FleetModel:
         in_round = self.mode == "sync"
         gradients = "round" if in_round and self.fleet.workers > 1 else "push"
         call = self._request(pulled=keys, pushed=keys, gradients=gradients, dense=dense)
+        thread = worker.host.thread()
         while True:
-            yield worker.host.work(self._compute())
-            yield from self._ask(worker, call, in_round=in_round)
+            yield thread.work(self._compute())
+            yield from self._ask(worker, thread, call, in_round=in_round)
             self.steps += 1
 
     def _train_ahead(self, worker: _Worker, *, rounds: bool) -> Process:
         """Simulate the training thread of async and hybrid modes."""
         in_round = self._request(gradients="round", dense="both")
         worker.wanted.open()
+        thread = worker.host.thread()
         while True:
             yield worker.rows.wait()
             worker.rows.close()
             worker.wanted.open()
-            yield worker.host.work(self._compute())
+            yield thread.work(self._compute())
             while worker.queued >= self._most_merged:
                 worker.drained.close()
                 yield worker.drained.wait()
             worker.queued += 1
             worker.filled.open()
             if rounds and self.job.dense:
-                yield from self._ask(worker, in_round, in_round=True)
+                yield from self._ask(worker, thread, in_round, in_round=True)
             self.steps += 1
 
     @property
@@ -388,10 +446,11 @@ class _FleetModel:
 
     def _pull_ahead(self, worker: _Worker) -> Process:
         call = self._request(pulled=self.job.keys)
+        thread = worker.host.thread()
         while True:
             yield worker.wanted.wait()
             worker.wanted.close()
-            yield from self._ask(worker, call)
+            yield from self._ask(worker, thread, call)
             worker.rows.open()
 
     def _send_queued(self, worker: _Worker, *, with_dense: bool) -> Process:
@@ -405,6 +464,7 @@ class _FleetModel:
             for count in range(self._most_merged + 1)
         ]
         unseen = 0
+        thread = worker.host.thread()
         while True:
             yield worker.filled.wait()
             count = 0
@@ -418,7 +478,7 @@ class _FleetModel:
                     worker.filled.close()
                 worker.drained.open()
             is_due = unseen + count > 1
-            yield from self._ask(worker, calls[count][is_due])
+            yield from self._ask(worker, thread, calls[count][is_due])
             unseen = 0 if is_due else unseen + count
 
     def _train_copies(self, worker: _Worker) -> Process:
@@ -428,8 +488,9 @@ class _FleetModel:
         """
         steps = max(1, self.exchange_steps // _GEO_PARTS)
         done = 0
+        thread = worker.host.thread()
         while True:
-            yield worker.host.work(self._compute(steps))
+            yield thread.work(self._compute(steps))
             done += steps
             self.steps += steps
             if done >= self.exchange_steps:
@@ -449,11 +510,12 @@ class _FleetModel:
         dense = "both" if self.job.dense else ""
         give = self._request(pushed=own, dense=dense)
         take = self._request(pulled=everyone, rows="changes")
+        thread = worker.host.thread()
         while True:
             yield worker.due.wait()
             worker.due.close()
-            yield from self._ask(worker, give)
-            yield from self._ask(worker, take)
+            yield from self._ask(worker, thread, give)
+            yield from self._ask(worker, thread, take)
             worker.exchanged.open()
 
 

@@ -90,7 +90,8 @@ def test_crowding_is_what_jobs_side_by_side_cost_each_other(found: dict[str, Any
     for name in scale.CROWDS:
         task[f"geo {name}"] = side_by_side(0.022)
     assert scale._crowding("geo", task).neighbours == pytest.approx(0.1)
-    slowed = crowding.stretch(tasks=scale.CROWDS["in turns"], cores=scale.CORES_HERE)
+    cores = scale.CORES_HERE
+    slowed = crowding.stretch(busy=cores, cores=cores, tasks=scale.CROWDS["in turns"] // cores)
     assert slowed == pytest.approx(0.024 / 0.020)  # what was measured comes back
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 
 import pytest
 
@@ -65,9 +66,10 @@ def test_tasks_end_however_late_the_clock_is() -> None:
     host = Host(simulation, cores=2, crowding=Crowding(displaced=0.16))
 
     def task(number: int) -> Process:
+        thread = host.thread()
         yield simulation.sleep(1e9)
         for _ in range(20):
-            yield host.work(0.1 + number / 3)
+            yield thread.work(0.1 + number / 3)
         ends.append(number)
 
     for number in range(7):
@@ -75,6 +77,52 @@ def test_tasks_end_however_late_the_clock_is() -> None:
     events = itertools.count()
     simulation.run(lambda: len(ends) == 7 or next(events) > 10_000)
     assert sorted(ends) == list(range(7))
+
+
+@pytest.fixture
+def last_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thread that finds all cores busy share the last one."""
+    monkeypatch.setattr(random.Random, "choice", lambda _, cores: cores[-1])
+
+
+@pytest.mark.usefixtures("last_core")
+def test_a_thread_stays_on_a_shared_core_until_another_has_been_idle_for_a_tick() -> None:
+    assert sorted(_ends(1e-3, 2e-3, 2e-3)) == pytest.approx((1e-3, 4e-3, 4e-3))
+    # After 1 ms and a tick of 4 ms, 2.5 ms of each 10 ms are done; then both have a core.
+    assert sorted(_ends(1e-3, 10e-3, 10e-3)) == pytest.approx((1e-3, 12.5e-3, 12.5e-3))
+
+
+def _ends(*seconds: float) -> list[float]:
+    """Run tasks that start one after another on two cores, the last two on the same one."""
+    simulation, ends = Simulation(), list[float]()
+    host = Host(simulation, cores=2)
+
+    def task(work_s: float) -> Process:
+        yield host.thread().work(work_s)
+        ends.append(simulation.now_s)
+
+    for one in seconds:
+        simulation.start(task(one))
+    simulation.run(lambda: len(ends) == len(seconds))
+    return ends
+
+
+@pytest.mark.usefixtures("last_core")
+def test_a_thread_that_wakes_another_still_has_its_core() -> None:
+    simulation, ends = Simulation(), dict[str, float]()
+    host = Host(simulation, cores=2)
+
+    def task(name: str, work_s: float, *woken: Process) -> Process:
+        yield host.thread().work(work_s)
+        ends[name] = simulation.now_s
+        for one in woken:
+            simulation.start(one)
+
+    # "late" joins "busy" on the second core, although the first one becomes idle just then.
+    simulation.start(task("waker", 1.0e-3, task("late", 1.0e-3)))
+    simulation.start(task("busy", 2.0e-3))
+    simulation.run(lambda: len(ends) == 3)
+    assert ends == pytest.approx({"waker": 1e-3, "busy": 3e-3, "late": 3e-3})
 
 
 def test_processes_that_take_turns_on_a_core_use_more_processor_time() -> None:
