@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import ROOT, console, judge, machine, note, report
-from scale_fleet import QUIET, TASKS, Shape, Task, measure
+from scale_fleet import QUIET, TASKS, Measured, Shape, Task, measure, medians
 from scale_report import CLOSE, draw_predictions, summarize, write_document
 from sparsefleet.planning import (
     MODES,
@@ -53,10 +53,12 @@ FITS = 4
 CORES_HERE = os.cpu_count() or 1
 CROWDS = {"on all cores": CORES_HERE, "in turns": 4 * CORES_HERE}
 """Jobs side by side that have nothing to do with each other, next to which a step takes longer."""
-CROWD_MODES = ("half_async", "geo")
-"""Modes of these jobs, each with 1 worker and 1 server. In half_async, a job keeps one core busy:
-either its worker computes, or its server works for it. In geo, workers train on their own copies.
+CROWD_MODE = "half_async"
+"""The mode of these jobs, each with 1 worker and 1 server. In half_async, a job keeps one core
+busy: either its worker computes, or its server works for it.
 """
+STEPS = 200
+"""Simulated steps of each worker that are compared with a fleet here."""
 NETWORKS = (10, 25, 100)
 FLEETS = ((1, 1), (4, 1), (10, 1), (32, 4), (100, 10), (320, 32), (1000, 100))
 """Workers and servers of the predictions: one server for ten workers."""
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="", help="fleets as 2x1,4x2: workers x servers")
     parser.add_argument("--tasks", default=",".join(task.name for task in TASKS))
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each fleet")
     parser.add_argument("--tries", type=int, default=3, help="of a measurement, if others disturb")
     parser.add_argument(
         "--again", action="store_true", help="measure only fleets that others have disturbed"
@@ -126,52 +129,61 @@ def _save(path: Path, found: dict[str, Any]) -> None:
 def _measure_fleets(
     task: Task, modes: Sequence[str], found: dict[str, Any], options: argparse.Namespace
 ) -> None:
-    """Measure each fleet next to one with a single worker and server, which the model is fitted to.
-
-    What else runs on the machine, and on its host, slows down both.
+    """Measure fleets in rounds, each next to one with a single worker and server, which the model
+    is fitted to; the medians count.
     """
     of_task = found["tasks"].setdefault(task.name, {"fleets": {}})
     if "crowds" in options.parts:
         of_task["local"] = dataclasses.asdict(measure(task, Shape(mode="local", servers=0))[0])
-    for mode in CROWD_MODES if "crowds" in options.parts else ():
-        for name, jobs in CROWDS.items():
-            one = _quietest(task, Shape(mode=mode), Shape(mode=mode, fleets=jobs), options.tries)
-            of_task[f"{mode} {name}"] = one
-            note(
-                f"{task.name}, {jobs} jobs, {mode}: {1e3 * _cpu_s(one):.2f} ms per step, alone "
-                f"{1e3 * _cpu_s(one['reference']):.2f}"
-            )
-    shapes = [(w, s) for s in SERVERS for w in WORKERS if (w, s) not in LEFT_OUT]
-    if options.quick:
-        shapes = [(2, 2)]
-    if options.shapes:
-        shapes = [tuple(map(int, text.split("x"))) for text in options.shapes.split(",")]
-    for mode in modes if "fleets" in options.parts else ():
+    for mode in modes:
         if task.dense == 0 and mode == "hybrid":
             continue  # without dense parameters it is async
-        for workers, servers in shapes:
-            shape = Shape(mode=mode, workers=workers, servers=servers)
-            before = of_task["fleets"].get(f"{mode} {workers}x{servers}")
-            if options.again and before is not None and _disturbed(before) <= QUIET:
-                continue
-            one = _quietest(task, Shape(mode=mode), shape, options.tries)
-            of_task["fleets"][f"{mode} {workers}x{servers}"] = one
-            note(
-                f"{task.name} {mode} {workers}x{servers}: {one['examples_per_s']:,.0f} examples/s, "
-                f"1x1 {one['reference']['examples_per_s']:,.0f}, others {one['others']:.2f} cores"
-            )
-            _save(options.results, found)
+        shapes = _shapes(mode, of_task, options)
+        taken: dict[str, list[tuple[Measured, Measured]]] = {name: [] for name in shapes}
+        for number in range(options.rounds if shapes else 0):
+            for name, shape in shapes.items():
+                alone, one = _quietest(task, Shape(mode=mode), shape, options.tries)
+                taken[name].append((alone, one))
+                note(
+                    f"{task.name} {name}, round {number + 1}: {one.examples_per_s:,.0f} "
+                    f"examples/s, {1e3 * (one.worker_cpu_s + one.server_cpu_s):.2f} ms per step; "
+                    f"1x1 {alone.examples_per_s:,.0f}; others {one.others:.2f} cores"
+                )
+        for name, pairs in taken.items():
+            both = [dataclasses.asdict(medians(each)) for each in zip(*pairs, strict=True)]
+            rates = [[each.examples_per_s for each in pair] for pair in pairs]
+            where = of_task["fleets"] if shapes[name].fleets == 1 else of_task
+            where[name] = {**both[1], "reference": both[0], "rates": rates}
+        _save(options.results, found)
 
 
-def _quietest(task: Task, reference: Shape, shape: Shape, tries: int) -> dict[str, Any]:
-    """Return what was measured of a fleet, with that of its reference."""
+def _shapes(mode: str, of_task: dict[str, Any], options: argparse.Namespace) -> dict[str, Shape]:
+    """Return what is measured in a mode, by name."""
+    found = {}
+    if "crowds" in options.parts and mode == CROWD_MODE:
+        found = {f"{mode} {name}": Shape(mode=mode, fleets=jobs) for name, jobs in CROWDS.items()}
+    sizes = [(w, s) for s in SERVERS for w in WORKERS if (w, s) not in LEFT_OUT]
+    if options.quick:
+        sizes = [(2, 2)]
+    if options.shapes:
+        sizes = [tuple(map(int, text.split("x"))) for text in options.shapes.split(",")]
+    for workers, servers in sizes if "fleets" in options.parts else ():
+        name = f"{mode} {workers}x{servers}"
+        before = of_task["fleets"].get(name)
+        if not options.again or before is None or _disturbed(before) > QUIET:
+            found[name] = Shape(mode=mode, workers=workers, servers=servers)
+    return found
+
+
+def _quietest(task: Task, reference: Shape, shape: Shape, tries: int) -> tuple[Measured, Measured]:
+    """Return what was measured of the reference and of a fleet, while others used least."""
     taken = []
     for _ in range(tries):
-        taken.append(measure(task, reference, shape))
-        if max(one.others for one in taken[-1]) <= QUIET:
+        alone, one = measure(task, reference, shape)
+        taken.append((alone, one))
+        if max(alone.others, one.others) <= QUIET:
             break
-    alone, one = min(taken, key=lambda both: max(each.others for each in both))
-    return {**dataclasses.asdict(one), "reference": dataclasses.asdict(alone)}
+    return min(taken, key=lambda both: max(each.others for each in both))
 
 
 def _disturbed(one: Mapping[str, Any]) -> float:
@@ -186,14 +198,14 @@ def _cpu_s(one: Mapping[str, Any]) -> float:
 # -- comparing --------------------------------------------------------------------------------
 
 
-def _job(task: Task, mode: str, found: dict[str, Any], costs: MachineCosts) -> JobShape:
+def _job(task: Task, found: dict[str, Any], costs: MachineCosts) -> JobShape:
     """Return the step of a task: as measured in local training or, before that, as `sparsefleet
     plan` estimates it.
     """
     of_task = found["tasks"].get(task.name, {})
     if "local" in of_task:
         job = task.job(_cpu_s(of_task["local"]), VARIATION)
-        return dataclasses.replace(job, crowding=_crowding(mode, of_task))
+        return dataclasses.replace(job, crowding=_crowding(of_task))
     looked_up = task.ids(task.batches(0)[0])
     ids = len(looked_up)
     floats = ids * task.floats(looked_up)
@@ -201,26 +213,25 @@ def _job(task: Task, mode: str, found: dict[str, Any], costs: MachineCosts) -> J
     return task.job(costs.worker.compute_s(**shape), VARIATION)
 
 
-def _crowding(mode: str, of_task: dict[str, Any]) -> Crowding:
+def _crowding(of_task: dict[str, Any]) -> Crowding:
     """Return what jobs that have nothing to do with each other cost each other."""
-    for kind in ("geo", "half_async") if mode == "geo" else ("half_async",):
-        jobs = [of_task.get(f"{kind} {name}") for name in CROWDS]
-        if None not in jobs:
-            break
-    else:
+    jobs = [of_task.get(f"{CROWD_MODE} {name}") for name in CROWDS]
+    alone = _reference(CROWD_MODE, of_task)
+    if alone is None or None in jobs:
         return Crowding()
-    full, in_turns = (_cpu_s(one) / _cpu_s(one["reference"]) - 1 for one in jobs)
+    full, in_turns = (_cpu_s(one) / _cpu_s(alone) - 1 for one in jobs)
     displaced = (in_turns - full) / (1 - CORES_HERE / CROWDS["in turns"])
     return Crowding(neighbours=max(0.0, full), displaced=max(0.0, displaced))
 
 
 def _reference(mode: str, of_task: dict[str, Any]) -> dict[str, float] | None:
-    """Return what 1 worker and 1 server did: medians over the fleets that they ran next to."""
-    taken = [one["reference"] for one in of_task["fleets"].values() if one["mode"] == mode]
-    if not taken:
+    """Return what 1 worker and 1 server did: medians over all that they ran next to."""
+    near = [one for one in of_task["fleets"].values() if one["mode"] == mode]
+    near += [one for name in CROWDS if (one := of_task.get(f"{mode} {name}"))]
+    if not near:
         return None
     return {
-        name: statistics.median(one[name] for one in taken)
+        name: statistics.median(one["reference"][name] for one in near)
         for name in ("examples_per_s", "worker_cpu_s", "server_cpu_s")
     }
 
@@ -247,12 +258,12 @@ def fit_modes(task: Task, found: dict[str, Any], costs: MachineCosts) -> Machine
     and 1 server as was measured. Modes that were not measured add nothing.
     """
     of_task = found["tasks"].get(task.name, {"fleets": {}})
+    job = _job(task, found, costs)
     for mode in MODES:
         if mode == "hybrid" and not task.dense:
             continue
         step_s, served = 0.0, 1.0
         one = _reference(mode, of_task)
-        job = _job(task, mode, found, costs)
         for _ in range(FITS):  # what a mode adds also changes how crowded its processes are
             costs = dataclasses.replace(
                 costs,
@@ -261,7 +272,7 @@ def fit_modes(task: Task, found: dict[str, Any], costs: MachineCosts) -> Machine
             )
             if one is None:
                 break
-            said = predict(mode, job, _here(1, 1, costs.cores), costs, steps=60)
+            said = predict(mode, job, _here(1, 1, costs.cores), costs, steps=STEPS)
             used_s = job.batch * _modelled_s(said, costs)
             step_s += one["worker_cpu_s"] - used_s * (1 - said.server_share)
             served *= one["server_cpu_s"] / (used_s * said.server_share)
@@ -269,30 +280,19 @@ def fit_modes(task: Task, found: dict[str, Any], costs: MachineCosts) -> Machine
 
 
 def _validate(task: Task, found: dict[str, Any], costs: MachineCosts) -> None:
-    """Compare the model with all fleets.
-
-    The model predicts how many times faster a fleet is than 1 worker with 1 server. It is compared
-    with the fleet that took turns with it.
-    """
+    """Compare the model with all fleets."""
     fitted = fit_modes(task, found, costs)
-    jobs = {mode: _job(task, mode, found, costs) for mode in fitted.mode_step_s}
+    job = _job(task, found, costs)
     rows, errors, cpu_errors, compared = [], [], [], {}
     for name, one in found["tasks"][task.name]["fleets"].items():
         mode, workers, servers = one["mode"], one["workers"], one["servers"]
-        if mode not in jobs or one["steps"] < workers * FEWEST_STEPS:
+        if mode not in fitted.mode_step_s or one["steps"] < workers * FEWEST_STEPS:
             continue
-        alone = one["reference"]
-        said, said_alone = (
-            predict(mode, jobs[mode], _here(*shape, costs.cores, others), fitted, steps=60)
-            for shape, others in (
-                ((workers, servers), one["others"]),
-                ((1, 1), alone["others"]),
-            )
-        )
-        rate = said.examples_per_s * alone["examples_per_s"] / said_alone.examples_per_s
+        here = _here(workers, servers, costs.cores, one["others"])
+        said = predict(mode, job, here, fitted, steps=STEPS)
+        rate = said.examples_per_s
         error = rate / one["examples_per_s"] - 1
-        used_us, alone_us = (1e6 * _cpu_s(each) / task.batch for each in (one, alone))
-        said_us = alone_us * _modelled_s(said, costs) / _modelled_s(said_alone, costs)
+        used_us, said_us = 1e6 * _cpu_s(one) / task.batch, 1e6 * _modelled_s(said, costs)
         compared[name] = {
             "measured": one["examples_per_s"],
             "predicted": rate,
@@ -358,12 +358,9 @@ def _report_costs(costs: MachineCosts) -> None:
 
 def _predict(task: Task, found: dict[str, Any], costs: MachineCosts) -> dict[str, Any]:
     fitted = fit_modes(task, found, costs)
-    jobs = {
-        mode: dataclasses.replace(_job(task, mode, found, costs), exchange_steps=None)  # default
-        for mode in fitted.mode_step_s
-    }
+    job = dataclasses.replace(_job(task, found, costs), exchange_steps=None)  # the default
     series: dict[str, Any] = {}
-    for mode, job in jobs.items():
+    for mode in fitted.mode_step_s:
         for network in NETWORKS:
             points = []
             for workers, servers in FLEETS:
@@ -376,7 +373,7 @@ def _predict(task: Task, found: dict[str, Any], costs: MachineCosts) -> dict[str
     ]
     heads = ["mode, Gbit/s", *(f"{workers}x{servers}" for workers, servers in FLEETS)]
     report(f"{task.name}: predicted examples/s per worker", heads, rows)
-    nodes = _nodes(task, jobs, fitted)
+    nodes = _nodes(task, job, fitted)
     return {"series": series, "nodes": nodes}
 
 
@@ -390,13 +387,11 @@ def _cluster(workers: int, servers: int, network: float) -> FleetShape:
     )
 
 
-def _nodes(
-    task: Task, jobs: Mapping[str, JobShape], costs: MachineCosts
-) -> dict[str, dict[str, float]]:
+def _nodes(task: Task, job: JobShape, costs: MachineCosts) -> dict[str, dict[str, float]]:
     """Return the share of the rate per node that is kept from 4 to 32 nodes of 8 workers."""
     kept: dict[str, dict[str, float]] = {}
     rows = []
-    for mode, job in jobs.items():
+    for mode in costs.mode_step_s:
         kept[mode] = {}
         for network in NETWORKS:
             each = [

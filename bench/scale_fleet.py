@@ -172,7 +172,7 @@ def measure(task: Task, *shapes: Shape, turns: int = TURNS) -> list[Measured]:
             wait_until_idle()
             taken.append([fleet.take_turn() for fleet in fleets])
     quiet = [each for each in taken if max(one.others for one in each) <= QUIET]
-    return [_mean(one) for one in zip(*(quiet or taken), strict=True)]
+    return [medians(one) for one in zip(*(quiet or taken), strict=True)]
 
 
 def wait_until_idle() -> None:
@@ -184,8 +184,8 @@ def wait_until_idle() -> None:
             return
 
 
-def _mean(turns: Sequence[Measured]) -> Measured:
-    """Return the medians of what differs from turn to turn."""
+def medians(turns: Sequence[Measured]) -> Measured:
+    """Return what was measured in several turns as one: medians, and all steps."""
     changes = {
         field.name: statistics.median(getattr(turn, field.name) for turn in turns)
         for field in dataclasses.fields(Measured)
