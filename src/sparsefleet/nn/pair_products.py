@@ -30,32 +30,22 @@ class PairProducts(nn.Module):
 
     def __init__(self, num_vectors: int, *, lower: bool = False) -> None:
         super().__init__()
-        self._num_vectors, self._lower = num_vectors, lower
-        rows, columns = self._indices()
+        if lower:
+            rows, columns = torch.tril_indices(num_vectors, num_vectors, offset=-1)
+        else:
+            rows, columns = torch.triu_indices(num_vectors, num_vectors, offset=1)
         pair_of = torch.full((num_vectors, num_vectors), len(rows))  # the diagonal is no pair
         pair_of[rows, columns] = pair_of[columns, rows] = torch.arange(len(rows))
         self.register_buffer("pairs", rows * num_vectors + columns, persistent=False)
         self.register_buffer("pair_of", pair_of.flatten(), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or is_traced():
-            # Not the buffer: an exported graph would list it among its parameters.
-            rows, columns = self._indices()
-            return _products(vectors, rows * self._num_vectors + columns)
         pairs = self.get_buffer("pairs")
-        if not (torch.is_grad_enabled() and vectors.requires_grad):
+        is_recorded = torch.compiler.is_compiling() or is_traced()
+        if is_recorded or not (torch.is_grad_enabled() and vectors.requires_grad):
             return _products(vectors, pairs)
         apply: Callable[..., Tensor] = _Products.apply
         return apply(vectors, pairs, self.get_buffer("pair_of"))
-
-    def _indices(self) -> tuple[Tensor, Tensor]:
-        """Return the first and the second vector of each pair: int64[P] each."""
-        count = self._num_vectors
-        if self._lower:
-            rows, columns = torch.tril_indices(count, count, offset=-1)
-        else:
-            rows, columns = torch.triu_indices(count, count, offset=1)
-        return rows, columns
 
 
 def _products(vectors: Tensor, pairs: Tensor) -> Tensor:

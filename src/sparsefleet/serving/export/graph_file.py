@@ -31,7 +31,7 @@ from sparsefleet.serving.export.export_directory import PendingExport
 from sparsefleet.serving.export.graph_json import Payload, plain_payloads, plain_program
 from sparsefleet.serving.export.graph_operators import check_operators
 from sparsefleet.serving.export.json_form import RefusedError
-from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX
+from sparsefleet.serving.export.keyed_rows import dense_tensors
 
 __all__ = [
     "BadZipError",
@@ -341,11 +341,10 @@ def write_graph(pending: PendingExport, program: ExportedProgram) -> str:
 
 
 def write_parameters(pending: PendingExport, program: ExportedProgram) -> str:
-    """Write parameters and buffers under their model names and return the file name."""
+    """Write parameters and persistent buffers under their model names and return the file name."""
     path = pending.path("parameters", "safetensors")
-    tensors = program.state_dict.items()
     # Tied parameters share memory, which this format does not allow.
-    raw = save({name.removeprefix(MODEL_PREFIX): t.detach().clone() for name, t in tensors})
+    raw = save({name: t.detach().clone() for name, t in dense_tensors(program.state_dict).items()})
     path.write_bytes(raw)
     return pending.seal(path)
 

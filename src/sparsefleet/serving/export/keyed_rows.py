@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,18 @@ from sparsefleet.store import (
 )
 from sparsefleet.store.arrays import Floats, Keys
 
-__all__ = ["KeyedRows", "MODEL_PREFIX", "RowSource", "Tables", "require_same_shapes"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "CONSTANT_PREFIX",
+    "KeyedRows",
+    "MODEL_PREFIX",
+    "RowSource",
+    "Tables",
+    "dense_tensors",
+    "require_same_shapes",
+]
 
 
 class RowSource(Protocol):
@@ -55,7 +66,19 @@ Tables = Mapping[str, RowSource]
 
 
 MODEL_PREFIX = "model."
-"""Prefix that the graph adds to the model's parameter names."""
+"""Prefix that the graph adds to the names of the parameters and persistent buffers of the model."""
+
+CONSTANT_PREFIX = "constant."
+"""Prefix of the graph's other tensors, such as non-persistent buffers, which never change."""
+
+
+def dense_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a graph's parameters and persistent buffers by their model names."""
+    return {
+        name.removeprefix(MODEL_PREFIX): tensor
+        for name, tensor in state.items()
+        if not name.startswith(CONSTANT_PREFIX)
+    }
 
 
 def require_same_shapes(

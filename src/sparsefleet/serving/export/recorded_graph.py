@@ -5,6 +5,7 @@ The graph requests rows by calling the operator `sparsefleet::look_up`.
 
 from __future__ import annotations
 
+import operator
 import re
 import threading
 import warnings
@@ -21,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 from sparsefleet.errors import ConfigError, ExportError, SparseFleetError
 from sparsefleet.nn.lookup import Lookup
 from sparsefleet.nn.step_rows import StepRows
-from sparsefleet.serving.export.keyed_rows import Tables
+from sparsefleet.serving.export.keyed_rows import CONSTANT_PREFIX, MODEL_PREFIX, Tables
 from sparsefleet.serving.export.manifest import (
     InputSchema,
     LookupSchema,
@@ -177,11 +178,28 @@ def record(
     name, varying = type(model).__name__, varying or {}
     whole = _export(_Whole(model, run), inputs.items, varying, name).module()
     assert isinstance(whole, fx.GraphModule)
-    prune = Pruning(whole, inputs.items, names)
+    prune = Pruning(whole, inputs.items, names, _saved_names(model))
     prune.check_feeds(feeds)
     used = prune.used_inputs
     program = _export(prune.needed_part(), [item for item, _ in used], varying, name)
     return RecordedGraph(program, used, prune.target_values)
+
+
+def _saved_names(model: nn.Module) -> dict[str, str]:
+    """Map all names of parameters and persistent buffers to their names in checkpoints.
+
+    A tied tensor has several names, of which checkpoints use the first.
+    """
+    named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    first = {id(tensor): name for name, tensor in reversed(named.items())}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                path = f"{prefix}.{name}" if prefix else name
+                named[path] = buffer
+                if name not in module._non_persistent_buffers_set:
+                    first.setdefault(id(buffer), path)
+    return {name: first[id(tensor)] for name, tensor in named.items() if id(tensor) in first}
 
 
 class _Whole(nn.Module):
@@ -261,12 +279,21 @@ _SIZE_OF = torch.ops.aten.sym_size.int
 
 
 class Pruning:
-    """Prunes a graph of flat tensors to the parts that its targets need."""
+    """Prunes a graph of flat tensors to the parts that its targets need.
+
+    saved: the tensors that checkpoints hold, by name in the model, with their names in checkpoints.
+        All other tensors are constants.
+    """
 
     def __init__(
-        self, whole: fx.GraphModule, items: Sequence[ModelInput], targets: Sequence[str]
+        self,
+        whole: fx.GraphModule,
+        items: Sequence[ModelInput],
+        targets: Sequence[str],
+        saved: Mapping[str, str],
     ) -> None:
         self._whole = whole
+        self._saved = saved
         nodes = iter([node for node in whole.graph.nodes if node.op == "placeholder"])
         self._inputs = [(item, [next(nodes) for _ in item.tensors]) for item in items]
         self._output = whole.graph.output_node()
@@ -309,6 +336,7 @@ class Pruning:
     def needed_part(self) -> fx.GraphModule:
         """Return the module, reduced to the parts that targets need."""
         graph = fx.Graph()
+        tensors: dict[str, Any] = {}
         copies: dict[fx.Node, fx.Node] = {}
         used = [item for item, _ in self.used_inputs]
         for item, nodes in self._inputs:
@@ -320,8 +348,17 @@ class Pruning:
             if node in needed and node not in copies and node is not self._output:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
                 copies[node].meta = {}  # it would reveal where the model's source code is
+                if node.op == "get_attr":
+                    path = str(node.target)
+                    copies[node].target = name = self._name_of_tensor(path)
+                    tensors[name] = operator.attrgetter(path)(self._whole)
         graph.output(tuple(copies[node] for _, node in self._targets))
-        return fx.GraphModule(self._whole, graph)
+        return fx.GraphModule(tensors, graph)
+
+    def _name_of_tensor(self, path: str) -> str:
+        name = path.removeprefix(MODEL_PREFIX)
+        saved = self._saved.get(name)
+        return CONSTANT_PREFIX + name if saved is None else MODEL_PREFIX + saved
 
     def _ask_needed_inputs_for_sizes(self) -> None:
         """Read sizes from inputs that are needed anyway rather than from arbitrary inputs."""

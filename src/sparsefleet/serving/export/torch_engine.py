@@ -17,7 +17,13 @@ from sparsefleet.errors import FeedError
 from sparsefleet.serving.export.export_directory import Verify, open_export
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
 from sparsefleet.serving.export.graph_file import read_graph
-from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX, Tables, require_same_shapes
+from sparsefleet.serving.export.keyed_rows import (
+    CONSTANT_PREFIX,
+    MODEL_PREFIX,
+    Tables,
+    dense_tensors,
+    require_same_shapes,
+)
 from sparsefleet.serving.export.manifest import ExportManifest, Schema
 from sparsefleet.serving.export.recorded_graph import LOOK_UP, looking_up
 from sparsefleet.serving.export.row_file import open_tables
@@ -50,14 +56,15 @@ class TorchEngine:
 
         Raises CheckpointMismatchError unless the tensors match the graph.
         """
-        own = {name.removeprefix(MODEL_PREFIX): t for name, t in self._graph.state_dict().items()}
+        own = dense_tensors(self._graph.state_dict())
         require_same_shapes({name: tuple(t.shape) for name, t in own.items()}, arrays)
         attributes: dict[str, Any] = {}
         for node in self._graph.graph.nodes:
             if node.op == "get_attr":
                 old = operator.attrgetter(node.target)(self._graph)
                 name = node.target.removeprefix(MODEL_PREFIX)
-                new = torch.from_numpy(np.array(arrays[name])).to(old) if name in own else old
+                is_dense = name in own and not node.target.startswith(CONSTANT_PREFIX)
+                new = torch.from_numpy(np.array(arrays[name])).to(old) if is_dense else old
                 attributes[node.target] = new
         return TorchEngine(fx.GraphModule(attributes, self._graph.graph), self._schema)
 
@@ -178,4 +185,5 @@ def _described(node: fx.Node) -> str:
         return f"look_up(table '{node.args[1]}')"
     operator = str(node.target).removeprefix("aten.").split(".")[0]
     sources = [str(n.target) for n in node.all_input_nodes if n.op == "get_attr"]
-    return f"{operator}({', '.join(name.removeprefix(MODEL_PREFIX) for name in sources)})"
+    names = [name.removeprefix(MODEL_PREFIX).removeprefix(CONSTANT_PREFIX) for name in sources]
+    return f"{operator}({', '.join(names)})"

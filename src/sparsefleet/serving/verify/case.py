@@ -25,7 +25,7 @@ from sparsefleet.serving.export.export_directory import read_manifest
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
 from sparsefleet.serving.export.golden import Golden, read_golden
 from sparsefleet.serving.export.graph_file import read_graph
-from sparsefleet.serving.export.keyed_rows import MODEL_PREFIX, KeyedRows, Tables
+from sparsefleet.serving.export.keyed_rows import KeyedRows, Tables, dense_tensors
 from sparsefleet.serving.export.manifest import ExportManifest, InputSchema, Schema
 from sparsefleet.serving.export.recorded_graph import LOOK_UP
 from sparsefleet.serving.export.row_file import RowFile, open_tables
@@ -329,9 +329,8 @@ class OfflineModel:
 
 
 def dense_of(graph: fx.GraphModule) -> Arrays:
-    """Return a graph's dense parameters and buffers by their model names."""
-    state = graph.state_dict()
-    return {name.removeprefix(MODEL_PREFIX): tensor.numpy() for name, tensor in state.items()}
+    """Return a graph's dense parameters and persistent buffers by their model names."""
+    return {name: tensor.numpy() for name, tensor in dense_tensors(graph.state_dict()).items()}
 
 
 def joined(parts: list[Arrays]) -> Arrays:
