@@ -97,8 +97,10 @@ class Vocabulary(Protocol):
     def set_counts(self, counts: NDArray[np.uint64], total_words: int) -> None:
         """Replace the counts, for example with sums over all workers."""
 
-    def add(self, counted: Any) -> None:
-        """Add another vocabulary's words and counts; its text becomes this worker's own text."""
+    def plus(self, counted: Any) -> Vocabulary:
+        """Return a vocabulary with the words and counts of both; the own text is that of
+        `counted`.
+        """
 
     def keep(self, min_count: int, max_words: int) -> None:
         """Drop words that occur fewer times, and the rarest beyond `max_words` unless it is 0."""
@@ -131,11 +133,14 @@ class TextVocabulary:
         self._index.set_counts(np.ascontiguousarray(counts, np.uint64))
         self.total_words = total_words
 
-    def add(self, counted: TextVocabulary) -> None:
-        for word, count in zip(counted._index.words(), counted.counts.tolist(), strict=True):
-            self._index.add(word, count)
-        self.total_words += counted.total_words
-        self.own_words = counted.own_words
+    def plus(self, counted: TextVocabulary) -> TextVocabulary:
+        index = _core.WordIndex()
+        for part in (self, counted):
+            for word, count in zip(part._index.words(), part.counts.tolist(), strict=True):
+                index.add(word, count)
+        made = TextVocabulary(index, self.total_words + counted.total_words)
+        made.own_words = counted.own_words
+        return made
 
     def keep(self, min_count: int, max_words: int) -> None:
         self._index.keep(min_count, max_words)
@@ -174,10 +179,11 @@ class IdVocabulary:
         self._counts = counts
         self.total_words = total_words
 
-    def add(self, counted: IdVocabulary) -> None:
-        self._index(*_sum_counts(self._ids, self._counts, counted._ids, counted._counts))
-        self.total_words += counted.total_words
-        self.own_words = counted.own_words
+    def plus(self, counted: IdVocabulary) -> IdVocabulary:
+        summed = _sum_counts(self._ids, self._counts, counted._ids, counted._counts)
+        made = IdVocabulary(*summed, self.total_words + counted.total_words)
+        made.own_words = counted.own_words
+        return made
 
     def keep(self, min_count: int, max_words: int) -> None:
         order = np.lexsort((self._ids, -self._counts.astype(np.int64)))

@@ -16,34 +16,67 @@ from sparsefleet.fleet.role_info import RoleInfo
 from sparsefleet.optim import SGD
 from sparsefleet.store import Constant, RemoteStore, TableSpec, Uniform
 
-__all__ = ["ServerExchange", "share_counts"]
+__all__ = ["ServerExchange", "SharedCounts"]
 
 _TOTAL_KEY = np.array([-1], np.int64)
 _BARRIER_S = 3600.0
 
 
-def share_counts(
-    store: RemoteStore, role: RoleInfo, name: str, counted: Vocabulary, vocabulary: Vocabulary
-) -> None:
-    """Add `counted` to the counts of all workers, and set those of `vocabulary` to the sums.
+class SharedCounts:
+    """Word counts of all workers, in the table `name.counts` on the servers. Not thread-safe.
 
-    Must be called by all workers. Each count is stored as a row of width 2, which holds its upper
-    and lower 20 bits, because float32 addition is exact only for integers of up to 24 bits.
+    Each count is stored as a row of width 2, which holds its upper and lower 20 bits, because
+    float32 addition is exact only for integers of up to 24 bits.
     """
-    table = f"{name}.counts"
-    zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}
-    store.define(TableSpec(name=table, dim=2, **zero))  # type: ignore[arg-type]
+
+    def __init__(self, store: RemoteStore, role: RoleInfo, name: str) -> None:
+        self._store = store
+        self._role = role
+        self._name = name
+        self._table = f"{name}.counts"
+        self._added: _CountRows | None = None
+        self._undone: _CountRows | None = None
+        """Counts that were added by a failed call, and that servers do not yet know to subtract."""
+
+    def add(self, counted: Vocabulary, vocabulary: Vocabulary) -> None:
+        """Add `counted` to the counts of all workers, and set those of `vocabulary` to the sums.
+
+        Must be called by all workers.
+        """
+        store, table, workers = self._store, self._table, self._role.worker_num
+        self._added = None
+        zero = {"optimizer": SGD(lr=1.0), "initializer": Constant(0.0)}
+        store.define(TableSpec(name=table, dim=2, **zero))  # type: ignore[arg-type]
+        if self._undone is not None:
+            keys, parts = self._undone
+            store.push(table, keys, -parts, unique=True, add=True)
+            self._undone = None
+        rows = _count_rows(counted)
+        store.push(table, *rows, unique=True, add=True)
+        self._added = rows
+        store.barrier(f"{self._name}/counted", workers, timeout_s=_BARRIER_S)
+        keys = np.concatenate([vocabulary.keys(), _TOTAL_KEY])
+        sums = store.pull(table, keys, train=False).astype(np.float64)
+        added = np.rint(sums[:, 0] * 2**20 + sums[:, 1]).astype(np.uint64)
+        vocabulary.set_counts(added[:-1], int(added[-1]))
+        # The next counts must not reach a worker that has yet to read these.
+        store.barrier(f"{self._name}/counts_read", workers, timeout_s=_BARRIER_S)
+
+    def undo(self) -> None:
+        """Take back what the last `add` sent; servers are told with the next one."""
+        if self._added is not None:
+            self._undone, self._added = self._added, None
+
+
+_CountRows = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def _count_rows(counted: Vocabulary) -> _CountRows:
+    """Return keys and rows for the counts of all words, followed by their total."""
     keys = np.concatenate([counted.keys(), _TOTAL_KEY])
     counts = np.concatenate([counted.counts, [np.uint64(counted.total_words)]])
     parts = np.stack([counts >> np.uint64(20), counts & np.uint64(0xFFFFF)], axis=1)
-    store.push(table, keys, parts.astype(np.float32), unique=True, add=True)
-    store.barrier(f"{name}/counted", role.worker_num, timeout_s=_BARRIER_S)
-    keys = np.concatenate([vocabulary.keys(), _TOTAL_KEY])
-    sums = store.pull(table, keys, train=False).astype(np.float64)
-    added = np.rint(sums[:, 0] * 2**20 + sums[:, 1]).astype(np.uint64)
-    vocabulary.set_counts(added[:-1], int(added[-1]))
-    # The next counts must not reach a worker that has yet to read these.
-    store.barrier(f"{name}/counts_read", role.worker_num, timeout_s=_BARRIER_S)
+    return keys, parts.astype(np.float32)
 
 
 class ServerExchange:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sparsefleet import _core
 from sparsefleet.embed.corpus import Corpus, Encoded, Source, Vocabulary, open_corpus
-from sparsefleet.embed.server_exchange import ServerExchange, share_counts
+from sparsefleet.embed.server_exchange import ServerExchange, SharedCounts
 from sparsefleet.embed.word_vectors import WordVectors
 from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import require, require_int, require_not_negative, require_positive
@@ -149,7 +149,7 @@ class SkipGram:
         """Number of words this process trained on per second."""
         self._vectors: WordVectors | None = None
         self._vocabulary = self._corpus.count()
-        self._agree(self._vocabulary)
+        self._agree(self._vocabulary, self._vocabulary)
         self._planes = self._first_values(len(self._vocabulary.counts), self.config.seed)
         if train:
             self.train()
@@ -196,6 +196,8 @@ class SkipGram:
         Trains for all epochs on these sentences only, unless `train=False`. Counts add up over all
         sentences so far. Words dropped as too rare before start again from zero; with servers,
         which keep all counts, they do not. With servers, must be called by all workers.
+
+        If it raises before it trains, the model is unchanged and the call can be repeated.
         """
         corpus = self._open(sentences)
         if corpus.has_ids != self._corpus.has_ids:
@@ -205,11 +207,16 @@ class SkipGram:
                 f"{kinds[corpus.has_ids]}: pass the same kind"
             )
         counted = corpus.count()
-        old_keys = self._vocabulary.keys()
-        self._vocabulary.add(counted)
-        self._agree(counted)
-        self._corpus = corpus
-        self._move_rows(old_keys)
+        vocabulary = self._vocabulary.plus(counted)
+        try:
+            self._agree(counted, vocabulary)
+            planes = self._moved_rows(vocabulary.keys())
+        except BaseException:
+            if self._servers is not None:
+                self._servers.counts.undo()
+            raise
+        self._corpus, self._vocabulary, self._planes = corpus, vocabulary, planes
+        self._vectors = None
         if train:
             self.train()
 
@@ -224,14 +231,12 @@ class SkipGram:
             return corpus
         return Corpus(files=tuple(self._servers.share_of(corpus.files)))
 
-    def _agree(self, counted: Vocabulary) -> None:
-        """Fix the vocabulary, with the counts of all workers, after `counted` was added to it."""
-        config, vocabulary = self.config, self._vocabulary
+    def _agree(self, counted: Vocabulary, vocabulary: Vocabulary) -> None:
+        """Fix the vocabulary, which contains `counted`, with the counts of all workers."""
+        config = self.config
         if self._servers is not None:
             # A word that is rare here may be frequent over all workers, so sum before filtering.
-            share_counts(
-                self._servers.store, self._servers.role, self._servers.name, counted, vocabulary
-            )
+            self._servers.counts.add(counted, vocabulary)
         vocabulary.keep(config.min_count, config.max_words)
         if not len(vocabulary.counts):
             raise ConfigError(
@@ -250,15 +255,16 @@ class SkipGram:
             vectors[:, :dim] = (drawn - 0.5) / dim
         return vectors, contexts
 
-    def _move_rows(self, old_keys: NDArray[np.int64]) -> None:
-        """Give each word of the new vocabulary its old rows, or first values if it has none."""
-        keys = self._vocabulary.keys()
-        old = self._planes
-        self._planes = self._first_values(len(keys), [self.config.seed, len(old_keys)])
+    def _moved_rows(
+        self, keys: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the rows of words with these keys, with first values for those without any."""
+        old_keys = self._vocabulary.keys()
+        planes = self._first_values(len(keys), [self.config.seed, len(old_keys)])
         _, before, after = np.intersect1d(old_keys, keys, assume_unique=True, return_indices=True)
-        for plane, rows in zip(self._planes, old, strict=True):
+        for plane, rows in zip(planes, self._planes, strict=True):
             plane[after] = rows[before]
-        self._vectors = None
+        return planes
 
 
 class _Servers:
@@ -270,6 +276,7 @@ class _Servers:
         self.store = RemoteStore(
             list(self.role.server_endpoints), name=f"{name}-worker-{self.role.index}"
         )
+        self.counts = SharedCounts(self.store, self.role, name)
 
     @staticmethod
     def of_environment(name: str) -> _Servers | None:

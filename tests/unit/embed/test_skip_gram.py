@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.servers import JOB_KEY, NativeServers
 
-from sparsefleet.embed import SkipGram, SkipGramConfig
+from sparsefleet.embed import SkipGram, SkipGramConfig, skip_gram
 from sparsefleet.embed.skip_gram import split_block
-from sparsefleet.errors import ConfigError, DataError, InputFileError
+from sparsefleet.errors import ConfigError, DataError, InputFileError, RpcError
+from sparsefleet.fleet.fleet import Fleet
+from sparsefleet.store import RemoteStore
 
 TOPICS = [["cat", "dog", "cow", "pig"], ["car", "bus", "bike", "tram"], ["red", "blue", "pink"]]
 SMALL = {"dim": 12, "min_count": 1, "sample": 0.0, "epochs": 15, "threads": 1, "negatives": 2}
@@ -107,6 +111,62 @@ def test_counts_add_up_over_further_sentences() -> None:
     assert model.vectors.words == ["b", "a", "d"]  # "c" was dropped after the first sentences
     with pytest.raises(ConfigError, match="words are strings, but the new sentences contain int"):
         model.extend([[1, 2]])
+
+
+def fail(*_: object, **__: object) -> None:
+    raise RpcError("the server does not answer")
+
+
+def test_a_failed_extension_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, more = [["a", "b"]] * 2, [["b", "d"], ["b", "d"]]
+    model = SkipGram(first, **{**SMALL, "min_count": 2})
+    words, vectors, loss = model.vectors.words, model.vectors.vectors.copy(), model.loss
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_first_values", fail)
+        with pytest.raises(RpcError):
+            model.extend(more)
+    with pytest.raises(DataError, match="sentence 1: expected a list of strings"):
+        model.extend([["d"], [3]])
+    model.train()  # on the first sentences again
+    assert model.vectors.words == words
+    model.extend(more, train=False)
+    assert model.vectors.words == ["b", "a", "d"]
+    again = SkipGram(first, **{**SMALL, "min_count": 2})
+    assert (again.loss, again.vectors.vectors.tolist()) == (loss, vectors.tolist())
+    again.train()
+    again.extend(more, train=False)
+    assert np.array_equal(again.vectors.vectors, model.vectors.vectors)
+
+
+@pytest.mark.parametrize("barrier", ["words/counted", "words/counts_read"])
+def test_a_failed_extension_on_servers_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, barrier: str
+) -> None:
+    waits = RemoteStore.barrier
+
+    def fail_at(store: RemoteStore, name: str, *arguments: Any, **options: Any) -> None:
+        fail() if name == barrier else waits(store, name, *arguments, **options)
+
+    with NativeServers(2) as servers:
+        monkeypatch.setenv("SPARSEFLEET_JOB_KEY", JOB_KEY.decode())
+        monkeypatch.setenv("SPARSEFLEET_ROLE", "worker")
+        monkeypatch.setenv("SPARSEFLEET_SERVERS", ",".join(servers.endpoints))
+        monkeypatch.setenv("SPARSEFLEET_WORKERS", "1")
+        monkeypatch.setenv("SPARSEFLEET_INDEX", "0")
+        monkeypatch.setattr(skip_gram, "process_fleet", Fleet())
+        model = SkipGram([["a", "b"]] * 2, **{**SMALL, "min_count": 2}, train=False)
+        for more in ([["b", "c"]], [["b", "d"]]):
+            with monkeypatch.context() as patch:
+                patch.setattr(RemoteStore, "barrier", fail_at)
+                with pytest.raises(RpcError, match="not answer"):
+                    model.extend(more)
+            assert model.vectors.words == ["a", "b"]
+        model.extend([["b", "d"]], train=False)  # only once among the counts of the servers
+        assert model.vectors.words == ["b", "a"]
+        model.extend([["c", "d"]], train=False)
+        assert model.vectors.words == ["b", "a", "d"]
+        assert model._vocabulary.counts.tolist() == [3, 2, 2]
+        assert model._vocabulary.total_words == 8
 
 
 def test_the_loss_falls_and_epochs_are_reported() -> None:
