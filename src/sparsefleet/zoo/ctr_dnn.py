@@ -1,7 +1,7 @@
-"""CTR-DNN: rows of all fields and the numbers pass through a few layers to one logit.
+"""CTR-DNN: rows of all fields and the numbers pass through a few layers to the logits.
 
 In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
-numeric inputs.
+numeric inputs, and C the number of logits.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
+from sparsefleet.errors import ConfigError
 from sparsefleet.zoo.inputs import FeatureRows, Tables
 from sparsefleet.zoo.layers import mlp
 
@@ -20,6 +21,9 @@ __all__ = ["CtrDnn"]
 
 class CtrDnn(nn.Module):
     """A plain deep model for click prediction; PaddleRec has the same model under the name `dnn`.
+
+    num_logits: 1 for a binary cross-entropy on the logits. PaddleRec's `dnn` has 2, for a
+        cross-entropy over the classes "no click" and "click".
 
     >>> import torch
     >>> from sparsefleet.data.features import Categorical, Features
@@ -33,14 +37,17 @@ class CtrDnn(nn.Module):
         features: Features,
         *,
         hidden: Sequence[int] = (400, 400, 400),
+        num_logits: int = 1,
         dropout: float = 0.0,
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(num_logits, int) or num_logits < 1:
+            raise ConfigError(f"CtrDnn: num_logits must be an int >= 1, got {num_logits!r:.100}")
         self.rows = FeatureRows(features, tables)
-        self.layers = mlp(self.rows.flat_width(), hidden, 1, dropout=dropout)
+        self.layers = mlp(self.rows.flat_width(), hidden, num_logits, dropout=dropout)
 
     def forward(self, **inputs: Any) -> Tensor:
-        """Return logits, float32[B]."""
+        """Return logits, float32[B], or float32[B, C] for several per example."""
         logits: Tensor = self.layers(self.rows.flat(inputs))
-        return logits.squeeze(1)
+        return logits.squeeze(1)  # leaves float32[B, C] as it is

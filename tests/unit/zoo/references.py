@@ -86,7 +86,11 @@ def linear_terms(p: Named, t: Named, batch: dict[str, Any], name: str) -> Tensor
 
 
 def ctr_dnn(p: Named, t: Named, batch: dict[str, Any]) -> Tensor:
-    return layers(p, "layers", flat(t, batch))[:, 0]
+    return ctr_dnn_of_classes(p, t, batch)[:, 0]
+
+
+def ctr_dnn_of_classes(p: Named, t: Named, batch: dict[str, Any]) -> Tensor:
+    return layers(p, "layers", flat(t, batch))
 
 
 def wide_deep(p: Named, t: Named, batch: dict[str, Any]) -> Tensor:

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.unit.zoo.cases import CASES, NUM_IDS, Case, make_batch
+from tests.unit.zoo import references
+from tests.unit.zoo.cases import CASES, FEATURES, NUM_IDS, Case, make_batch
 from torch import Tensor, nn
 
+from sparsefleet import zoo
 from sparsefleet.nn import bind, import_embedding
 from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.store import LocalStore
@@ -48,7 +50,14 @@ def weighted(outputs: list[Tensor]) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+TWO_CLASSES = Case(
+    lambda f: zoo.CtrDnn(f, hidden=(9, 5), num_logits=2), FEATURES, references.ctr_dnn_of_classes
+)
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES.values(), TWO_CLASSES], ids=[*CASES, "ctr_dnn with two logits"]
+)
 def test_outputs_and_gradients_are_those_of_plain_torch(case: Case) -> None:
     torch.manual_seed(3)
     model = case.make()

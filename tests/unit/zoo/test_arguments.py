@@ -106,3 +106,9 @@ def test_tables_whose_names_differ_in_a_dot_are_two_tables() -> None:
     assert sorted(table.name for table in rows.tables.values()) == ["ad.id", "ad_id"]
     batch = {"ad.id": torch.tensor([1]), "ad_id": torch.tensor([1])}
     assert rows.flat(batch).shape == (1, 5)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, "two"])
+def test_a_number_of_logits_is_positive(number: object) -> None:
+    with pytest.raises(ConfigError, match=f"num_logits must be an int >= 1, got {number!r}"):
+        zoo.CtrDnn(FEATURES, num_logits=number)
