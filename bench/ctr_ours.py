@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, Batch
+from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS, Batch
 from ctr_examples import Examples, share_of
-from ctr_network import LR, layers
+from ctr_network import LR
 from sparsefleet import optim
 from sparsefleet.data import Slot
+from sparsefleet.data.features import Categorical, Features, Numeric
 from sparsefleet.modes import AsyncConfig, GeoConfig
-from sparsefleet.nn import SparseEmbedding
 from sparsefleet.store import Uniform
 from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo import CtrDnn, Tables
 
 FILLED_AT_ONCE = 50_000
 SCORED_AT_ONCE = 2_000
@@ -32,25 +33,29 @@ ONE_ID_SLOTS = (
     Slot("label", shape=()),
 )
 """The slots of a MultiSlot line; with one id per slot, columns are int64[B]."""
+FEATURES = Features(
+    Numeric("counts", columns=tuple(f"I{column}" for column in range(1, NUM_COUNTS + 1))),
+    Categorical("ids", columns=tuple(slot.name for slot in ONE_ID_SLOTS[1:-1]), dim=DIM),
+)
 WARM = {"async": AsyncConfig(warmup_steps=0), "geo": GeoConfig(push_interval_steps=100)}
 """Modes as they are after their warm-up, in which a benchmark would otherwise end. GEO's interval
 is that of Paddle.
 """
 
 
-class FleetModel(nn.Module):
-    """The same as `PlainModel`, with its rows in a table."""
+class FleetModel(CtrDnn):
+    """The zoo's CTR-DNN; the same network as `PlainModel`, with its rows in a table."""
 
     def __init__(self, lr: float = LR) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding(
-            "ids", DIM, optimizer=optim.SGD(lr=lr), initializer=Uniform(-0.05, 0.05)
+        super().__init__(
+            FEATURES,
+            hidden=WIDTHS[1:-1],
+            num_logits=WIDTHS[-1],
+            tables=Tables(optimizer=optim.SGD(lr=lr), initializer=Uniform(-0.05, 0.05)),
         )
-        self.layers = layers()
 
-    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
-        logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))
-        return logits
+    def forward(self, counts: Tensor, ids: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(counts=counts, ids=ids)
 
 
 class FleetModelOfSlots(FleetModel):

@@ -25,10 +25,11 @@ from torch import Tensor, nn
 
 from measure import write_json
 from sparsefleet import Trainer, optim
-from sparsefleet.nn import SparseEmbeddingBag
+from sparsefleet.data.features import Categorical, Features
 from sparsefleet.serving.export import read_manifest
 from sparsefleet.serving.row_stores import UpdatedRows, open_rows
 from sparsefleet.train import PublishConfig, TrainerConfig
+from sparsefleet.zoo import CtrDnn
 
 DIM = 16
 SLOTS = 26
@@ -41,22 +42,18 @@ LAST_S = 1.0
 END_S = 30.0
 
 
-class Clicks(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = SparseEmbeddingBag("ads", DIM)
-        self.net = nn.Sequential(nn.Linear(DIM, 256), nn.ReLU(), nn.Linear(256, 1), nn.Flatten(0))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.net(self.rows(ids))
+def make_model() -> CtrDnn:
+    """Return a model of SLOTS ids that share a table, with one layer."""
+    columns = tuple(f"C{column}" for column in range(SLOTS))
+    return CtrDnn(Features(Categorical("ads", columns=columns, dim=DIM)), hidden=(256,))
 
 
-def batches(rows: int, seconds: float) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(rows: int, seconds: float) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     rng = np.random.default_rng(0)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         ids = torch.from_numpy(np.minimum(rng.zipf(1.1, (BATCH, SLOTS)), rows))
-        yield ids, (ids.float().mean(1) < rows / 4).float()
+        yield {"ads": ids}, (ids.float().mean(1) < rows / 4).float()
 
 
 def follow(export: str, target: str) -> None:
@@ -98,7 +95,7 @@ def export_model(model: nn.Module, folder: Path, rows: int, seconds: float) -> N
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Train and publish while a service follows."""
-    target, model = options.target or str(folder / "updates"), Clicks()
+    target, model = options.target or str(folder / "updates"), make_model()
     export_model(model, folder / "export", options.rows, options.seconds / 5)
     follower = [sys.executable, __file__, "--follow", str(folder / "export"), "--target", target]
     every_s = QUICK_EVERY_S if options.quick else EVERY_S

@@ -5,7 +5,6 @@ Letters: B examples.
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 import time
@@ -14,35 +13,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparsefleet.nn import SparseEmbedding, bind
+from sparsefleet.data.features import Categorical, Features, Numeric
+from sparsefleet.nn import bind
 from sparsefleet.optim import SGD
 from sparsefleet.serving import FileRows
 from sparsefleet.serving.export import read_manifest, save_inference_model
 from sparsefleet.store import LocalStore, Normal
+from sparsefleet.zoo import CtrDnn, Tables
 
-SLOTS, DENSE, DIM, WIDTH = 26, 13, 10, 400
+SLOTS, DENSE, DIM = 26, 13, 10
 TARGET = "output"
 
 
-class Clicks(nn.Module):
-    """26 ids of one table and 13 numbers, three layers of 400."""
+class Clicks(CtrDnn):
+    """The zoo's CTR-DNN on 26 ids of one table and 13 numbers, and a sigmoid of its logit."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.ids = SparseEmbedding("ids", DIM, initializer=Normal(0.0, 0.1))
-        widths = (SLOTS * DIM + DENSE, WIDTH, WIDTH, WIDTH)
-        layers = [
-            layer
-            for wide, narrow in itertools.pairwise(widths)
-            for layer in (nn.Linear(wide, narrow), nn.ReLU())
-        ]
-        self.layers = nn.Sequential(*layers, nn.Linear(WIDTH, 1), nn.Flatten(0), nn.Sigmoid())
+        columns = tuple(f"C{column}" for column in range(SLOTS))
+        numbers = tuple(f"I{column}" for column in range(DENSE))
+        features = Features(
+            Categorical("ids", columns=columns, dim=DIM), Numeric("dense", columns=numbers)
+        )
+        super().__init__(features, tables=Tables(initializer=Normal(0.0, 0.1)))
 
-    def forward(self, ids: Tensor, dense: Tensor) -> Tensor:
-        scores: Tensor = self.layers(torch.cat([self.ids(ids).flatten(1), dense], 1))
-        return scores
+    def forward(self, ids: Tensor, dense: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.sigmoid(super().forward(ids=ids, dense=dense))
 
 
 def export(directory: Path, num_rows: int) -> None:
@@ -52,7 +49,7 @@ def export(directory: Path, num_rows: int) -> None:
     bind(model, LocalStore(), SGD(lr=0.0))
     for begin in range(0, num_rows, SLOTS * 10_000):
         ids = torch.arange(begin, min(begin + SLOTS * 10_000, num_rows))
-        model.ids(ids)
+        model.rows.tables["of_ids"](ids)
     example = (torch.zeros(4, SLOTS, dtype=torch.int64), torch.rand(4, DENSE))
     save_inference_model(directory, model, example, onnx=True)
 

@@ -21,26 +21,17 @@ import torch
 from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, fleet, optim
-from sparsefleet.nn import SparseEmbeddingBag
+from sparsefleet.zoo import CtrDnn, Tables
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from click_log import NUM_COUNTS, ClickLog, generate
+from click_log import ClickLog, features, generate
 
 BATCH = 500
 DAYS = 7
 
 
-class Clicks(nn.Module):
-    """A model that feeds the counts and the summed embeddings of all columns to two layers."""
-
-    def __init__(self, dim: int = 8) -> None:
-        super().__init__()
-        self.ids = SparseEmbeddingBag("ids", dim, mode="sum", optimizer=optim.Adagrad(lr=0.05))
-        self.mlp = nn.Sequential(nn.Linear(dim + NUM_COUNTS, 16), nn.ReLU(), nn.Linear(16, 1))
-
-    def forward(self, counts: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """counts: float32[B, 13], keys: int64[B, F] -> logits float32[B]."""
-        return self.mlp(torch.cat([self.ids(keys), counts], 1)).squeeze(1)
+def make_model() -> CtrDnn:
+    return CtrDnn(features(dim=8), hidden=(16,), tables=Tables(optimizer=optim.Adagrad(lr=0.05)))
 
 
 def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
@@ -51,7 +42,7 @@ def log_of_day(day: int, rows: int) -> tuple[ClickLog, ClickLog]:
 
 
 def num_rows(trainer: Trainer) -> int:
-    return int(trainer.distributed.store.info("ids").size)
+    return int(trainer.distributed.store.info("embedding").size)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -74,17 +65,17 @@ def main() -> None:
     place = (fleet.worker_index(), fleet.worker_num())
     today, judged = log_of_day(options.day, options.rows)
     torch.manual_seed(0)  # so that days differ only in their starting point
-    model = Clicks()
+    model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
     with Trainer(model, loss, optimizer, mode=options.mode, config=config) as trainer:
         if options.start and not fleet.server_num():
             trainer.load(options.start)  # without servers, the trainer itself loads the save
-        before = trainer.evaluate(judged.share(*place).batches(BATCH))
+        before = trainer.evaluate(judged.share(*place).named_batches(BATCH))
         known = num_rows(trainer)
         fleet.barrier_worker()  # before any rows are created
-        trainer.fit(today.share(*place).batches(BATCH))
-        after = trainer.evaluate(judged.share(*place).batches(BATCH))
+        trainer.fit(today.share(*place).named_batches(BATCH))
+        after = trainer.evaluate(judged.share(*place).named_batches(BATCH))
         if fleet.is_first_worker():
             print(f"day {options.day}: AUC before {before['auc']:.4f}, after {after['auc']:.4f}")
             print(f"rows at the start {known}, at the end {num_rows(trainer)}")

@@ -32,7 +32,7 @@ from sparsefleet.train import PublishConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "incremental"))
-from train_day import BATCH, Clicks, log_of_day
+from train_day import BATCH, log_of_day, make_model
 
 from click_log import ClickLog
 
@@ -45,17 +45,17 @@ def train(
     """Train on a day; write a checkpoint, evaluation examples and, without `publish`, an export."""
     today, judged = log_of_day(day, rows)
     torch.manual_seed(day)  # the same initial weights in every run
-    model = Clicks()
+    model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     loss, config = nn.BCEWithLogitsLoss(), TrainerConfig(quiet=True)
     with Trainer(model, loss, optimizer, config=config, publish=publish) as trainer:
         if start is not None:
             trainer.load(start)
-        trainer.fit(today.batches(BATCH))
-        auc = trainer.evaluate(judged.batches(BATCH))["auc"]
+        trainer.fit(today.named_batches(BATCH))
+        auc = trainer.evaluate(judged.named_batches(BATCH))["auc"]
         trainer.save(folder / f"checkpoint-{day}")
         if publish is None:
-            trainer.export(folder / "export", judged.batches(20)[0])
+            trainer.export(folder / "export", judged.named_batches(20)[0])
     write_examples(folder / f"examples-{day}.parquet", judged)
     print(f"day {day}: AUC {auc:.4f}", flush=True)
 

@@ -15,32 +15,30 @@ import torch
 from torch import nn
 
 from sparsefleet import fleet, optim
+from sparsefleet.data.features import Categorical, Features, Numeric
 from sparsefleet.modes import GeoConfig
-from sparsefleet.nn import SparseEmbedding
 from sparsefleet.train import Trainer, TrainerConfig
+from sparsefleet.zoo import CtrDnn, Tables
 
 DIM = 10
 WIDTH = 64
 GEO_INTERVAL_STEPS = 5
 
 
-class Model(nn.Module):
+class Model(CtrDnn):
     """CTR-DNN with narrower layers, since modes differ in how they treat tables."""
 
     def __init__(self, num_columns: int, num_values: int, optimizer: optim.Optimizer) -> None:
-        super().__init__()
-        self.embedding = SparseEmbedding("embedding", DIM, optimizer=optimizer, seed=1)
-        self.layers = nn.Sequential(
-            nn.Linear(num_columns * DIM + num_values, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, 1),
-        )
+        keys = tuple(f"key{column}" for column in range(num_columns))
+        values = tuple(f"value{column}" for column in range(num_values))
+        features = [Categorical("keys", table="embedding", columns=keys, dim=DIM)]
+        if values:  # Book-Crossing has none
+            features.append(Numeric("values", columns=values))
+        tables = Tables(optimizer=optimizer, seed=1)
+        super().__init__(Features(*features), hidden=(WIDTH, WIDTH), tables=tables)
 
     def forward(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        embedded = self.embedding(keys).flatten(1)
-        return self.layers(torch.cat([embedded, values], dim=1)).squeeze(1)
+        return super().forward(keys=keys, values=values)
 
 
 def batches(columns: list[torch.Tensor], begin: int, end: int, size: int) -> list[tuple]:
