@@ -2,6 +2,7 @@
 
     python bench/quality.py --data ../shared/data [--only NAME] [--modes local,async] [--seeds 5]
     python bench/quality.py --resume --minutes 4     # continue a run, and stop again
+    python bench/quality.py --parallel 2             # two single-process runs at a time
 
 Every mode runs with its default settings on 2 servers and 2 workers. Modes that average their
 workers (sync, hybrid) take half a batch per worker, so that all make the same number of updates
@@ -10,7 +11,9 @@ SGD. Plain torch (bench/quality_torch.py) trains the same model on dense tables 
 optimizers and loop. A mode followed by `bf16` moves 16-bit numbers over TLS, and is compared with
 the mode itself. For each: mean and standard deviation over seeds, and the mean difference to
 local training seed by seed with its standard error. More than 0.002 below it is a miss, or unclear
-where two standard errors could explain it: small data. The report is Markdown and JSON.
+where two standard errors could explain it: small data. All sides run with one seed before the
+next seed begins, so that a run that is stopped compares them fairly. The report is Markdown and
+JSON.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from measure import ROOT, console, machine
@@ -45,12 +49,15 @@ RECIPES = (
     "criteo_deepfm",
 )
 AVERAGING = ("sync", "hybrid")
+SINGLE_PROCESS = ("local", "torch", "local sgd")
 SIDES = ("local", "torch", "sync", "half_async", "async", "hybrid", "local sgd", "geo")
 TOLERANCE = 0.002
 DEADLINE_S = 1800.0
 NARROW = " bf16"
 LAUNCH_NARROW = ("--native-servers", "--transport", "tls", "--env", "SPARSEFLEET_WIRE_DTYPE=bf16")
 
+Run = tuple[str, str, int]
+"""A recipe, a side and a seed."""
 Runs = dict[str, list[dict[str, float]]]
 """By side, the figures of each seed."""
 
@@ -113,10 +120,13 @@ def verdict_of(difference: float, noise: float) -> str:
 
 def table_of(runs: Runs, metric: str) -> list[str]:
     """Return lines of Markdown: mean, spread, and difference to the local twin."""
-    lines = [f"| {metric} | mean | spread | to local | error | |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"| {metric} | seeds | mean | spread | to local | error | |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for side, found in runs.items():
         values = [one[metric] for one in found]
-        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
         twin = runs.get("local sgd" if side == "geo" else "local", [])
         if side.endswith(NARROW):
             twin = runs.get(side.removesuffix(NARROW), [])
@@ -128,23 +138,28 @@ def table_of(runs: Runs, metric: str) -> list[str]:
             shown, error = f"{difference:+.4f}", "" if math.isnan(noise) else f"{noise:.4f}"
             verdict = verdict_of(difference, noise)
         lines.append(
-            f"| {side} | {statistics.mean(values):.4f} | {spread:.4f} | {shown} | {error} "
-            f"| {verdict} |"
+            f"| {side} | {len(values)} | {statistics.mean(values):.4f} | {spread} | {shown} "
+            f"| {error} | {verdict} |"
         )
     return lines
 
 
+def order_of_side(side: str) -> tuple[int, bool]:
+    return SIDES.index(side.removesuffix(NARROW)), side.endswith(NARROW)
+
+
 def page_of(found: dict[str, Runs], options: argparse.Namespace) -> str:
-    lines = ["# Quality of the modes", "", f"{machine()}. Seeds per side: {options.seeds}."]
+    lines = ["# Quality of the modes", "", " ".join([f"{machine()}.", options.note]).strip()]
     lines += [f"Command: `bench/quality.py {' '.join(sys.argv[1:])}`.", ""]
     lines += [line.strip() for line in (__doc__ or "").split("\n\n", 2)[2].splitlines()]
-    for name, runs in found.items():
-        recipe = find_recipe(name)
+    for name in sorted(found, key=RECIPES.index):
+        recipe, runs = find_recipe(name), found[name]
         lines += ["", f"## {recipe.title}", "", f"{recipe.protocol}.", ""]
         for one in recipe.published:
             lines.append(f"Published: {one.metric} {one.value} ({one.where}).")
-        for metric in next(iter(runs.values()))[0]:
-            lines += ["", *table_of(runs, metric)]
+        ordered = {side: runs[side] for side in sorted(runs, key=order_of_side)}
+        for metric in next(iter(ordered.values()))[0]:
+            lines += ["", *table_of(ordered, metric)]
     return "\n".join(lines) + "\n"
 
 
@@ -157,8 +172,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--modes", default=",".join(SIDES), help="sides, separated by commas")
     parser.add_argument("--seeds", type=int, default=5, help="runs per side (default 5)")
     parser.add_argument("--epochs", type=int, help="in place of the recipes'")
+    parser.add_argument(
+        "--parallel", type=int, default=1, help="single-process runs at a time (default 1)"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the runs of the JSON report")
     parser.add_argument("--minutes", type=float, help="begin no run after this time; see --resume")
+    parser.add_argument("--note", default="", help="for the report: what else the machine did")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "quality.md")
     return parser.parse_args()
 
@@ -169,6 +188,26 @@ def write(found: dict[str, Runs], options: argparse.Namespace) -> None:
     options.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
 
 
+def groups_of(found: dict[str, Runs], options: argparse.Namespace) -> list[list[Run]]:
+    """Return the missing runs, seed by seed, in groups that run at the same time.
+
+    Up to `--parallel` runs of a single process share the machine; a fleet has it to itself.
+    """
+    groups: list[list[Run]] = []
+    for seed in range(options.seeds):
+        missing = [
+            (recipe, side, seed)
+            for recipe in options.only.split(",")
+            for side in options.modes.split(",")
+            if len(found.get(recipe, {}).get(side, [])) <= seed
+        ]
+        alone = [run for run in missing if run[1] in SINGLE_PROCESS]
+        size = options.parallel
+        groups += [alone[at : at + size] for at in range(0, len(alone), size)]
+        groups += [[run] for run in missing if run[1] not in SINGLE_PROCESS]
+    return groups
+
+
 def main() -> None:
     options = parse_arguments()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
@@ -177,12 +216,12 @@ def main() -> None:
         found = json.loads(options.out.with_suffix(".json").read_text())
     for recipe in options.only.split(","):
         find_recipe(recipe).check(options.data)
-        for side in options.modes.split(","):
-            done = len(found.get(recipe, {}).get(side, []))
-            for seed in range(done, options.seeds):
-                if time.monotonic() > end:
-                    sys.exit(f"stopped after {options.minutes} minutes; --resume continues")
-                figures = figures_of(recipe, side, seed, options)
+    with ThreadPoolExecutor(options.parallel) as pool:
+        for group in groups_of(found, options):
+            if time.monotonic() > end:
+                sys.exit(f"stopped after {options.minutes} minutes; --resume continues")
+            results = pool.map(lambda run: figures_of(*run, options), group)
+            for (recipe, side, seed), figures in zip(group, results, strict=True):
                 found.setdefault(recipe, {}).setdefault(side, []).append(figures)
                 console.print(f"{recipe} {side} {seed}: {figures}", highlight=False, markup=False)
                 write(found, options)  # after each run: all of them take hours
