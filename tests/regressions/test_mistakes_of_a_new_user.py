@@ -99,6 +99,27 @@ def test_an_export_and_a_checkpoint_are_told_apart(tmp_path: Path) -> None:
         Predictor(checkpoint)
 
 
+def test_a_save_does_not_destroy_an_exported_model(tmp_path: Path) -> None:
+    save_inference_model(tmp_path, Clicks(), torch.arange(8).view(4, 2), onnx=False)
+    before = Predictor(tmp_path).predict(torch.arange(8).view(4, 2))
+    files = sorted(tmp_path.iterdir())
+    with trainer() as training:
+        training.fit(batches())
+        with pytest.raises(CheckpointError, match="exported model.*save to a different directory"):
+            training.save(tmp_path)
+    assert sorted(tmp_path.iterdir()) == files
+    assert (Predictor(tmp_path).predict(torch.arange(8).view(4, 2)) == before).all()
+
+
+def test_a_save_does_not_replace_a_manifest_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "web app"}')
+    with trainer() as training:
+        training.fit(batches())
+        with pytest.raises(CheckpointError, match="it describes something else"):
+            training.save(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "web app"}'
+
+
 def test_ids_without_a_last_axis_are_pointed_to_the_layer_that_takes_them() -> None:
     with fluid.program_guard(fluid.Program(), fluid.Program()):
         ids = fluid.data("ids", [None, 3], "int64")

@@ -34,6 +34,7 @@ __all__ = [
     "BaseEntry",
     "COUNTERS",
     "DenseEntry",
+    "EXPORT_KIND",
     "FORMAT",
     "FORMAT_VERSION",
     "FileEntry",
@@ -319,6 +320,9 @@ class BaseEntry:
 
 FORMAT = "sparsefleet-checkpoint"
 FORMAT_VERSION = 1
+EXPORT_KIND = "sparsefleet inference model"
+"""What `kind` says in the manifest of an exported model, which is not a checkpoint."""
+
 SERIES_NOTE = "series"
 """The note that holds a checkpoint's `number` and `generation` in its series."""
 
@@ -543,7 +547,7 @@ def _parse_time(text: str) -> datetime:
 
 def _check_format(value: JsonObject, location: str) -> None:
     """Check format and version first, because a newer format may have different fields."""
-    if "format" not in value and value.get("kind") == "sparsefleet inference model":
+    if "format" not in value and value.get("kind") == EXPORT_KIND:
         raise ConfigError(
             "expected a checkpoint, found an exported model, which has no optimizer state; pass a "
             "directory that Trainer.save wrote, or a checkpoint saved during training"

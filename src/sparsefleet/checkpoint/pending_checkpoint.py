@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.dense_file import describe, write_dense
 from sparsefleet.checkpoint.folder import Folder, open_folder
-from sparsefleet.checkpoint.json_fields import check_json
+from sparsefleet.checkpoint.json_fields import check_json, parse_object
 from sparsefleet.checkpoint.manifest import (
+    EXPORT_KIND,
     SERIES_NOTE,
     BaseEntry,
     DenseEntry,
@@ -34,7 +35,12 @@ from sparsefleet.checkpoint.names import (
 )
 from sparsefleet.checkpoint.row_chunk import RowArrays, RowLayout
 from sparsefleet.checkpoint.row_file_writer import RowFileWriter
-from sparsefleet.checkpoint.save_marker import SaveMarker, clean_up_folder, read_manifest
+from sparsefleet.checkpoint.save_marker import (
+    SaveMarker,
+    clean_up_folder,
+    read_manifest,
+    read_manifest_bytes,
+)
 from sparsefleet.errors import (
     CheckpointError,
     CheckpointMismatchError,
@@ -79,8 +85,13 @@ class PendingCheckpoint:
     def begin(
         cls, path: str, storage_options: Mapping[str, Any] | None = None
     ) -> PendingCheckpoint:
-        """Start a save at a path or URL; remove files left there by crashed saves."""
+        """Start a save at a path or URL; remove files left there by crashed saves.
+
+        Raises CheckpointError if the folder holds something else, such as an exported model, whose
+        manifest the commit would replace.
+        """
         folder = open_folder(path, storage_options)
+        _require_no_other_manifest(folder)
         _clean_quietly(folder)
         return cls(folder)
 
@@ -265,6 +276,25 @@ def _program() -> str:
     from sparsefleet import __version__
 
     return f"sparsefleet {__version__}"
+
+
+def _require_no_other_manifest(folder: Folder) -> None:
+    """Raise CheckpointError if manifest.json belongs to something other than a checkpoint.
+
+    A manifest that is not JSON may be a damaged one of ours, which a new save may replace.
+    """
+    if folder.size(MANIFEST) is None:
+        return
+    try:
+        value = parse_object(read_manifest_bytes(folder), "manifest")
+    except (ConfigError, CorruptFileError, CheckpointMissingError):
+        return
+    if "format" not in value:
+        thing = "an exported model" if value.get("kind") == EXPORT_KIND else "something else"
+        raise CheckpointError(
+            f"{folder.locate(MANIFEST)} is not the manifest of a checkpoint; it describes {thing}, "
+            "which saving would destroy: save to a different directory"
+        )
 
 
 def _clean_quietly(folder: Folder) -> None:

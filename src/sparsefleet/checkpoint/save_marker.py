@@ -20,7 +20,14 @@ from sparsefleet.checkpoint.folder import Folder, LocalFolder, reported
 from sparsefleet.checkpoint.manifest import Manifest
 from sparsefleet.checkpoint.names import MANIFEST, marker_file, pending_marker, token_of
 
-__all__ = ["STALE_AFTER_S", "SaveMarker", "clean_up_folder", "is_running", "read_manifest"]
+__all__ = [
+    "STALE_AFTER_S",
+    "SaveMarker",
+    "clean_up_folder",
+    "is_running",
+    "read_manifest",
+    "read_manifest_bytes",
+]
 
 STALE_AFTER_S = 24 * 3600.0
 """A save without a lock counts as crashed if none of its files has changed for this long."""
@@ -125,8 +132,12 @@ def _is_locked(location: str) -> bool:
 
 def read_manifest(folder: Folder) -> Manifest:
     """Return the committed manifest. Raises CheckpointMissingError if there is none."""
-    raw = folder.read(MANIFEST, max_bytes=_MOST_MANIFEST_BYTES)
-    return Manifest.from_bytes(raw, folder.locate(MANIFEST))
+    return Manifest.from_bytes(read_manifest_bytes(folder), folder.locate(MANIFEST))
+
+
+def read_manifest_bytes(folder: Folder) -> bytes:
+    """Return the contents of manifest.json, unchecked."""
+    return folder.read(MANIFEST, max_bytes=_MOST_MANIFEST_BYTES)
 
 
 def clean_up_folder(folder: Folder, stale_after_s: float = STALE_AFTER_S) -> list[str]:

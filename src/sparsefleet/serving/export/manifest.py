@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from sparsefleet.checkpoint.manifest import EXPORT_KIND
 from sparsefleet.data import hash64
 from sparsefleet.errors import CheckpointError, CorruptFileError
 from sparsefleet.serving.export.quantization import RowFormat
@@ -207,7 +208,6 @@ class Schema:
 
 
 MANIFEST = "manifest.json"
-_KIND = "sparsefleet inference model"
 _VERSION = 1
 
 Item = TypeVar("Item")
@@ -316,7 +316,7 @@ class ExportManifest:
         for table in content["tables"]:
             if table["initial"]["row_dtype"] == "float32":
                 del table["initial"]["row_dtype"]
-        return json.dumps({"kind": _KIND, "version": _VERSION, **content}, indent=1) + "\n"
+        return json.dumps({"kind": EXPORT_KIND, "version": _VERSION, **content}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> ExportManifest:
@@ -329,7 +329,7 @@ class ExportManifest:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CorruptFileError(f"{where} is not JSON: {error}") from error
-        if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
+        if not isinstance(content, dict) or content.pop("kind", None) != EXPORT_KIND:
             hint = ""
             if isinstance(content, dict) and "format_version" in content:
                 hint = "; it describes a checkpoint: export the model with Trainer.export"
