@@ -11,9 +11,9 @@ SGD. Plain torch (bench/quality_torch.py) trains the same model on dense tables 
 optimizers and loop. A mode followed by `bf16` moves 16-bit numbers over TLS, and is compared with
 the mode itself. For each: mean and standard deviation over seeds, and the mean difference to
 local training seed by seed with its standard error. More than 0.002 below it is a miss, or unclear
-where two standard errors could explain it: small data. All sides run with one seed before the
-next seed begins, so that a run that is stopped compares them fairly. The report is Markdown and
-JSON.
+where noise could explain it (Student's t at 95 %): few seeds, small data. All sides run with one
+seed before the next begins, so that a run that is stopped compares them fairly. The report is
+Markdown and JSON.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ AVERAGING = ("sync", "hybrid")
 SINGLE_PROCESS = ("local", "torch", "local sgd")
 SIDES = ("local", "torch", "sync", "half_async", "async", "hybrid", "local sgd", "geo")
 TOLERANCE = 0.002
+STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""Quantiles of 95 %, two-sided, by number of seeds."""
 DEADLINE_S = 1800.0
 NARROW = " bf16"
 LAUNCH_NARROW = ("--native-servers", "--transport", "tls", "--env", "SPARSEFLEET_WIRE_DTYPE=bf16")
@@ -110,12 +112,14 @@ def standard_error(differences: list[float]) -> float:
     return statistics.stdev(differences) / len(differences) ** 0.5
 
 
-def verdict_of(difference: float, noise: float) -> str:
-    if math.isnan(noise):
+def verdict_of(differences: list[float]) -> str:
+    if len(differences) < 2:
         return "unclear"
+    difference, noise = statistics.mean(differences), standard_error(differences)
     if difference >= -TOLERANCE:
         return "met"
-    return "unclear" if difference + 2 * noise >= -TOLERANCE else "missed"
+    reach = STUDENT_T.get(len(differences), 2.6) * noise
+    return "unclear" if difference + reach >= -TOLERANCE else "missed"
 
 
 def table_of(runs: Runs, metric: str) -> list[str]:
@@ -136,7 +140,7 @@ def table_of(runs: Runs, metric: str) -> list[str]:
             differences = [ours - theirs for ours, theirs in pairs]
             difference, noise = statistics.mean(differences), standard_error(differences)
             shown, error = f"{difference:+.4f}", "" if math.isnan(noise) else f"{noise:.4f}"
-            verdict = verdict_of(difference, noise)
+            verdict = verdict_of(differences)
         lines.append(
             f"| {side} | {len(values)} | {statistics.mean(values):.4f} | {spread} | {shown} "
             f"| {error} | {verdict} |"

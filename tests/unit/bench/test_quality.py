@@ -30,6 +30,7 @@ def test_a_loss_is_missed_only_beyond_noise_and_unclear_with_one_seed() -> None:
     runs = {
         "local": [{"auc": value} for value in (0.80, 0.81, 0.82)],
         "async": [{"auc": value} for value in (0.79, 0.8001, 0.8099)],
+        "half_async": [{"auc": value} for value in (0.795, 0.806)],
         "sync": [{"auc": value} for value in (0.78, 0.82, 0.81)],
         "hybrid": [{"auc": 0.79}],
         "local sgd": [{"auc": 0.7}],
@@ -38,6 +39,7 @@ def test_a_loss_is_missed_only_beyond_noise_and_unclear_with_one_seed() -> None:
     assert quality.table_of(runs, "auc")[2:] == [
         "| local | 3 | 0.8100 | 0.0100 |  |  |  |",
         "| async | 3 | 0.8000 | 0.0100 | -0.0100 | 0.0001 | missed |",
+        "| half_async | 2 | 0.8005 | 0.0078 | -0.0045 | 0.0005 | unclear |",
         "| sync | 3 | 0.8033 | 0.0208 | -0.0067 | 0.0088 | unclear |",
         "| hybrid | 1 | 0.7900 |  | -0.0100 |  | unclear |",
         "| local sgd | 1 | 0.7000 |  |  |  |  |",
