@@ -324,7 +324,8 @@ class BatchSource:
     ) -> None:
         self._as_batch = as_batch
         self._data = data
-        self._opened: object = data  # returned by a function, for the last pass
+        self.opened: Data = data
+        """The data of the last pass: the data itself, or what its function returned."""
         self._open: Callable[[], Iterable[Any]]
         if isinstance(data, (Tensor, np.ndarray, str, bytes, Mapping)):
             raise ConfigError(
@@ -358,14 +359,14 @@ class BatchSource:
 
         Return None if batches are identified by their position instead.
         """
-        return record_files(self._opened)
+        return record_files(self.opened)
 
     def of_worker(self, rank: int, files: Sequence[str] | None) -> BatchSource | None:
         """Return the data of a different worker, or None if only that worker's process can read it.
 
         files: the files that worker read, if known.
         """
-        read = getattr(self._opened, "of_worker", None)
+        read = getattr(self.opened, "of_worker", None)
         theirs = read(rank, files) if callable(read) else None
         return None if theirs is None else BatchSource(theirs, self._as_batch)
 
@@ -387,7 +388,7 @@ class BatchSource:
             raise ConfigError(
                 f"the data function must return an iterator, got a {type(batches).__name__}"
             )
-        data = self._opened = self._data if isinstance(self._data, StatefulData) else batches
+        data = self.opened = self._data if isinstance(self._data, StatefulData) else batches
         if start is not None and (left := self._left_of(data, start, before)) is not None:
             return left
         if start is not None and not is_loaded:

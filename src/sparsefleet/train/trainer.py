@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefleet import optim
-from sparsefleet.data import Reader
+from sparsefleet.data import MemoryData, Reader, RecordFormat
 from sparsefleet.engine.batch_source import BatchSource, Data
 from sparsefleet.engine.binding import bind_model
 from sparsefleet.engine.clock import advise
@@ -139,7 +139,10 @@ class Trainer:
             if is_shared and self._fleet.role.kind == "local":
                 require_alone()
         self._training: Training[DistributedModel] | None = None
-        self._reader: Reader | None = None
+        self._fitted: Data | None = None
+        """The data of the last `fit` if it may tell how ids were read: a reader, its records in
+        memory, or a function that was never called, because nothing was left to train on.
+        """
         if self._fleet.is_server():
             return
         distributed = bind_model(
@@ -217,7 +220,6 @@ class Trainer:
                 "data: pass fit(..., validation=...), or leave it as None"
             )
         training = self._begin()
-        self._reader = data if isinstance(data, Reader) else None
         source = self._source(data, passes=epochs)
         passes = epochs if every_steps is None else max(epochs, 2)  # more than one
         held_out = None
@@ -265,6 +267,9 @@ class Trainer:
                     display.note(line)
                 display.table(lambda: summary_table(history))
         finally:
+            opened = source.opened
+            is_known = isinstance(opened, (Reader, MemoryData)) or not isinstance(opened, Iterable)
+            self._fitted = opened if is_known else None
             reporter.stop()
             display.close()
             if tensorboard is not None:
@@ -397,7 +402,8 @@ class Trainer:
         `serving.export.save_inference_model`; the first remaining worker writes and gets the
         manifest. Batches, including `golden`, have the form that `fit` takes; if `labelled` is
         False, the whole batch is input. The default target is the result of `predict`, named
-        "prediction"; the default `features` is the `Reader` of the last `fit`.
+        "prediction"; the default `features` is the format of the `Reader` or `MemoryData` of the
+        last `fit`, even if a function returned it.
         """
         from sparsefleet.serving.export.model_export import save_inference_model
 
@@ -424,7 +430,7 @@ class Trainer:
                 golden=inputs_of(golden),
                 onnx=onnx,
                 varying=varying,
-                features=self._reader if features is None else features,
+                features=self._format_of_fit() if features is None else features,
             )
 
         return export_together(distributed, directory, write)
@@ -435,6 +441,13 @@ class Trainer:
     def _may_stop(self) -> bool:
         """Return whether `fit` checks after each epoch if it should stop; equal on all workers."""
         return bool(self._callbacks) or self._fleet.worker_num() == 1
+
+    def _format_of_fit(self) -> RecordFormat | None:
+        """Return how the last `fit` read its records, or None if its data was not read by us."""
+        data: object = self._fitted
+        if callable(data) and not isinstance(data, Iterable):
+            data = data()
+        return data.format if isinstance(data, (Reader, MemoryData)) else None
 
     def _worker(self) -> Training[DistributedModel]:
         if self._training is None:

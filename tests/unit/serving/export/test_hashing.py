@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from tests.support.served_models import Served, serving
 from torch import Tensor, nn
 
-from sparsefleet.data import CriteoTsv, Csv, Field, MultiSlot, Reader, Slot, hash64
+from sparsefleet.data import CriteoTsv, Csv, Field, MemoryData, MultiSlot, Reader, Slot, hash64
 from sparsefleet.data.features import Categorical, Features
 from sparsefleet.errors import ConfigError, ExportError, FeedError
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
@@ -25,7 +26,7 @@ from sparsefleet.serving.export import read_manifest, save_inference_model
 from sparsefleet.serving.export.hashing import hashed_inputs
 from sparsefleet.serving.http.examples import table_as_stream
 from sparsefleet.store import Normal
-from sparsefleet.train import Trainer
+from sparsefleet.train import CheckpointConfig, Trainer
 
 TEXT = "ad,site,app,tags\nshoes,s1,a1,x|y\n12,s2,a2,\n,s1,a3,z\n"
 FORMAT = Csv(
@@ -162,7 +163,20 @@ def test_model_that_was_exported_without_features_says_so(tmp_path: Path, reader
         predictor.predict({**inputs, "tags": (np.zeros(0, np.int64), np.array([0]))})
 
 
-def test_trainer_exports_how_its_reader_hashed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "data_of",
+    [
+        lambda reader: reader,
+        lambda reader: MemoryData(reader),
+        lambda reader: lambda: reader,
+        lambda reader: lambda: MemoryData(reader),
+        lambda reader: lambda: reader.map(lambda batch: batch),
+    ],
+    ids=["reader", "memory", "function", "function_of_memory", "function_of_mapped"],
+)
+def test_trainer_exports_how_its_reader_hashed(
+    tmp_path: Path, data_of: Callable[[Reader], Any]
+) -> None:
     path = tmp_path / "train.csv"
     path.write_text("ad,click\n" + "\n".join(f"{name},1" for name in "abcdef") + "\n")
     reader = Reader(
@@ -180,11 +194,16 @@ def test_trainer_exports_how_its_reader_hashed(tmp_path: Path) -> None:
         def forward(self, ad: Tensor) -> Tensor:
             return self.ads(ad).squeeze(1)
 
-    trainer = Trainer(Clicks(), nn.BCEWithLogitsLoss(), SGD(lr=0.1))
-    trainer.fit(reader)
-    manifest = trainer.export(tmp_path / "export", next(iter(reader)), onnx=False)
-    assert manifest is not None
-    assert [(item.input, item.seed) for item in manifest.schema.hashed] == [("ad", 3)]
+    checkpoints = CheckpointConfig(directory=tmp_path / "checkpoints")
+    for name in ("trained", "nothing left to train on"):
+        loss = nn.BCEWithLogitsLoss()
+        with Trainer(
+            Clicks(), loss, SGD(lr=0.1), checkpoints=checkpoints, resume="auto"
+        ) as trainer:
+            trainer.fit(data_of(reader))
+            manifest = trainer.export(tmp_path / name, next(iter(reader)), onnx=False)
+        assert manifest is not None
+        assert [(item.input, item.seed) for item in manifest.schema.hashed] == [("ad", 3)]
 
 
 def test_categories_of_criteo_are_hashed_by_their_column(tmp_path: Path) -> None:
