@@ -7,11 +7,12 @@ line; `launch` exits with the code of the process that failed.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import logging
 import sys
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, get_args
 
 from sparsefleet import __version__
 from sparsefleet.cli.chaos import (
@@ -124,9 +125,47 @@ class _UsageError(Exception):
     """Raised for an invalid command line."""
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """A parser whose errors name the command and suggest the option or choice that was meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command_parser: _CommandParser = getattr(options, "parser", self)
+            command_parser.error(_unknown_options(unknown, command_parser.option_names(options)))
+        return options
+
+    def option_names(self, options: argparse.Namespace) -> list[str]:
+        """Return the options of this command and of its subcommand in `options`, if any."""
+        names = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                below = action.choices.get(str(getattr(options, action.dest, None)))
+                names += [] if below is None else below.option_names(options)
+        return names
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += _suggestion(str(value), map(str, action.choices or ()))
+            raise
+
+
+def _unknown_options(unknown: Sequence[str], names: Iterable[str]) -> str:
+    names = list(names)
+    first = next((text for text in unknown if text.startswith("-")), "").partition("=")[0]
+    return f"unrecognized arguments: {' '.join(unknown)}{_suggestion(first, names)}"
+
+
+def _suggestion(found: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(found, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser for all commands."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _CommandParser(
         prog="sparsefleet",
         description="A parameter server for PyTorch on CPUs.",
         epilog=_EPILOG,

@@ -266,8 +266,11 @@ def run_manifest_command(options: argparse.Namespace) -> int:
         ) from error
     if options.kind == "slurm":
         path.chmod(0o755)
-    how = "sbatch" if options.kind == "slurm" else "kubectl apply -f"
-    print(f"wrote {path}; start the job with: {how} {shlex.quote(str(path))}", file=sys.stderr)
+    is_slurm = options.kind == "slurm"
+    first = "" if is_slurm else "create the job key as its first lines say, then "
+    how = "sbatch" if is_slurm else "kubectl apply -f"
+    command = f"{how} {shlex.quote(str(path))}"
+    print(f"wrote {path}; {first}start the job with: {command}", file=sys.stderr)
     return 0
 
 

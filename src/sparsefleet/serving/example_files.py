@@ -61,11 +61,14 @@ def read_inputs(path: Path, table: pa.Table, schema: Schema) -> dict[str, Any]:
 
 
 def _input_of(path: Path, table: pa.Table, item: InputSchema, schema: Schema) -> Any:
+    column = table.column(item.name)
     try:
-        column = table.column(item.name).combine_chunks()
-        return input_of_column(column, item, schema)
+        return input_of_column(column.combine_chunks(), item, schema)
     except (pa.ArrowException, ValueError) as error:
-        raise FeedError(f"{path}, column '{item.name}': {error}; expected {item}") from error
+        hint, is_text = "", "string" in str(column.type)
+        if is_text and item.dtype == "int64" and schema.hashing(item.name) is None:
+            hint = "; strings need a model that was exported with features="
+        raise FeedError(f"{path}, column '{item.name}': {error}; expected {item}{hint}") from error
 
 
 def write_predictions(path: Path, predictions: Mapping[str, NDArray[Any]]) -> None:
