@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsefleet import Predictor, Trainer, TrainerConfig, fluid
-from sparsefleet.errors import CheckpointError, ConfigError
+from sparsefleet.cli.main import main as sparsefleet_command
+from sparsefleet.errors import CheckpointError, ConfigError, FeedError
 from sparsefleet.fluid.paddle.as_paddle import main as as_paddle
 from sparsefleet.nn import SparseEmbedding, SparseEmbeddingBag
+from sparsefleet.serving.example_files import read_examples
 from sparsefleet.serving.export import save_inference_model
+from sparsefleet.train import Callback, EarlyStopping, SaveBest
 from sparsefleet.train.progress import Snapshot
 
 
@@ -97,6 +101,114 @@ def test_an_export_and_a_checkpoint_are_told_apart(tmp_path: Path) -> None:
             training.load(export)
     with pytest.raises(CheckpointError, match="it describes a checkpoint: export the model with"):
         Predictor(checkpoint)
+
+
+def test_float_labels_of_classes_are_not_blamed_on_the_shape() -> None:
+    model = nn.Sequential(SparseEmbeddingBag("ads", 2), nn.Linear(2, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = TrainerConfig(quiet=True)
+    with (
+        Trainer(model, nn.CrossEntropyLoss(), optimizer, config=config) as training,
+        pytest.raises(RuntimeError) as raised,
+    ):
+        training.fit(batches())
+    notes = "\n".join(raised.value.__notes__)
+    assert "labels.long()" in notes
+    assert "squeeze" not in notes
+
+
+def test_strings_as_ids_are_pointed_to_hashing() -> None:
+    with trainer() as training, pytest.raises(ConfigError, match="sparsefleet.data.hash_ids"):
+        training.fit([(np.array([["shoes", "hats"]]), np.ones(1, np.float32))])
+
+
+def test_an_unsupported_setting_of_an_optimizer_is_explained_without_a_list_that_is_not_there() -> (
+    None
+):
+    model = Clicks()
+    optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
+    with pytest.raises(ConfigError, match="amsgrad=False, got True. Change the model's optimizer"):
+        Trainer(model, nn.BCEWithLogitsLoss(), optimizer)
+
+
+@pytest.mark.parametrize("factor", [None, "fast", math.nan, -1.0])
+def test_a_schedule_that_returns_no_factor_is_named_with_its_step(factor: Any) -> None:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(ConfigError, match="the schedule must return a number >= 0.* for step 0"),
+        Trainer(model, nn.BCEWithLogitsLoss(), optimizer, schedule=lambda _: factor) as training,
+    ):
+        training.fit(batches())
+
+
+def test_a_single_callback_is_asked_for_as_a_list() -> None:
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match=r"got one EarlyStopping: pass callbacks=\[...\]"):
+        Trainer(model, nn.BCEWithLogitsLoss(), optimizer, callbacks=EarlyStopping())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, lambda name: SaveBest("best", name)])
+@pytest.mark.parametrize(("monitor", "validation"), [("acu", batches()), ("auc", None)])
+def test_a_metric_that_fit_never_computes_is_refused_before_training(
+    kind: Callable[[str], Callback], monitor: str, validation: Any
+) -> None:
+    model, taken = Clicks(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = TrainerConfig(quiet=True)
+    callbacks = [kind(monitor)]
+
+    def data() -> Iterator[tuple[Tensor, Tensor]]:
+        taken.append("an epoch")
+        yield from batches()
+
+    loss = nn.BCEWithLogitsLoss()
+    with (
+        Trainer(model, loss, optimizer, config=config, callbacks=callbacks) as training,
+        pytest.raises(ConfigError, match=f"monitor='{monitor}'.*: no such metric; available: "),
+    ):
+        training.fit(data, validation=validation)
+    assert not taken
+
+
+def test_a_misspelt_hook_is_refused_because_it_would_never_be_called() -> None:
+    class Printing(Callback):
+        def on_epoch_ended(self, trainer: Trainer, epoch: object) -> None:
+            print(trainer, epoch)
+
+    model = Clicks()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="on_epoch_ended is not a hook.*'on_epoch_end'"):
+        Trainer(model, nn.BCEWithLogitsLoss(), optimizer, callbacks=[Printing()])
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("lunch train.py", "'launch'"),
+        ("launch --workrs 2 train.py", "'--workers'"),
+        ("manifest slurm --severs=2 train.py", "'--servers'"),
+        ("manifest slrum train.py", "'slurm'"),
+        ("serve export --prot 8000", "'--port'"),
+        ("checkpoint shwo model", "'show'"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
+    words: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exited:
+        sparsefleet_command(words.split())
+    assert exited.value.code == 2
+    assert f"did you mean {wanted}?" in capsys.readouterr().err
+
+
+def test_strings_for_a_model_of_ids_are_explained_in_files_too(tmp_path: Path) -> None:
+    save_inference_model(tmp_path, Clicks(), {"ids": torch.arange(8).view(4, 2)}, onnx=False)
+    (tmp_path / "day.csv").write_text("ids\nshoes hats\n")
+    schema = Predictor(tmp_path).schema
+    with pytest.raises(FeedError, match="strings need a model that was exported with features="):
+        list(read_examples(tmp_path / "day.csv", schema, 8))
 
 
 def test_a_save_does_not_destroy_an_exported_model(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def require_table_optimizers(
     if default is None and without and groups:
         raise ConfigError(
             f"table '{without[0]}' has no optimizer and cannot use the model's: "
-            f"{groups[0].reason}. Use one of these, or give the table its own: "
+            f"{groups[0].reason}. Change the model's optimizer, or give the table its own: "
             "SparseEmbedding(..., optimizer=sparsefleet.optim.Adam(lr=...))"
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau
@@ -90,7 +92,7 @@ class RateSchedule:
         """Return each table's rate after `step` steps. A torch scheduler can only move forward."""
         schedule = self._schedule
         if not isinstance(schedule, LRScheduler):
-            factor = float(schedule(step))
+            factor = _checked_factor(schedule(step), step)
             rates = {table: first * factor for table, first in self._first.items()}
             if self._torch_steps:
                 self._set_groups(rates)
@@ -114,6 +116,20 @@ class RateSchedule:
             return dict.fromkeys(self._group_of, self._optimizer.lr)
         groups = self._optimizer.param_groups
         return {table: float(groups[index]["lr"]) for table, index in self._group_of.items()}
+
+
+def _checked_factor(factor: Any, step: int) -> float:
+    """Return what a schedule function returned. Raises ConfigError unless it can scale a rate."""
+    try:
+        number = float(factor)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise ConfigError(
+            f"the schedule must return a number >= 0, the factor of the learning rate, got "
+            f"{factor!r} for step {step}"
+        )
+    return number
 
 
 def _position(schedule: LRScheduler) -> int:

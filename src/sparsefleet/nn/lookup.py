@@ -96,7 +96,9 @@ def check_ids(table: str, ids: object) -> None:
     if not isinstance(ids, torch.Tensor):
         raise ShapeError(f"{what}, got {type(ids).__name__}; convert it with torch.as_tensor")
     if ids.dtype not in ID_DTYPES:
-        hint = "" if ids.is_floating_point() else "; convert them with .long()"
+        hint = "; convert them with .long()"
+        if ids.is_floating_point():
+            hint = "; read ids as integers, because floats cannot hold every id"
         raise ShapeError(f"{what}, got {ids.dtype}{hint}")
     raise ShapeError(f"{what}, got a tensor on {ids.device}; move it with .cpu()")
 

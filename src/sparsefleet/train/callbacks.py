@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from sparsefleet.engine.events import (
@@ -107,6 +108,7 @@ class _Monitor:
         self, owner: object, name: str, mode: Literal["auto", "min", "max"], min_delta: float = 0.0
     ) -> None:
         self._owner = type(owner).__name__
+        self._is_subclass = type(owner).__module__ != __name__  # which may add its own figures
         self.name = name
         if mode not in ("auto", "min", "max"):
             raise ConfigError(f"{self._owner}.mode must be 'auto', 'min' or 'max', got {mode!r}")
@@ -118,8 +120,12 @@ class _Monitor:
         self.best_epoch = 0
         self._seen: Mapping[str, float] | None = None
 
-    def reset(self) -> None:
+    def begin(self, trainer: Trainer) -> None:
+        """Forget earlier epochs. Raises ConfigError if `fit` will never compute the metric."""
         self.best, self.best_epoch, self._seen = math.nan, 0, None
+        names = trainer.figure_names
+        if not self._is_subclass:
+            self._require(names, has_validation="loss" in names)
 
     def update_within(self, evaluated: EvaluatedWithin) -> bool | None:
         """Like `update`, but return None if the metric exists only for whole epochs."""
@@ -149,13 +155,22 @@ class _Monitor:
         return False
 
     def _find(self, figures: Mapping[str, float], *, has_validation: bool) -> float:
-        if self.name not in figures:
-            hint = "" if has_validation else "; pass fit(..., validation=...) for more"
-            raise ConfigError(
-                f"{self._owner}(monitor={self.name!r}): no such metric; available: "
-                f"{', '.join(sorted(figures))}{hint}"
-            )
+        hint = (
+            "; the default metrics need one probability per example: pass metrics=[...], and "
+            "TrainerConfig(predictions=...) if the loss does not imply how to compute it"
+        )
+        self._require(figures, has_validation=has_validation, hint=hint)
         return figures[self.name]
+
+    def _require(self, names: Iterable[str], *, has_validation: bool, hint: str = "") -> None:
+        if self.name in names:
+            return
+        if not has_validation:
+            hint = "; pass fit(..., validation=...) for more"
+        raise ConfigError(
+            f"{self._owner}(monitor={self.name!r}): no such metric; available: "
+            f"{', '.join(sorted(names))}{hint}"
+        )
 
 
 class EarlyStopping(Callback):
@@ -203,8 +218,8 @@ class EarlyStopping(Callback):
         return self._monitor.best_epoch
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
-        del trainer, epochs
-        self._monitor.reset()
+        del epochs
+        self._monitor.begin(trainer)
         self.waited = 0
 
     def on_evaluate_within(self, trainer: Trainer, evaluated: EvaluatedWithin) -> None:
@@ -269,7 +284,7 @@ class SaveBest(Callback):
 
     def on_fit_begin(self, trainer: Trainer, epochs: int) -> None:
         del epochs
-        self._monitor.reset()
+        self._monitor.begin(trainer)
         if trainer.epochs_done:
             self._resume(trainer)
 
@@ -456,7 +471,16 @@ class CallbackRunner:
 
 
 def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
-    """Return the callbacks as a list. Raises ConfigError for anything that is not a callback."""
+    """Return the callbacks as a list.
+
+    Raises ConfigError for anything that is not a callback, and for a method that looks like a hook
+    but is none, which would never be called.
+    """
+    if isinstance(callbacks, Callback):
+        raise ConfigError(
+            f"callbacks must be a list, got one {type(callbacks).__name__}: pass callbacks=[...]"
+        )
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
     found: list[Callback] = []
     for callback in callbacks:
         if not isinstance(callback, Callback):
@@ -464,6 +488,13 @@ def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
             raise ConfigError(
                 f"callbacks must be instances of sparsefleet.train.Callback, got {callback!r}{hint}"
             )
+        for name in dir(type(callback)):
+            near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if name.startswith("on_") and name not in hooks and near:
+                raise ConfigError(
+                    f"{type(callback).__name__}.{name} is not a hook and is never called; did you "
+                    f"mean {near[0]!r}? Give a method of your own a name without 'on_'"
+                )
         found.append(callback)
     return found
 

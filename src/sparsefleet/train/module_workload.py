@@ -164,7 +164,8 @@ def as_batch(raw: Any, number: int, *, labelled: bool) -> Batch:
         value = as_tensors(raw)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"batch {number}: an array cannot be converted to a tensor: {error}"
+            f"batch {number}: an array cannot be converted to a tensor: {error} Turn strings into "
+            "ids with sparsefleet.data.hash_ids"
         ) from error
     if not labelled:
         return Batch(number, value, None, _num_examples(value, None))
@@ -210,9 +211,26 @@ def _loss_hint(output: Any, labels: Any) -> str:
                 "if the loss needs labels of the same type as the output, convert: labels.float()"
             )
         return "check that the loss takes these types and shapes"
+    if _are_float_classes(output, labels):
+        return (
+            "one label per row of scores is the number of a class, which must be int64: convert "
+            "with labels.long(), or read the label with Slot(name, 'uint64', ())"
+        )
     return (
         "the shapes must match: squeeze(1) turns an output [B, 1] into [B]. For one number per "
         "record, give the slot a shape: Slot(name, 'float', ())"
+    )
+
+
+def _are_float_classes(output: Any, labels: Any) -> bool:
+    """Return whether the output has several scores per label, and the labels are floats."""
+    return (
+        isinstance(output, Tensor)
+        and isinstance(labels, Tensor)
+        and labels.is_floating_point()
+        and output.dim() == labels.dim() + 1
+        and output.shape[0] == len(labels)
+        and output.shape[1] > 1
     )
 
 

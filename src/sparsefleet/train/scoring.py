@@ -108,11 +108,12 @@ class Scorer:
     def __init__(self, loss: Any, metrics: Metrics | None, config: TrainerConfig) -> None:
         self.has_predictions = loss is not None
         self._asked_for = metrics is not None
-        self._metrics = MetricSet(
-            {name: metric.empty_copy() for name, metric in _as_mapping(metrics).items()}
-            if metrics is not None
-            else {"auc": AUC(), "log_loss": LogLoss()}
-        )
+        chosen: dict[str, Metric] = {"auc": AUC(), "log_loss": LogLoss()}
+        if metrics is not None:
+            chosen = {name: metric.empty_copy() for name, metric in _as_mapping(metrics).items()}
+        self._metrics = MetricSet(chosen)
+        self.names = ["loss", *(chosen if self.has_predictions else ())]
+        """Names of all figures that may be computed."""
         self._groups = config.groups
         self._predict: Callable[[Any], Any] = config.predictions or predictions_for(loss)
         if loss is None and self._asked_for:

@@ -139,6 +139,10 @@ class Trainer:
             if is_shared and self._fleet.role.kind == "local":
                 require_alone()
         self._training: Training[DistributedModel] | None = None
+        self.figure_names: set[str] = set()
+        """Names of what the last `fit` may compute: "loss" and metrics on the validation data, if
+        there is any, and with the prefix "train_" on the training data.
+        """
         self._fitted: Data | None = None
         """The data of the last `fit` if it may tell how ids were read: a reader, its records in
         memory, or a function that was never called, because nothing was left to train on.
@@ -225,6 +229,10 @@ class Trainer:
         held_out = None
         if validation is not None:
             held_out = self._source(validation, passes=passes, argument="validation")
+        names = self._scorer.names
+        self.figure_names = {f"train_{name}" for name in names if name != "log_loss"}
+        if held_out is not None:
+            self.figure_names.update(names)
         distributed = training.distributed
         tensorboard = open_tensorboard(self.config.tensorboard, distributed.role)
         display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)
