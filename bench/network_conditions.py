@@ -1,6 +1,6 @@
 """CTR-DNN between two machines: what delay and bandwidth of the network cost each mode.
 
-    python bench/network.py [--gbit 10,1] [--delay-ms 0,0.2,1] [--repeats 5] [--json FILE]
+    python bench/network_conditions.py [--gbit 10,1] [--delay-ms 0,0.2,1] [--json FILE]
 
 Two servers run on one machine and two workers on the other; under DDP, each machine has one rank. A
 machine is a network namespace. The wire between them, bench/delaying_wire.py, delays every packet
@@ -167,7 +167,7 @@ def main() -> None:
     network = Network()
     with contextlib.closing(network), tempfile.TemporaryDirectory() as folder:
         if network.why_not is not None:
-            sys.exit(f"bench/network.py: {network.why_not}")
+            sys.exit(f"bench/network_conditions.py: {network.why_not}")
         limit = wire_limit(network.nodes)
         figures = measure(wires, network, Path(folder), options)
     for title, sides in figures.items():
