@@ -412,13 +412,16 @@ def _trial_lines(results: Sequence[ModeResult], chosen: str, reasons: Sequence[s
     local = next((one for one in results if one.mode == "local" and not one.error), None)
     heads = ("mode", "examples/s", "examples", "AUC", "vs local", "loss", "staleness", "bytes/ex.")
     rows = [_trial_row(one, local, is_chosen=one.mode == chosen) for one in results]
-    held_out = any(one.is_held_out for one in results)
+    where = "on the last training batches after this time"
+    if any(one.is_held_out for one in results):
+        where = "on held-out data after this time"
+    elif all(one.auc is None for one in results):
+        where = "not measured, which needs labels of 0 and 1"
     fewest = min((one.examples for one in results if not one.error), default=0)
     return [
         *_table((*heads, "note"), rows),
         "",
-        f"AUC: {'on held-out data' if held_out else 'on the last training batches'} after this "
-        f"time. loss: over the second half of the first {fewest:,} examples in each mode.",
+        f"AUC: {where}. loss: over the second half of the first {fewest:,} examples in each mode.",
         "",
         *([f"use {chosen}"] if chosen else []),
         *(f"  - {reason}" for reason in reasons),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsefleet.cli import plan
 from sparsefleet.cli.main import main
+from sparsefleet.planning.mode_trial import ModeResult
 
 QUICK = ("--rows", "1e7", "--dim", "8", "--examples-per-second", "5e3", "--modes", "half_async,geo")
 
@@ -60,3 +62,16 @@ def test_wrong_input_is_named(
         ended = int(error.code or 0)
     assert ended == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("auc", "is_held_out", "text"),
+    [
+        (0.7, True, "AUC: on held-out data after this time."),
+        (0.7, False, "AUC: on the last training batches after this time."),
+        (None, False, "AUC: not measured, which needs labels of 0 and 1."),
+    ],
+)
+def test_a_trial_says_what_its_auc_is_of(auc: float | None, is_held_out: bool, text: str) -> None:
+    result = ModeResult(mode="async", examples=1000, loss=0.5, auc=auc, is_held_out=is_held_out)
+    assert text in "\n".join(plan._trial_lines([result], "async", []))
