@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,15 +153,19 @@ def order_of_side(side: str) -> tuple[int, bool]:
     return SIDES.index(side.removesuffix(NARROW)), side.endswith(NARROW)
 
 
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def page_of(found: dict[str, Runs], options: argparse.Namespace) -> str:
-    lines = ["# Quality of the modes", "", " ".join([f"{machine()}.", options.note]).strip()]
+    lines = ["# Quality of the modes", "", wrapped(f"{machine()}. {options.note}")]
     lines += [f"Command: `bench/quality.py {' '.join(sys.argv[1:])}`.", ""]
     lines += [line.strip() for line in (__doc__ or "").split("\n\n", 2)[2].splitlines()]
     for name in sorted(found, key=RECIPES.index):
         recipe, runs = find_recipe(name), found[name]
-        lines += ["", f"## {recipe.title}", "", f"{recipe.protocol}.", ""]
+        lines += ["", f"## {recipe.title}", "", wrapped(f"{recipe.protocol}.")]
         for one in recipe.published:
-            lines.append(f"Published: {one.metric} {one.value} ({one.where}).")
+            lines += ["", wrapped(f"Published: {one.metric} {one.value} ({one.where}).")]
         ordered = {side: runs[side] for side in sorted(runs, key=order_of_side)}
         for metric in next(iter(ordered.values()))[0]:
             lines += ["", *table_of(ordered, metric)]
