@@ -191,7 +191,7 @@ def test_a_misspelt_hook_is_refused_because_it_would_never_be_called() -> None:
         ("manifest slurm --severs=2 train.py", "'--servers'"),
         ("manifest slrum train.py", "'slurm'"),
         ("serve export --prot 8000", "'--port'"),
-        ("checkpoint shwo model", "'show'"),
+        ("checkpoint shhow model", "'show'"),
     ],
 )
 def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
