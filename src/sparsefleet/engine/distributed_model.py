@@ -152,6 +152,7 @@ class DistributedModel:
         self._meeting: Meeting | None = None
         self._incarnation = Incarnation()
         self._shared_at = 0
+        self._values_are_shared = False
         self.succession: Succession | None = None
         """The state for a process that replaces this worker; None if workers are not replaced."""
         self.replacement: RankReplacement | None = None
@@ -238,7 +239,9 @@ class DistributedModel:
         _core.keep_freed_memory()
         self._starts += 1
         self._failed = False
-        self._mode = make_mode(self._mode_like, self._mode_setting(taken))
+        setting = self._mode_setting(taken)
+        self._values_are_shared = False
+        self._mode = make_mode(self._mode_like, setting)
         self._mode.start()
         self.stepping.guard()
         self.placement.started(self._mode)
@@ -559,6 +562,7 @@ class DistributedModel:
             tables=self._tables,
             dense=self.flat.arrays,
             dense_is_live=isinstance(self._store, LocalStore) and not self._has_own_copies,
+            dense_is_shared=self._values_are_shared and taken is None,
             dense_optimizers={
                 group.table: group.optimizer
                 for group in self._native_groups()
@@ -586,6 +590,7 @@ class DistributedModel:
     def _share_values(self) -> None:
         self._shared_at = self.meeting.count
         self.placement.share_values(self)
+        self._values_are_shared = True
 
     def _use_live_values(self) -> None:
         """Make the parameters in this process use the table's memory instead of a copy."""

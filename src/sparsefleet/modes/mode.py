@@ -192,13 +192,14 @@ class Mode(ABC):
     # -- Called by training -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetch the dense values, so all workers start from the same values.
+        """Fetch the dense values, unless `ModeSetting.dense_is_shared`.
 
         Tables must be defined.
         """
         if self._setting.worker_index == 0 and self._setting.position is None:
             set_first_rates(self._setting)
-        self._fetch_dense()
+        if not self._setting.dense_is_shared:
+            self._fetch_dense()
 
     def pull(
         self, keys: Mapping[str, Keys], *, train: bool = True, unknown: Unknown = "zeros"

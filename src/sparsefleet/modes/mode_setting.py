@@ -192,6 +192,11 @@ class ModeSetting:
     needs fetching.
     """
 
+    dense_is_shared: bool = False
+    """Whether all workers have just read the same values into ``dense``. They are then not fetched
+    again at the start, when another worker may already have trained.
+    """
+
     dense_optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     """The optimizer that the store applies to each dense table's gradient."""
 
