@@ -7,8 +7,9 @@ id per feature, as in Criteo's log, and with several. On one core, each has one 
 ours has two training threads; TorchRec has two ranks on gloo or one rank with two threads of
 torch, and is judged by the better. TorchRec's tables are sharded by DistributedModelParallel, with
 its fused kernel and its optimizer in backward. docs/coming_from_torchrec.md says how to install
-it. Beside them runs the network alone, in plain torch on rows that are there already: what remains
-if tables cost nothing, so the limit of both. Sides take turns, and the medians are compared.
+it. Beside them runs the network alone, on rows that are there already and with our matrix products:
+what remains if tables cost nothing, so the limit of both. Sides take turns, and the medians are
+compared.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from measure import argument_parser, console, machine, report, take_turns, write
 from side_processes import Side, SideProcess
 from side_worker import answer_lines, side_parser
 from sparsefleet import Trainer, TrainerConfig, optim, torchrec_like
+from sparsefleet.nn.matrix_products import speed_up_layers
 
 NUM_FEATURES, NUM_IDS, DIM, NUM_DENSE = 26, 100_000, 16, 13
 DENSE_LAYERS, OVER_LAYERS = [512, 256, DIM], [512, 512, 256, 1]
@@ -134,6 +136,7 @@ class NetworkSide:
         torch.set_num_threads(options.threads)
         bags = torchrec_like.EmbeddingBagCollection(tables(torchrec_like.EmbeddingBagConfig))
         self._model = torchrec_like.DLRM(bags, NUM_DENSE, DENSE_LAYERS, OVER_LAYERS)
+        speed_up_layers(self._model)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
         self._dense = torch.randn(options.size, NUM_DENSE)
         self._rows = torch.randn(options.size, NUM_FEATURES, DIM, requires_grad=True)

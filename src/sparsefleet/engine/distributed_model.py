@@ -40,10 +40,9 @@ from sparsefleet.fleet.board import Board
 from sparsefleet.fleet.incarnation import Incarnation
 from sparsefleet.fleet.meeting import Meeting
 from sparsefleet.fleet.role_info import RoleInfo
-from sparsefleet.modes import GeoConfig, HybridConfig, ModeConfig
-from sparsefleet.modes.hybrid import HybridMode
+from sparsefleet.modes import GeoConfig, ModeConfig
 from sparsefleet.modes.mode import Mode
-from sparsefleet.modes.mode_choice import make_mode, mode_config
+from sparsefleet.modes.mode_choice import data_streams, make_mode, mode_config
 from sparsefleet.modes.mode_setting import BatchOrigin, ModeSetting, Schedule
 from sparsefleet.nn import bind
 from sparsefleet.nn.binding import sparse_modules
@@ -109,7 +108,6 @@ class DistributedModel:
         self.threads = threads
         self.placement = placement or StorePlacement()
         optimizer = self.placement.own_optimizer(model, optimizer)
-        self._optimizer = optimizer
         self.stepping = TorchStepping(optimizer)
         """The user's torch optimizer, while this model controls it."""
         self._mode_like = mode or ("async" if role.server_endpoints else "local")
@@ -122,8 +120,8 @@ class DistributedModel:
         """The dense parameters, grouped by update rule."""
         self._modules = sparse_modules(model)
         require_something_to_train(model, self.groups, self._modules)
-        default = self.placement.table_default(self.groups, optimizer)
-        require_table_optimizers(self._modules, self.groups, default)
+        self._default = self.placement.table_default(self.groups, optimizer)
+        require_table_optimizers(self._modules, self.groups, self._default)
         self._by_torch = self.placement.groups_by_torch(self.groups, role, self._mode_like)
         self.flat = FlatParameters(model, self.placement.flattened(self.groups))
         self.tensors = self.placement.tensors(
@@ -133,10 +131,9 @@ class DistributedModel:
             self.stepping.optimizer if self._by_torch else None,
         )
         """The dense tensors by name."""
-        default = self.placement.table_default(self.groups, self._optimizer)
-        following = [m.name for m in self._modules if default and not m.own_optimizer]
+        following = [m.name for m in self._modules if self._default and not m.own_optimizer]
         self._rates = schedule_with_rates(
-            schedule, self._optimizer, self.groups, following, torch_steps=bool(self._by_torch)
+            schedule, optimizer, self.groups, following, torch_steps=bool(self._by_torch)
         )
         native = self._native_groups()
         self._given = GivenSettings(optimizer, self.groups, native, following, self._rates)
@@ -152,7 +149,7 @@ class DistributedModel:
         self._meeting: Meeting | None = None
         self._incarnation = Incarnation()
         self._shared_at = 0
-        self._values_are_shared = False
+        self._values_are_shared = False  # and no worker has trained since
         self.succession: Succession | None = None
         """The state for a process that replaces this worker; None if workers are not replaced."""
         self.replacement: RankReplacement | None = None
@@ -212,12 +209,11 @@ class DistributedModel:
         taken: TakenOver | None = None
         if self._store is None:
             self.placement.join(self)
-            self._store = self._open_store()
-            self._board = self.placement.board(self._store)
+            store = self._store = self._open_store()
+            self._board = self.placement.board(store)
             self._meeting = self._open_meeting()
             taken = self._take_over()
-            default = self.placement.table_default(self.groups, self._optimizer)
-            self._tables = bind(self.model, self._store, default, track_dirty=self._track_dirty)
+            self._tables = bind(self.model, store, self._default, track_dirty=self._track_dirty)
             if (
                 self.role.is_first_worker
                 and isinstance(self._store, RemoteStore)
@@ -239,10 +235,9 @@ class DistributedModel:
         _core.keep_freed_memory()
         self._starts += 1
         self._failed = False
-        setting = self._mode_setting(taken)
-        self._values_are_shared = False
-        self._mode = make_mode(self._mode_like, setting)
+        self._mode = make_mode(self._mode_like, self._mode_setting(taken))
         self._mode.start()
+        self._replicas.speed_up_layers()
         self.stepping.guard()
         self.placement.started(self._mode)
         if self.succession is not None and taken is None:
@@ -257,6 +252,8 @@ class DistributedModel:
         """Apply all pending updates, leave the group of workers, and stop all threads."""
         if self._mode is not None:
             mode, self._mode = self._mode, None
+            self._values_are_shared = False
+            self._replicas.reset_layers()
             if not self._failed:
                 self.placement.finishing(mode)
             self.stepping.release()
@@ -344,12 +341,11 @@ class DistributedModel:
         mode = self.mode
         self._given.require_unchanged()
         source = None
-        is_planned = False
         if pulled is not None and pulled.wanted():  # planned, but not fetched by an earlier step
             pulled = None
+        is_planned = batch is not None and pulled is not None
         if batch is not None:
             source = lookups or self.plans
-            is_planned = pulled is not None
             if not is_planned:
                 found = source.lookups(batch)
                 is_planned = found is not None
@@ -551,9 +547,7 @@ class DistributedModel:
         """Continue where the previous process of this worker stopped, if there was one."""
         if self.succession is None:
             return None
-        is_hybrid = isinstance(mode_config(self._mode_like), HybridConfig)
-        streams = HybridMode.data_streams if is_hybrid else Mode.data_streams
-        return self.succession.take_over(streams)
+        return self.succession.take_over(data_streams(self._mode_like))
 
     def _mode_setting(self, taken: TakenOver | None = None) -> ModeSetting:
         ranks = self.placement.rank_setting(self)

@@ -78,6 +78,12 @@ def with_strategy(
     raise ConfigError(f"strategy= needs mode 'collective' or 'hybrid', got mode {chosen!r}")
 
 
+def data_streams(chosen: str | ModeConfig) -> tuple[int, ...]:
+    """Return the mode's `Mode.data_streams` before the mode is created."""
+    is_hybrid = isinstance(mode_config(chosen), HybridConfig)
+    return HybridMode.data_streams if is_hybrid else Mode.data_streams
+
+
 def make_mode(chosen: str | ModeConfig, setting: ModeSetting) -> Mode:
     """Create the mode with the given name or config, without starting it.
 

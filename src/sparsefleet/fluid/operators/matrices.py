@@ -16,6 +16,7 @@ from sparsefleet.fluid.lowering.registry import Shape, ShapeRule, op, product_of
 from sparsefleet.fluid.operators.elementwise import broadcast
 from sparsefleet.fluid.operators.layer_helper import LayerHelper, layer, op_settings
 from sparsefleet.fluid.operators.shaping import assign
+from sparsefleet.nn.matrix_products import linear, multiply
 
 __all__ = [
     "cos_sim",
@@ -52,7 +53,7 @@ def mul_op(x: Tensor, y: Tensor, *, x_num_col_dims: int = 1, y_num_col_dims: int
     rows, columns = x.shape[:x_num_col_dims], y.shape[y_num_col_dims:]
     left = x.reshape(math.prod(rows), math.prod(x.shape[x_num_col_dims:]))
     right = y.reshape(math.prod(y.shape[:y_num_col_dims]), math.prod(columns))
-    return (left @ right).reshape(*rows, *columns)
+    return multiply(left, right).reshape(*rows, *columns)
 
 
 @op("mul_add", "X Y Bias")
@@ -62,7 +63,7 @@ def mul_add(
     """Multiply by a matrix and add a bias to each row, in one pass."""
     del y_num_col_dims  # 1 for a matrix
     left = x.reshape(-1, math.prod(x.shape[x_num_col_dims:]))
-    return torch.addmm(bias, left, y).reshape(*x.shape[:x_num_col_dims], y.shape[1])
+    return multiply(left, y, bias).reshape(*x.shape[:x_num_col_dims], y.shape[1])
 
 
 def matmul_shape(x: Shape, y: Shape, transpose_x: bool, transpose_y: bool) -> Shape:
@@ -122,7 +123,12 @@ def matmul_op(
     y = y.unsqueeze(1) if y.dim() == 1 else y
     if 2 not in (x.dim(), y.dim()) and x.shape[:-2].numel() == y.shape[:-2].numel():
         x, y = x.flatten(0, -3), y.flatten(0, -3)
-    product = torch.matmul(x.mT if transpose_X else x, y.mT if transpose_Y else y).reshape(shape)
+    x = x.mT if transpose_X else x
+    if y.dim() > 2:
+        product = torch.matmul(x, y.mT if transpose_Y else y)
+    else:
+        product = linear(x, y) if transpose_Y else multiply(x, y)
+    product = product.reshape(shape)
     return product if alpha == 1.0 else product * alpha
 
 

@@ -1,0 +1,212 @@
+"""Products with weight matrices, computed by oneDNN where it is faster than torch's default.
+
+torch multiplies float32 matrices with MKL, which uses AVX2 on AMD processors even if they have
+AVX-512. oneDNN, which is part of torch as well, uses AVX-512 on all of them: twice as fast on Zen
+5. Which one is faster is measured once per process; `SPARSEFLEET_MATRIX_PRODUCTS` overrides that.
+Results differ in the last bits, as between two processors.
+
+Only training uses oneDNN: products without gradients, as in evaluation and serving, stay with
+torch, so both compute the same predictions.
+
+In shapes, B is the number of rows of the input, K their width, and N the width of the output.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sparsefleet.errors import ConfigError
+
+__all__ = ["are_by_onednn", "linear", "multiply", "reset_layers", "speed_up_layers"]
+
+_MIN_MULTIPLICATIONS = 3_000_000
+"""Below this, what is saved is less than the 60 us that Python needs in forward and backward."""
+_MIN_WIDTH = 16
+"""oneDNN has no advantage if a matrix is narrower than its vectors."""
+_MIN_ADVANTAGE = 1.25
+"""oneDNN must be this much faster, so that noise does not change the choice from run to run."""
+_CHOICES = ("auto", "torch", "onednn")
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias``, like `torch.nn.functional.linear`.
+
+    x: float32[..., K], weight: float32[N, K], bias: float32[N].
+    """
+    if not _suits_onednn(x, weight, bias) or weight.shape[1] != x.shape[-1]:
+        return functional.linear(x, weight, bias)
+    return _apply(x, weight, bias, False)
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight + bias``. x: float32[..., K], weight: float32[K, N], bias: float32[N]."""
+    if not _suits_onednn(x, weight, bias) or weight.shape[0] != x.shape[-1]:
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+    return _apply(x, weight, bias, True)
+
+
+def speed_up_layers(model: nn.Module) -> None:
+    """Make the model's `nn.Linear` layers use `linear`, until `reset_layers`.
+
+    A layer keeps its class; copies of the model are sped up too. Subclasses, and layers that
+    torch compiles, stay as they are.
+    """
+    for layer in model.modules():
+        is_plain = type(layer) is nn.Linear and "forward" not in layer.__dict__
+        if is_plain and nn.Linear.forward is _FORWARD:
+            layer.forward = MethodType(forward, layer)
+
+
+def reset_layers(model: nn.Module) -> None:
+    """Undo `speed_up_layers`."""
+    for layer in model.modules():
+        if "forward" in layer.__dict__ and getattr(layer.forward, "__func__", None) is forward:
+            del layer.__dict__["forward"]
+
+
+_FORWARD = nn.Linear.forward
+
+
+def forward(self: nn.Linear, input: Tensor) -> Tensor:  # noqa: A002  torch's name
+    """Replace `nn.Linear.forward`. It has the same name, so a layer can still be pickled."""
+    if torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return functional.linear(input, self.weight, self.bias)
+    else:  # noqa: RET505  TorchScript compiles only this form without the other branch
+        return linear(input, self.weight, self.bias)
+
+
+@cache
+def are_by_onednn() -> bool:
+    """Return whether large products in training are computed by oneDNN; measured on first use."""
+    choice = os.environ.get("SPARSEFLEET_MATRIX_PRODUCTS") or "auto"
+    if choice not in _CHOICES:
+        raise ConfigError(
+            f"SPARSEFLEET_MATRIX_PRODUCTS must be 'auto', 'torch' or 'onednn', got {choice!r}"
+        )
+    if choice == "auto":
+        has_avx512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        return has_avx512 and has_mkl and _has_onednn() and _is_faster()
+    if choice == "onednn" and not _has_onednn():
+        raise ConfigError(
+            "SPARSEFLEET_MATRIX_PRODUCTS is 'onednn', but this build of torch has no oneDNN: set "
+            "it to 'auto' or 'torch'"
+        )
+    return choice == "onednn"
+
+
+def _has_onednn() -> bool:
+    is_built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_built and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _is_faster() -> bool:
+    x, weight = torch.ones(128, 256), torch.ones(256, 256)
+    with torch.no_grad():
+        by_torch_s = _fastest_s(lambda: functional.linear(x, weight))
+        by_onednn_s = _fastest_s(lambda: _product(x, weight))
+    return by_torch_s >= _MIN_ADVANTAGE * by_onednn_s
+
+
+def _fastest_s(product: Callable[[], Tensor], repeats: int = 20) -> float:
+    """Return the shortest duration: all others were disturbed by something."""
+    durations = []
+    for _ in range(repeats):
+        begun = perf_counter()
+        product()
+        durations.append(perf_counter() - begun)
+    return min(durations)
+
+
+def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return (
+        not _is_recorded(x)
+        and x.numel() * weight.numel() >= _MIN_MULTIPLICATIONS * x.shape[-1]
+        and x.dim() > 1
+        and weight.dim() == 2
+        and min(weight.shape) >= _MIN_WIDTH
+        and torch.is_grad_enabled()
+        and (x.requires_grad or weight.requires_grad or bias is not None)
+        and (bias is None or bias.shape == (weight.numel() // x.shape[-1],))
+        and x.dtype is torch.float32
+        and weight.dtype is torch.float32
+        and x.is_cpu
+        and weight.is_cpu
+        and x.layout is weight.layout is torch.strided
+        and not torch.is_autocast_enabled("cpu")
+        and are_by_onednn()
+    )
+
+
+def _is_recorded(x: Tensor) -> bool:
+    """Return whether torch compiles, traces or transforms what is computed, or `x` is no value."""
+    return (
+        type(x) not in (Tensor, nn.Parameter)
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _apply(x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool) -> Tensor:
+    apply: Callable[..., Tensor] = _Product.apply
+    if x.dim() == 2:
+        return apply(x, weight, bias, is_transposed)
+    out = apply(x.flatten(0, -2), weight, bias, is_transposed)
+    return out.view(*x.shape[:-1], out.shape[1])
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias``, computed by oneDNN; not differentiable."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product
+
+
+class _Product(torch.autograd.Function):
+    """A product with a weight matrix, float32[N, K], or float32[K, N] if `is_transposed`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool
+    ) -> Tensor:
+        x, weight = _with_strides(x), _with_strides(weight)
+        ctx.save_for_backward(x, weight)
+        ctx.is_transposed = is_transposed
+        return _product(x, weight.t() if is_transposed else weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        # With create_graph=True, the gradients need gradients, which torch's products have.
+        product = _differentiable if torch.is_grad_enabled() else _product
+        gradient = _with_strides(gradient)
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = product(gradient, weight if ctx.is_transposed else weight.t())
+        if ctx.needs_input_grad[1]:
+            if ctx.is_transposed:
+                of_weight = product(x.t(), gradient.t())
+            else:
+                of_weight = product(gradient.t(), x.t())
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum(0)
+        return of_x, of_weight, of_bias, None
+
+
+def _with_strides(matrix: Tensor) -> Tensor:
+    """Return the matrix, copied unless its rows or its columns are contiguous."""
+    is_usable = matrix.is_contiguous() or matrix.t().is_contiguous()
+    return matrix if is_usable else matrix.contiguous()
+
+
+def _differentiable(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight.t()
