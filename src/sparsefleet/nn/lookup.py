@@ -22,7 +22,14 @@ from sparsefleet.errors import ShapeError
 from sparsefleet.store.arrays import Keys
 from sparsefleet.store.store import Unknown
 
-__all__ = ["KeyedJagged", "check_keyed_jagged", "is_keyed_jagged", "values_by_key", "weights_of"]
+__all__ = [
+    "KeyedJagged",
+    "check_keyed_jagged",
+    "check_lengths",
+    "is_keyed_jagged",
+    "values_by_key",
+    "weights_of",
+]
 
 
 Inverse = NDArray[np.uint32]
@@ -181,6 +188,17 @@ def check_offsets(table: str, offsets: torch.Tensor, num_ids: int, *, closed: bo
         raise ShapeError(
             f"{what} must end at the number of ids, {num_ids}, with include_last_offset; "
             f"the last offset is {steps[-1]}"
+        )
+
+
+def check_lengths(lengths: NDArray[np.int64], num_ids: int) -> None:
+    """Raise ShapeError unless the lengths of all bags are >= 0 and add up to the number of ids."""
+    total = int(lengths.sum())
+    if total != num_ids or (len(lengths) and lengths.min() < 0):
+        raise ShapeError(
+            f"the feature lengths sum to {total} (smallest: "
+            f"{lengths.min() if len(lengths) else 0}), but there are {num_ids} ids; expected "
+            "lengths >= 0 that sum to the number of ids"
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.nn import SparseEmbedding, import_embedding, import_embeddings
 from sparsefleet.nn.bag_sums import Bags, sum_rows_by_bag
-from sparsefleet.nn.lookup import values_by_key
+from sparsefleet.nn.lookup import check_lengths, values_by_key
 from sparsefleet.nn.sparse_embedding_bag import BagsOfLengths, traced_bags
 from sparsefleet.nn.sparse_module import SparseModule
 from sparsefleet.nn.step_rows import is_traced
@@ -215,7 +215,7 @@ class EmbeddingBagCollection(_Collection):
     def _bags(self, features: Any) -> list[Bags]:
         """Return the bags of each feature, table by table; checks that lengths match the ids."""
         lengths = np.ascontiguousarray(features.lengths().numpy(), np.int64)
-        _check_lengths(lengths, features.values().numel())
+        check_lengths(lengths, features.values().numel())
         places = {name: place for place, name in enumerate(features.keys())}
         ids, num_bags = values_by_key(features), features.stride()
         if len(lengths) != len(places) * num_bags:
@@ -403,17 +403,6 @@ def _has_own_strides(features: Any) -> bool:
 def _pooling(config: Any) -> str:
     """Return the name of the pooling; TorchRec's enum has the same names as ours."""
     return str(config.pooling.name)
-
-
-def _check_lengths(lengths: NDArray[np.int64], num_ids: int) -> None:
-    """Raise ShapeError unless the lengths of all bags are >= 0 and add up to the number of ids."""
-    total = int(lengths.sum())
-    if total != num_ids or (len(lengths) and lengths.min() < 0):
-        raise ShapeError(
-            f"the feature lengths sum to {total} (smallest: "
-            f"{lengths.min() if len(lengths) else 0}), but there are {num_ids} ids; expected "
-            "lengths >= 0 that sum to the number of ids"
-        )
 
 
 def _mean(total: Tensor, ids: Any) -> Tensor:
