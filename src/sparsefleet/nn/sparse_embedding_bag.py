@@ -20,6 +20,7 @@ from sparsefleet.nn.lookup import (
     KeyedJagged,
     check_ids,
     check_keyed_jagged,
+    check_lengths,
     check_offsets,
     is_keyed_jagged,
     weights_of,
@@ -46,7 +47,9 @@ SumBags = Callable[[Tensor, int], Tensor]
 
 
 class BagsOfLengths:
-    """Sums values over consecutive bags of the given lengths, int64[B], which must be valid.
+    """Sums values over consecutive bags of the given lengths, int64[B].
+
+    Raises ShapeError unless the lengths are >= 0 and add up to the number of values.
 
     >>> BagsOfLengths(torch.tensor([2, 0, 1]))(torch.tensor([1.0, 2.0, 3.0]), -1)
     tensor([3., 0., 3.])
@@ -57,7 +60,8 @@ class BagsOfLengths:
 
     def __call__(self, values: Tensor, dim: int) -> Tensor:
         del dim
-        # "unsafe" trusts the lengths.
+        check_lengths(self.lengths.cpu().numpy(), values.shape[0])
+        # "unsafe" trusts the lengths: wrong ones would read beyond the values.
         return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True, initial=0.0)
 
 

@@ -202,3 +202,25 @@ def test_dlrm_learns_by_the_trainer() -> None:
         before = trainer.evaluate(batches)["loss"]
         trainer.fit(batches, epochs=20)
         assert trainer.evaluate(batches)["loss"] < 0.5 * before
+
+
+@pytest.mark.parametrize("lengths", [[1, 5], [1, 10**6], [5, -3], [1, 1]], ids=str)
+@pytest.mark.parametrize("strides", [None, [2]], ids=["one size", "own sizes"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_lengths_that_do_not_match_the_ids_read_nothing_beyond_them(
+    lengths: list[int], strides: list[int] | None, weighted: bool
+) -> None:
+    config = EmbeddingBagConfig(
+        name="goods", embedding_dim=2, num_embeddings=9, feature_names=["ads"]
+    )
+    bags = EmbeddingBagCollection([config], is_weighted=weighted)
+    ids = KeyedJaggedTensor(
+        ["ads"],
+        torch.tensor([1, 2, 3]),
+        torch.ones(3),
+        lengths=torch.tensor(lengths),
+        stride_per_key=strides,
+        inverse_indices=None if strides is None else (["ads"], torch.tensor([[0, 1]])),
+    )
+    with pytest.raises(ShapeError, match=r"lengths sum to .* but there are 3 ids; expected"):
+        bags(ids)
