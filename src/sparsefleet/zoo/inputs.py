@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.nn import SparseEmbedding
+from sparsefleet.nn.lookup import check_offsets
+from sparsefleet.nn.step_rows import is_traced
 from sparsefleet.store import (
     AdmitAlways,
     AdmitByCount,
@@ -184,7 +186,7 @@ class FeatureRows(nn.Module):
         feature = self.features[name]
         if not isinstance(feature, kinds.Sequence):
             raise ConfigError(f"feature '{name}' must be a Sequence, got {feature!r:.100}")
-        values, offsets = _input(inputs, name)
+        values, offsets = _ragged(inputs, feature)
         return pad(self._table(feature)(values), offsets, feature.max_length)
 
     def _ids(self, names: Sequence[str] | None) -> list[kinds.IdFeature]:
@@ -196,12 +198,11 @@ class FeatureRows(nn.Module):
 
     def _field(self, feature: kinds.Feature, inputs: Inputs) -> Tensor:
         """Return the rows of one feature as fields: float32[B, W, D], with W = 1 for most."""
-        ids = _input(inputs, feature.name)
         if isinstance(feature, kinds.Categorical):
-            rows: Tensor = self._table(feature)(ids)
+            rows: Tensor = self._table(feature)(_input(inputs, feature.name))
             return rows if rows.dim() == 3 else rows.unsqueeze(1)
         assert isinstance(feature, (kinds.MultiValued, kinds.Sequence))
-        values, offsets = ids
+        values, offsets = _ragged(inputs, feature)
         pooling = feature.pooling if isinstance(feature, kinds.MultiValued) else "mean"
         rows = self._table(feature)(values)
         return pool(rows, offsets, feature.max_length, pooling).unsqueeze(1)
@@ -249,6 +250,20 @@ def _scaled(feature: kinds.Numeric, values: Tensor) -> Tensor:
     if (feature.mean, feature.std) != (0.0, 1.0):
         values = (values - feature.mean) / feature.std
     return values.view(values.shape[0], feature.width)
+
+
+def _ragged(inputs: Inputs, feature: kinds.IdFeature) -> tuple[Tensor, Tensor]:
+    """Return the ids of all examples and where each example starts, checked."""
+    found = _input(inputs, feature.name)
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise ShapeError(
+            f"input '{feature.name}' must be a pair (values int64[N], offsets int64[B]), got a "
+            f"{type(found).__name__}"
+        )
+    values, offsets = found
+    if not (is_traced() or torch.compiler.is_compiling()):
+        check_offsets(feature.table_name, offsets, len(values), closed=False)
+    return values, offsets
 
 
 def _input(inputs: Inputs, name: str) -> Any:

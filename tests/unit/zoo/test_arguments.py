@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsefleet import zoo
 from sparsefleet.data.features import Categorical, Features, MultiValued, Numeric, Sequence
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, ShapeError
 
 FEATURES = Features(
     Numeric("age"),
@@ -90,6 +90,30 @@ def test_items_and_frequencies_of_retrieval_models_are_checked(
         zoo.TwoTower(FEATURES, user=["user"], item=["movie"], item_id=item, log_frequency=frequency)
     with pytest.raises(ConfigError, match=message):
         zoo.YouTubeDNN(FEATURES, user=["user"], item=item, log_frequency=frequency)
+
+
+@pytest.mark.parametrize("model", ["CtrDnn", "DIN"])
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        (([1, 2, 3], [0, 5]), "table 'movie': offsets reach 5, but there are only 3 ids"),
+        (([1, 2, 3], [2, 1]), "table 'movie': offsets must start at 0, got 2"),
+        (([1, 2, 3], [0, -1]), "table 'movie': offsets must not decrease"),
+        (([1, 2, 3],), r"input 'seen' must be a pair \(values .*, got a tuple"),
+    ],
+    ids=str,
+)
+def test_offsets_beyond_the_ids_are_named(
+    model: str, seen: tuple[list[int], ...], message: str
+) -> None:
+    features = FEATURES.only("movie", "seen")
+    made = (
+        zoo.CtrDnn(features, hidden=(4,))
+        if model == "CtrDnn"
+        else zoo.DIN(features, history="seen", candidate="movie")
+    )
+    with pytest.raises(ShapeError, match=message):
+        made(movie=torch.tensor([1, 2]), seen=tuple(map(torch.tensor, seen)))
 
 
 def test_linear_terms_need_no_ids() -> None:
