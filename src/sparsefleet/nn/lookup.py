@@ -228,6 +228,12 @@ def is_keyed_jagged(value: Any) -> TypeGuard[KeyedJagged]:
 
 def check_keyed_jagged(table: str, ids: KeyedJagged) -> int:
     """Return B. Raises ShapeError if the offsets do not give the same B for every key."""
+    has_own = getattr(ids, "variable_stride_per_key", None)
+    if callable(has_own) and has_own():
+        raise ShapeError(
+            f"table '{table}': the keyed jagged tensor has batches of different sizes, expected "
+            "the same number of bags for each key; use torchrec_like.EmbeddingBagCollection"
+        )
     num_keys, num_offsets = len(ids.keys()), ids.offsets().numel()
     if num_keys == 0 or num_offsets < 1 or (num_offsets - 1) % num_keys:
         raise ShapeError(

@@ -185,6 +185,11 @@ class KeyedJaggedTensor(_Jagged):
                 f"{len(self._keys)} keys need a multiple of {len(self._keys)} lengths, K * B, got "
                 f"{num_bags}"
             )
+        elif stride is not None and self._keys and stride * len(self._keys) != num_bags:
+            raise ShapeError(
+                f"{len(self._keys)} keys with stride {stride} need {stride * len(self._keys)} "
+                f"lengths, K * B, got {num_bags}"
+            )
         if stride is None and inverse_indices is not None:
             stride = inverse_indices[1].shape[-1]
         if stride is None and self._strides is not None:
@@ -217,15 +222,19 @@ class KeyedJaggedTensor(_Jagged):
     @staticmethod
     def from_jt_dict(tensors: Mapping[str, JaggedTensor]) -> KeyedJaggedTensor:
         """Return one tensor with these features, which must have the same B."""
-        return KeyedJaggedTensor._joined(tensors)
+        if not is_traced():
+            sizes = {key: len(one.lengths()) for key, one in tensors.items()}
+            if len(set(sizes.values())) > 1:
+                raise ShapeError(f"features must have the same number of examples, got {sizes}")
+        return KeyedJaggedTensor._joined(list(tensors.items()))
 
     @staticmethod
     def _joined(
-        tensors: Mapping[str, JaggedTensor],
+        tensors: Sequence[tuple[str, JaggedTensor]],
         strides: Sequence[int] | None = None,
         inverse_indices: tuple[list[str], Tensor] | None = None,
     ) -> KeyedJaggedTensor:
-        parts = list(tensors.values())
+        parts = [part for _, part in tensors]
         weights = [one.weights_or_none() for one in parts]
         given = [one for one in weights if one is not None]
         if given and len(given) != len(parts):
@@ -234,7 +243,7 @@ class KeyedJaggedTensor(_Jagged):
                 "weights, or none"
             )
         joined = KeyedJaggedTensor(
-            list(tensors),
+            [key for key, _ in tensors],
             torch.cat([one.values() for one in parts]),
             torch.cat(given) if given else None,
             lengths=torch.cat([one.lengths() for one in parts]),
@@ -247,10 +256,17 @@ class KeyedJaggedTensor(_Jagged):
 
     @staticmethod
     def concat(tensors: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
-        """Concatenate the features of all tensors, which must have the same B."""
-        return KeyedJaggedTensor.from_jt_dict(
-            {key: part for one in tensors for key, part in one.to_dict().items()}
-        )
+        """Concatenate the features of all tensors, which must have the same B and other keys."""
+        parts = [(key, one[key]) for one in tensors for key in one._keys]
+        keys = [key for key, _ in parts]
+        if len(set(keys)) < len(keys):
+            raise ShapeError(f"the tensors to concatenate must have different keys, got {keys}")
+        if any(one.variable_stride_per_key() for one in tensors):
+            raise ShapeError(
+                "tensors whose features have batches of different sizes cannot be concatenated: "
+                "create one tensor with stride_per_key=... and inverse_indices=..."
+            )
+        return KeyedJaggedTensor.from_jt_dict(dict(parts))
 
     def keys(self) -> list[str]:
         """Return the K feature names."""
@@ -356,8 +372,8 @@ class KeyedJaggedTensor(_Jagged):
     def _with_keys(self, keys: list[str]) -> KeyedJaggedTensor:
         if not keys:
             return KeyedJaggedTensor([], self._values[:0], None, self.lengths()[:0])
-        parts = {key: self[key] for key in keys}
-        strides = None if self._strides is None else [len(one.lengths()) for one in parts.values()]
+        parts = [(key, self[key]) for key in keys]
+        strides = None if self._strides is None else [len(one.lengths()) for _, one in parts]
         return KeyedJaggedTensor._joined(parts, strides, self._inverse)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, optim
 from sparsefleet.errors import ConfigError, ShapeError
-from sparsefleet.nn import bind
+from sparsefleet.nn import SparseEmbeddingBag, bind
 from sparsefleet.nn.lookup_plan import LookupPlan
 from sparsefleet.nn.step_rows import StepRows
 from sparsefleet.store import LocalStore
@@ -169,6 +169,35 @@ def test_jagged_tensors_convert_between_their_forms() -> None:
         KeyedJaggedTensor(["a", "b"], torch.arange(3), lengths=torch.tensor([1, 1, 1]))
     with pytest.raises(KeyError, match="no feature 'x'"):
         ids["x"]
+
+
+def test_a_key_may_be_repeated_as_in_torchrec() -> None:
+    ids = keyed(KeyedJaggedTensor)
+    twice = ids.permute([1, 0, 1])
+    assert twice.keys() == ["ads", "user", "ads"]
+    assert twice.stride() == SIZE
+    wanted = torch.cat([ids[key].values() for key in ("ads", "user", "ads")])
+    assert torch.equal(twice.values(), wanted)
+    assert torch.equal(twice["ads"].lengths(), ids["ads"].lengths())
+
+
+def test_features_of_different_sizes_are_not_mixed_up() -> None:
+    one = JaggedTensor(torch.tensor([1]), lengths=torch.tensor([1]))
+    three = JaggedTensor(torch.tensor([2, 3, 4]), lengths=torch.tensor([1, 1, 1]))
+    with pytest.raises(ShapeError, match=r"same number of examples, got {'a': 1, 'b': 3}"):
+        KeyedJaggedTensor.from_jt_dict({"a": one, "b": three})
+    with pytest.raises(ShapeError, match="2 keys with stride 3 need 6 lengths, K . B, got 4"):
+        KeyedJaggedTensor(["a", "b"], torch.arange(4), lengths=torch.ones(4).long(), stride=3)
+    ids = keyed(KeyedJaggedTensor)
+    with pytest.raises(ShapeError, match=r"must have different keys, got \['user', .*'user', "):
+        KeyedJaggedTensor.concat([ids, keyed(KeyedJaggedTensor, seed=2)])
+    own = KeyedJaggedTensor(
+        ["a", "b"], torch.arange(4), lengths=torch.ones(4).long(), stride_per_key=[1, 3]
+    )
+    with pytest.raises(ShapeError, match="batches of different sizes cannot be concatenated"):
+        KeyedJaggedTensor.concat([own, ids])
+    with pytest.raises(ShapeError, match="'tags': .* batches of different sizes"):
+        SparseEmbeddingBag("tags", 2)(own)
 
 
 def test_a_plan_finds_the_ids_of_each_key_whatever_their_number() -> None:
