@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
-from sparsefleet.errors import ConfigError
+from sparsefleet.errors import ConfigError, ShapeError
 from sparsefleet.zoo.inputs import FeatureRows, Inputs, Tables, require_kind, require_one_id
 from sparsefleet.zoo.layers import mlp
 
@@ -110,6 +110,13 @@ class InBatchSoftmax:
         self.temperature = temperature
 
     def __call__(self, output: Towers, labels: Tensor) -> Tensor:
+        size = len(output.item_id)
+        for what, column in (("labels", labels), ("log_frequency", output.log_frequency)):
+            if column is not None and column.shape != (size,):  # would be broadcast
+                raise ShapeError(
+                    f"InBatchSoftmax: {what} must have shape [{size}], one number per example, got "
+                    f"{list(column.shape)}; name its column without a tuple, or squeeze it"
+                )
         scores = output.user @ output.item.T / self.temperature
         if output.log_frequency is not None:
             scores = scores - output.log_frequency

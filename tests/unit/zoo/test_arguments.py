@@ -116,6 +116,16 @@ def test_offsets_beyond_the_ids_are_named(
         made(movie=torch.tensor([1, 2]), seen=tuple(map(torch.tensor, seen)))
 
 
+def test_weights_and_frequencies_in_a_column_are_not_broadcast() -> None:
+    rows, ids, ones = torch.eye(3), torch.tensor([5, 6, 7]), torch.ones(3)
+    loss = zoo.InBatchSoftmax(1.0)
+    assert loss(zoo.Towers(rows, rows, ids, ones), ones).dim() == 0
+    with pytest.raises(ShapeError, match=r"labels must have shape \[3\], .* got \[3, 1\]"):
+        loss(zoo.Towers(rows, rows, ids, None), ones.view(3, 1))
+    with pytest.raises(ShapeError, match=r"log_frequency must have shape \[3\], .*got \[3, 1\]"):
+        loss(zoo.Towers(rows, rows, ids, ones.view(3, 1)), ones)
+
+
 def test_linear_terms_need_no_ids() -> None:
     numbers = {"age": torch.tensor([1.0, 2.0]), "user": torch.tensor([7, 8])}
     features = FEATURES.only("age", "user")
