@@ -87,25 +87,41 @@ def evaluate_by_slot(
     predict: returns this worker's predictions.
     """
     columns = _columns_of(batches)
+    predictions, labels = _scored(batches, predict)
     figures = dict(evaluate(batches))
     importance = {}
     for name in columns:
         changed = evaluate(_with_shuffled(batches, columns, name))
         importance[name] = {key: changed[key] - value for key, value in figures.items()}
     order = sorted(importance, key=lambda name: -importance[name]["loss"])
-    predictions = predict(batches).numpy().reshape(-1)
-    labels = np.concatenate([np.asarray(labels).reshape(-1) for _, labels in batches])
-    if len(predictions) != len(labels):
-        raise ConfigError(
-            f"by='slot' needs one prediction per example, got {len(predictions)} predictions for "
-            f"{len(labels)} examples"
-        )
     return SlotReport(
         figures=figures,
         importance={name: importance[name] for name in order},
         calibration=_calibration(predictions, labels, meeting),
         slices=_slices(columns, predictions, labels, meeting),
     )
+
+
+def _scored(batches: list[Any], predict: Predict) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the probability of class 1 and the label of each example, [N]; raises an error if they
+    are not suitable for the report.
+    """
+    predictions = predict(batches).numpy()
+    labels = np.concatenate([np.asarray(labels) for _, labels in batches])
+    if predictions.ndim == 2 and predictions.shape[1] == 2 and labels.size == len(labels):
+        predictions = predictions[:, 1]
+    if not len(labels) == labels.size == predictions.size:
+        raise ConfigError(
+            "by='slot' needs one label and one prediction per example, got labels of shape "
+            f"{list(labels.shape)} and predictions of shape {list(predictions.shape)}"
+        )
+    predictions, labels = predictions.reshape(-1), labels.reshape(-1)
+    _slice_metrics().update(predictions, labels)  # raises unless they are probabilities and 0 or 1
+    return predictions, labels
+
+
+def _slice_metrics() -> MetricSet:
+    return MetricSet({"auc": AUC(), "log_loss": LogLoss(), "calibration": Calibration()})
 
 
 # -- shuffling ----------------------------------------------------------------------------------
@@ -206,7 +222,7 @@ def _slices(
         if column.is_ragged or column.values.ndim != 1:
             continue
         for value, mask in _groups(column.values, meeting):
-            metrics = MetricSet({"auc": AUC(), "log_loss": LogLoss(), "calibration": Calibration()})
+            metrics = _slice_metrics()
             metrics.update(predictions[mask], labels[mask])
             count = np.array([mask.sum()], np.int64)
             states = meeting.all_gather(count.tobytes() + metrics.state())
@@ -224,14 +240,23 @@ def _slices(
 def _groups(values: NDArray[Any], meeting: Meeting) -> list[tuple[str, NDArray[np.bool_]]]:
     """Return the names and masks of a slot's slices, the same on all workers."""
     if values.dtype.kind == "f":
-        own = np.quantile(values, [0.25, 0.5, 0.75])
-        parts = [np.frombuffer(part) for part in meeting.all_gather(own.tobytes())]
+        known = values[np.isfinite(values)]
+        own = np.quantile(known, [0.25, 0.5, 0.75]) if len(known) else np.full(3, np.nan)
+        parts = np.array([np.frombuffer(part) for part in meeting.all_gather(own.tobytes())])
+        parts = parts[~np.isnan(parts[:, 0])]  # of workers with numbers
+        missing = ("missing", np.isnan(values))
+        if not len(parts):
+            return [missing]
         borders = np.unique(np.mean(parts, axis=0))  # equal ones if a value is frequent
         place = np.searchsorted(borders, values)  # a border belongs to the range below it
         shown = [f"{border:.4g}" for border in borders]
         between = [f"above {low} to {high}" for low, high in itertools.pairwise(shown)]
         names = [f"up to {shown[0]}", *between, f"above {shown[-1]}"]
-        return [(name, place == at) for at, name in enumerate(names)]
+        return [
+            *((name, (place == at) & ~missing[1]) for at, name in enumerate(names)),
+            missing,
+        ]
+    values = values.astype(np.int64) if values.dtype == np.bool_ else values
     ids, counts = np.unique(values, return_counts=True)
     most = np.argsort(-counts, kind="stable")[: 4 * _MOST_VALUES]
     own_counts = {str(ids[at]): int(counts[at]) for at in most}

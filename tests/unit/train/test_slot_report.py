@@ -90,3 +90,65 @@ def test_wrong_forms_are_refused() -> None:
             one.evaluate([], by="user")  # type: ignore[call-overload]
         with pytest.raises(ConfigError, match="at least one batch"):
             one.evaluate([], by="slot")
+
+
+class Odds(nn.Module):
+    """Log-odds from a number that may be missing and a flag."""
+
+    def __init__(self, num_logits: int = 1) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, num_logits)
+
+    def forward(self, price: torch.Tensor, is_new: torch.Tensor) -> torch.Tensor:
+        inputs = torch.stack([torch.nan_to_num(price), is_new.float()], 1)
+        logits: torch.Tensor = self.layer(inputs)
+        return logits.squeeze(1)
+
+
+def odd_columns() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    price = torch.randn(200, generator=generator)
+    clicks = (price > 0).float()
+    price[::4] = torch.nan
+    return {"price": price, "is_new": price > 0.3}, clicks
+
+
+def evaluated(model: nn.Module, loss: object, batch: tuple[object, torch.Tensor]) -> SlotReport:
+    config = TrainerConfig(quiet=True)
+    with Trainer(model, loss, optim.SGD(lr=0.1), config=config) as trainer:  # type: ignore[arg-type]
+        trainer.fit([batch], epochs=3)
+        return trainer.evaluate([batch], by="slot")
+
+
+def test_missing_numbers_and_flags_have_slices_of_their_own() -> None:
+    found = evaluated(Odds(), nn.BCEWithLogitsLoss(), odd_columns())
+    sizes = {(one.slot, one.value.split()[0]): one.examples for one in found.slices}
+    inputs, _ = odd_columns()
+    num_new = int(inputs["is_new"].sum())
+    assert sizes[("is_new", "1")] == num_new
+    assert sizes[("is_new", "0")] == 200 - num_new
+    assert sizes[("price", "missing")] == 50
+    assert len([one for one in found.slices if one.slot == "price"]) == 5
+    assert sum(one.examples for one in found.slices if one.slot == "price") == 200
+    assert not any("nan" in one.value for one in found.slices)
+
+
+def test_two_logits_give_the_report_of_their_second_class() -> None:
+    inputs, clicks = odd_columns()
+    found = evaluated(Odds(2), nn.CrossEntropyLoss(), (inputs, clicks.long()))
+    assert found.figures["auc"] > 0.6
+    assert sum(count for _, _, count in found.calibration) == 200
+    assert all(one.examples > 0 for one in found.slices)
+
+
+def test_what_has_no_probability_per_example_is_named_before_slots_are_shuffled() -> None:
+    inputs, clicks = odd_columns()
+    both = torch.stack([clicks, 1 - clicks], 1)
+    with pytest.raises(ConfigError, match=r"one label .* labels of shape \[200, 2\] and pred"):
+        evaluated(Odds(2), nn.BCEWithLogitsLoss(), (inputs, both))
+    with pytest.raises(ConfigError, match=r"labels of shape \[200\] and predictions .* \[200, 3\]"):
+        evaluated(Odds(3), nn.CrossEntropyLoss(), (inputs, clicks.long()))
+    with pytest.raises(ConfigError, match="labels must be 0 or 1, got"):
+        evaluated(Odds(), nn.BCEWithLogitsLoss(), (inputs, 3 * clicks))
+    with pytest.raises(ConfigError, match="predictions must be probabilities in 0..1, got"):
+        evaluated(Odds(), nn.MSELoss(), (inputs, clicks))
