@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.unit.data.workers_in_process import WorkerOf, as_workers
 from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, optim, zoo
 from sparsefleet.data.features import Categorical, Features, MultiValued, Numeric
 from sparsefleet.errors import ConfigError
 from sparsefleet.train import SlotReport
+from sparsefleet.train.slot_report import evaluate_by_slot
 
 FEATURES = Features(
     Numeric("price"),
@@ -152,3 +154,33 @@ def test_what_has_no_probability_per_example_is_named_before_slots_are_shuffled(
         evaluated(Odds(), nn.BCEWithLogitsLoss(), (inputs, 3 * clicks))
     with pytest.raises(ConfigError, match="predictions must be probabilities in 0..1, got"):
         evaluated(Odds(), nn.MSELoss(), (inputs, clicks))
+
+
+def test_workers_report_the_same_slices_as_one_worker_with_all_data() -> None:
+    generator = torch.Generator().manual_seed(1)
+    columns = {
+        "ad": torch.randint(6, (200,), generator=generator),
+        "price": torch.rand(200, generator=generator).round(decimals=1),
+    }
+    columns["price"][:100] = torch.nan  # one of two workers has no price
+    scores = torch.rand(200, generator=generator)
+    clicks = (torch.rand(200, generator=generator) < scores).float()
+
+    def report(worker: WorkerOf, rows: slice) -> SlotReport:
+        inputs = {name: column[rows] for name, column in columns.items()}
+        return evaluate_by_slot(
+            [(inputs, clicks[rows])],
+            lambda batches: {"loss": float(len(list(batches)))},
+            lambda _: scores[rows],
+            worker,  # type: ignore[arg-type]
+        )
+
+    (alone,) = as_workers(1, lambda worker: report(worker, slice(None)))
+    halves = (slice(0, 100), slice(100, 200))
+    both = as_workers(2, lambda worker: report(worker, halves[worker.worker_index()]))
+    assert both[0] == both[1]
+    assert [one.value for one in both[0].slices] == [one.value for one in alone.slices]
+    for one, wanted in zip(both[0].slices, alone.slices, strict=True):
+        assert (one.slot, one.examples) == (wanted.slot, wanted.examples)
+        assert one.figures == pytest.approx(wanted.figures)
+    assert np.array(both[0].calibration) == pytest.approx(np.array(alone.calibration))
