@@ -386,22 +386,27 @@ def _check_floats(field: Field, array: NDArray[Any]) -> NDArray[np.float32]:
     return floats
 
 
+def require_offsets(field: Field, offsets: NDArray[Any], num_values: int) -> None:
+    """Raise MismatchError unless the offsets split this number of values into examples."""
+    rises = (
+        offsets.ndim == 1
+        and offsets.dtype.kind in "iu"
+        and len(offsets) >= 1
+        and offsets[0] == 0
+        and offsets[-1] == num_values
+        and bool((offsets[1:] >= offsets[:-1]).all())
+    )
+    if not rises:
+        wanted = f"offsets that rise from 0 to the {num_values} values"
+        raise _mismatch(field, wanted, offsets.tolist()[:10])
+
+
 def _check_column(field: Field, column: Any) -> TakenColumn:
     if field.shape is None:
         if not isinstance(column, tuple) or len(column) != 2:
             raise _mismatch(field, "a pair (values [N], offsets [B + 1])", type(column).__name__)
         values, offsets = _array(field, column[0]), np.asarray(column[1])
-        rises = (
-            offsets.ndim == 1
-            and offsets.dtype.kind in "iu"
-            and len(offsets) >= 1
-            and offsets[0] == 0
-            and offsets[-1] == len(values)
-            and bool((offsets[1:] >= offsets[:-1]).all())
-        )
-        if not rises:
-            wanted = f"offsets that rise from 0 to the {len(values)} values"
-            raise _mismatch(field, wanted, offsets.tolist()[:10])
+        require_offsets(field, offsets, len(values))
         return values, offsets.astype(np.int64, copy=False)
     array = np.asarray(column)
     if array.shape[1:] != field.shape or array.ndim == 0:
