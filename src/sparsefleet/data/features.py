@@ -18,7 +18,7 @@ from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.formats import Csv
 from sparsefleet.data.memory_data import MemoryData
 from sparsefleet.data.reader import Reader
-from sparsefleet.data.records import MismatchError, RecordPacker, Records
+from sparsefleet.data.records import MismatchError, RecordPacker, Records, require_offsets
 from sparsefleet.errors import ConfigError, DataError
 
 __all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
@@ -376,8 +376,9 @@ class Features:
         """Return batches from columns in memory; they can be shuffled, see `MemoryData`.
 
         columns: for each feature and the label, by name, an array or list with one item per
-            example; features with any number of ids also accept (values [N], offsets [B + 1]).
-            Columns that no feature uses are ignored. Strings become ids, as in a file.
+            example; features with any number of ids also accept (values [N], offsets [B + 1]),
+            which any tuple of two is taken for. Columns that no feature uses are ignored. Strings
+            become ids, as in a file.
         worker_index, worker_num: this worker gets every `worker_num`th example from `worker_index`
             on, so parts are alike even if the examples are sorted.
         """
@@ -497,7 +498,9 @@ def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
             return _MemoryColumn(_numbers(_unmixed(column, "iufb"), field))
         return _MemoryColumn(_unmixed(column, "iub"))
     if isinstance(column, tuple) and len(column) == 2:
-        return _MemoryColumn(*column)
+        values, offsets = column
+        require_offsets(field, np.asarray(offsets), len(values))
+        return _MemoryColumn(values, offsets)
     for row, one in enumerate(column):
         if isinstance(one, (str, bytes)) or not hasattr(one, "__len__"):
             raise DataError(

@@ -111,6 +111,13 @@ def test_lists_in_memory_are_split_among_workers_with_their_ids() -> None:
         ({"tags": [["a"], 5]}, "row 2, column 'tags': expected a list of ids, found 5"),
         ({"seen": [[1], [1.5]]}, "row 2, column 'seen': expected a 64-bit id or a string, found 1"),
         ({"seen": [[1], [None]]}, "row 2, column 'seen': .* found None"),
+        *(
+            (
+                {"seen": ([1, 2, 3], offsets)},
+                "column 'seen': expected offsets that rise from 0 to the 3",
+            )
+            for offsets in ([0, 1, 5], [0, 1, 2], [1, 2, 3], [-2, 1, 3], [0, 4, 3], [0.0, 1.0, 3.0])
+        ),
         ({"y": [1.0]}, "column 'y' has 1 examples, but 'age' has 2"),
         ({name: [] for name in ("age", "id", "tags", "seen", "y")}, "the columns have no"),
     ],
