@@ -57,8 +57,8 @@ class Interactions:
                 )
         rows = np.lexsort((columns[2], columns[0]))
         return Interactions(
-            columns[0][rows].astype(np.int64),
-            columns[1][rows].astype(np.int64),
+            _as_ids("users", columns[0])[rows],
+            _as_ids("items", columns[1])[rows],
             columns[2][rows],
             rows.astype(np.int64),
         )
@@ -180,6 +180,20 @@ class Interactions:
         starts = np.flatnonzero(np.concatenate(([True], self.users[1:] != self.users[:-1])))
         sizes = np.diff(starts, append=len(self))
         return starts, sizes, np.arange(len(self)) - np.repeat(starts, sizes)
+
+
+def _as_ids(name: str, column: NDArray[Any]) -> Ids:
+    """Return the column as integers. Raises ConfigError for floats that are no exact integers."""
+    if column.dtype.kind != "f":
+        return column.astype(np.int64)
+    is_whole = (np.abs(column) <= 2**53) & (column == np.floor(column))  # also false for NaN
+    if not is_whole.all():
+        at = int(np.argmin(is_whole))
+        raise ConfigError(
+            f"{name} must be ids, which are whole numbers of at most 2**53 if they are floats, "
+            f"got {column[at]} at position {at}; read them as integers"
+        )
+    return column.astype(np.int64)
 
 
 def _counts(ids: Ids) -> Ids:
