@@ -24,7 +24,7 @@ class CompressedInteractions(nn.Module):
     """The compressed interaction network, whose layer k computes products of k + 1 fields.
 
     A layer multiplies each map of its input with each field elementwise, and mixes the products of
-    each column into H maps.
+    each column into H maps. As in the paper's equation 6, there is no activation.
 
     num_fields: F. maps: the number of maps, H, of each layer.
     """
@@ -45,7 +45,7 @@ class CompressedInteractions(nn.Module):
         pooled = []
         for mix in self.mixes:
             products = state.unsqueeze(3) * columns.unsqueeze(2)  # [B, D, H, F]
-            state = torch.relu(mix(products.flatten(2)))  # [B, D, next H]
+            state = mix(products.flatten(2))  # [B, D, next H]
             pooled.append(state.sum(dim=1))
         return torch.cat(pooled, dim=1)
 

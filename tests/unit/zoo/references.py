@@ -114,7 +114,7 @@ def xdeepfm(p: Named, t: Named, batch: dict[str, Any]) -> Tensor:
     while f"interactions.mixes.{layer}.weight" in p:
         weight = p[f"interactions.mixes.{layer}.weight"]
         weight = weight.view(len(weight), state.shape[1], first.shape[1])
-        state = torch.einsum("bhd,bfd,nhf->bnd", state, first, weight).clamp(min=0)
+        state = torch.einsum("bhd,bfd,nhf->bnd", state, first, weight)
         pooled.append(state.sum(2))
         layer += 1
     crossed = torch.cat(pooled, 1) @ p["of_interactions.weight"][0]

@@ -13,6 +13,7 @@ from sparsefleet import zoo
 from sparsefleet.nn import bind, import_embedding
 from sparsefleet.nn.binding import sparse_modules
 from sparsefleet.store import LocalStore
+from sparsefleet.zoo.xdeepfm import CompressedInteractions
 
 TOLERANCE = 1e-5
 
@@ -91,3 +92,12 @@ def test_outputs_and_gradients_are_those_of_plain_torch(case: Case) -> None:
         torch.testing.assert_close(
             torch.from_numpy(gradient), tables[name].grad, rtol=TOLERANCE, atol=TOLERANCE
         )
+
+
+def test_interactions_are_products_of_a_growing_number_of_fields() -> None:
+    torch.manual_seed(0)
+    interactions = CompressedInteractions(num_fields=3, maps=(4, 5))
+    rows = torch.randn(2, 3, 8)
+    found, scaled = interactions(rows), interactions(-2 * rows)
+    torch.testing.assert_close(scaled[:, :4], 4 * found[:, :4])  # of two fields
+    torch.testing.assert_close(scaled[:, 4:], -8 * found[:, 4:])  # of three
