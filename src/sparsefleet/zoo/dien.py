@@ -105,7 +105,7 @@ class DIEN(nn.Module):
         logits: Tensor = self.layers(torch.cat([interest, flat], dim=1)).squeeze(1)
         if self.negatives is None or not self.training:
             return logits
-        other = self.rows.sequence(self.negatives, inputs).rows
+        other = self.rows.sequence_like(self.negatives, inputs, mask)
         return DienOutput(logits, self._auxiliary(states, rows, other, mask))
 
     def _auxiliary(self, states: Tensor, rows: Tensor, other: Tensor, mask: Tensor) -> Tensor:

@@ -189,6 +189,20 @@ class FeatureRows(nn.Module):
         values, offsets = _ragged(inputs, feature)
         return pad(self._table(feature)(values), offsets, feature.max_length)
 
+    def sequence_like(self, name: str, inputs: Inputs, mask: Tensor) -> Tensor:
+        """Return the rows of a sequence whose items belong to those of another one, [B, L, D].
+
+        mask: the mask of the other one. Raises ShapeError unless both have the same lengths.
+        """
+        rows, own = self.sequence(name, inputs)
+        if not _is_recorded() and not torch.equal(own, mask):
+            at = int((own != mask).any(dim=1).nonzero()[0])
+            raise ShapeError(
+                f"input '{name}' has {int(own[at].sum())} items in example {at}, but the history "
+                f"has {int(mask[at].sum())}; give each item of the history one"
+            )
+        return rows
+
     def _ids(self, names: Sequence[str] | None) -> list[kinds.IdFeature]:
         found = self.features.of(kinds.IdFeature)
         return found if names is None else [one for one in found if one.name in names]
@@ -261,9 +275,14 @@ def _ragged(inputs: Inputs, feature: kinds.IdFeature) -> tuple[Tensor, Tensor]:
             f"{type(found).__name__}"
         )
     values, offsets = found
-    if not (is_traced() or torch.compiler.is_compiling()):
+    if not _is_recorded():
         check_offsets(feature.table_name, offsets, len(values), closed=False)
     return values, offsets
+
+
+def _is_recorded() -> bool:
+    """Return whether the model is recorded as a graph, where tensors may have no values."""
+    return is_traced() or torch.compiler.is_compiling()
 
 
 def _input(inputs: Inputs, name: str) -> Any:

@@ -96,6 +96,10 @@ class SASRec(nn.Module):
         for argument, name in (("chosen", chosen), ("refused", refused)):
             if name is not None:
                 require_like(features, argument, name, history)
+        if (chosen is None) != (refused is None):
+            raise ConfigError(
+                f"SASRec trains with both chosen= and refused=, got {chosen!r} and {refused!r}"
+            )
         used = [name for name in (history, candidate, chosen, refused) if name is not None]
         self.rows = FeatureRows(Features(*(features[name] for name in used)), tables)
         self.history, self.candidate = history, candidate
@@ -120,7 +124,7 @@ class SASRec(nn.Module):
         states: Tensor = self.last_norm(self.blocks(placed * mask.unsqueeze(2)))
         if self.chosen is not None and self.refused is not None and self.chosen in inputs:
             logits = [
-                (states * self.rows.sequence(name, inputs).rows).sum(dim=2)
+                (states * self.rows.sequence_like(name, inputs, mask)).sum(dim=2)
                 for name in (self.chosen, self.refused)
             ]
             return NextItems(logits[0], logits[1], mask)

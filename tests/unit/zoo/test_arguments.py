@@ -24,6 +24,10 @@ FEATURES = Features(
 )
 
 
+def sasrec(features: Features, **names: str) -> nn.Module:
+    return zoo.SASRec(features, history="seen", candidate="movie", **names)
+
+
 @pytest.mark.parametrize("model", [zoo.DIN, zoo.DIEN, zoo.SASRec])
 @pytest.mark.parametrize(
     ("names", "message"),
@@ -54,8 +58,8 @@ def test_a_candidate_has_one_id_per_example(model: type[nn.Module]) -> None:
     "build",
     [
         lambda name: zoo.DIEN(FEATURES, history="seen", candidate="movie", negatives=name),
-        lambda name: zoo.SASRec(FEATURES, history="seen", candidate="movie", chosen=name),
-        lambda name: zoo.SASRec(FEATURES, history="seen", candidate="movie", refused=name),
+        lambda name: sasrec(FEATURES, chosen=name, refused="seen"),
+        lambda name: sasrec(FEATURES, chosen="seen", refused=name),
     ],
 )
 def test_sequences_beside_a_history_have_its_table_and_length(
@@ -69,6 +73,23 @@ def test_sequences_beside_a_history_have_its_table_and_length(
         build("user")
     with pytest.raises(ConfigError, match="no feature is named 'nothing'"):
         build("nothing")
+
+
+def test_a_negative_belongs_to_each_item_of_a_history() -> None:
+    others = (Sequence(name, table="movie", max_length=5) for name in ("next", "other"))
+    features = Features(*FEATURES.only("movie", "seen"), *others)
+    items, starts = torch.tensor([1, 2, 3]), torch.tensor([0, 1])
+    batch = {"movie": torch.tensor([1, 2]), "seen": (items, starts), "next": (items, starts)}
+    wrong = {**batch, "other": (items, torch.tensor([0, 2]))}
+    message = "input 'other' has 2 items in example 0, but the history has 1"
+    both = sasrec(features, chosen="next", refused="other")
+    dien = zoo.DIEN(features.without("next"), history="seen", candidate="movie", negatives="other")
+    for model in (both, dien):
+        model(**{**batch, "other": (items, starts)})
+        with pytest.raises(ShapeError, match=message):
+            model(**wrong)
+    with pytest.raises(ConfigError, match="both chosen= and refused=, got 'next' and None"):
+        sasrec(features, chosen="next")
 
 
 @pytest.mark.parametrize(
