@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts
 
 __all__ = ["AutoInt"]
 
@@ -68,6 +68,8 @@ class AutoInt(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_counts("AutoInt", least=0, layers=layers)
+        require_counts("AutoInt", heads=heads, head_dim=head_dim)
         self.rows = FeatureRows(features, tables)
         dim = self.rows.common_dim()
         numbers = self.rows.num_numbers

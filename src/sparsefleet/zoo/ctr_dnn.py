@@ -1,6 +1,6 @@
 """CTR-DNN: rows of all fields and the numbers pass through a few layers to the logits.
 
-In shapes, B is the number of examples, F the number of fields, D the row width, and M the number of
+In shapes, B is the number of examples, F the number of fields, D the row width, M the number of
 numeric inputs, and C the number of logits.
 """
 
@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
-from sparsefleet.errors import ConfigError
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts
 
 __all__ = ["CtrDnn"]
 
@@ -42,8 +41,7 @@ class CtrDnn(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(num_logits, int) or num_logits < 1:
-            raise ConfigError(f"CtrDnn: num_logits must be an int >= 1, got {num_logits!r:.100}")
+        require_counts("CtrDnn", num_logits=num_logits)
         self.rows = FeatureRows(features, tables)
         self.layers = mlp(self.rows.flat_width(), hidden, num_logits, dropout=dropout)
 

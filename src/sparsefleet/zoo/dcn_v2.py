@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts
 
 __all__ = ["CrossLayers", "DCNv2"]
 
@@ -31,6 +31,9 @@ class CrossLayers(nn.Module):
 
     def __init__(self, width: int, *, layers: int, rank: int | None = None) -> None:
         super().__init__()
+        require_counts("CrossLayers", least=0, layers=layers)
+        if rank is not None:
+            require_counts("CrossLayers", rank=rank)
         self.layers = nn.ModuleList(
             nn.Linear(width, width)
             if rank is None

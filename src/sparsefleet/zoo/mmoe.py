@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts, require_last_width
 
 __all__ = ["MMoE", "mix"]
 
@@ -50,11 +50,13 @@ class MMoE(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_counts("MMoE", tasks=tasks, experts=experts)
+        expert_width = require_last_width("MMoE", "expert", expert)
         self.rows = FeatureRows(features, tables)
         width = self.rows.flat_width()
         self.experts = nn.ModuleList(mlp(width, expert) for _ in range(experts))
         self.gates = nn.ModuleList(nn.Linear(width, experts, bias=False) for _ in range(tasks))
-        self.towers = nn.ModuleList(mlp(expert[-1], tower, 1) for _ in range(tasks))
+        self.towers = nn.ModuleList(mlp(expert_width, tower, 1) for _ in range(tasks))
 
     def forward(self, **inputs: Any) -> Tensor:
         """Return logits, float32[B, T]."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts, require_last_width
 from sparsefleet.zoo.mmoe import mix
 
 __all__ = ["PLE"]
@@ -83,8 +83,10 @@ class PLE(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_counts("PLE", tasks=tasks, layers=layers, experts=experts)
+        expert_width = require_last_width("PLE", "expert", expert)
         self.rows = FeatureRows(features, tables)
-        widths = [self.rows.flat_width(), *[expert[-1]] * (layers - 1)]
+        widths = [self.rows.flat_width(), *[expert_width] * (layers - 1)]
         self.tasks = tasks
         self.layers = nn.Sequential(
             *(
@@ -94,7 +96,7 @@ class PLE(nn.Module):
                 for place, width in enumerate(widths)
             )
         )
-        self.towers = nn.ModuleList(mlp(expert[-1], tower, 1) for _ in range(tasks))
+        self.towers = nn.ModuleList(mlp(expert_width, tower, 1) for _ in range(tasks))
 
     def forward(self, **inputs: Any) -> Tensor:
         """Return logits, float32[B, T]."""

@@ -17,6 +17,7 @@ from sparsefleet.data import features as kinds
 from sparsefleet.data.features import Features
 from sparsefleet.errors import ConfigError
 from sparsefleet.zoo.inputs import FeatureRows, Tables, require_kind, require_like
+from sparsefleet.zoo.layers import require_counts
 
 __all__ = ["NextItemLoss", "NextItems", "SASRec"]
 
@@ -91,6 +92,8 @@ class SASRec(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_counts("SASRec", heads=heads)
+        require_counts("SASRec", least=0, blocks=blocks)
         require_kind(features, "history", history, kinds.Sequence)
         require_kind(features, "candidate", candidate, kinds.Categorical)
         for argument, name in (("chosen", chosen), ("refused", refused)):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefleet.data.features import Features
 from sparsefleet.zoo.inputs import FeatureRows, Tables
-from sparsefleet.zoo.layers import mlp
+from sparsefleet.zoo.layers import mlp, require_counts, require_last_width
 from sparsefleet.zoo.wide_deep import LinearTerms
 
 __all__ = ["XDeepFM"]
@@ -71,6 +71,9 @@ class XDeepFM(nn.Module):
         tables: Tables | None = None,
     ) -> None:
         super().__init__()
+        require_last_width("XDeepFM", "maps", maps)
+        for number in maps:
+            require_counts("XDeepFM", maps=number)
         self.linear = LinearTerms(features, tables)
         self.rows = FeatureRows(features, tables)
         self.rows.common_dim()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,8 +25,8 @@ FEATURES = Features(
 )
 
 
-def sasrec(features: Features, **names: str) -> nn.Module:
-    return zoo.SASRec(features, history="seen", candidate="movie", **names)
+def sasrec(features: Features, **settings: Any) -> nn.Module:
+    return zoo.SASRec(features, history="seen", candidate="movie", **settings)
 
 
 @pytest.mark.parametrize("model", [zoo.DIN, zoo.DIEN, zoo.SASRec])
@@ -167,3 +168,31 @@ def test_tables_whose_names_differ_in_a_dot_are_two_tables() -> None:
 def test_a_number_of_logits_is_positive(number: object) -> None:
     with pytest.raises(ConfigError, match=f"num_logits must be an int >= 1, got {number!r}"):
         zoo.CtrDnn(FEATURES, num_logits=number)
+
+
+SMALL = FEATURES.only("age", "user", "movie", "seen")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: zoo.MMoE(SMALL, tasks=0), "MMoE: tasks must be an int >= 1, got 0"),
+        (lambda: zoo.MMoE(SMALL, tasks=2, experts=True), "experts must be an int >= 1, got True"),
+        (lambda: zoo.MMoE(SMALL, tasks=2, expert=()), r"expert needs at least one .*, got \(\)"),
+        (lambda: zoo.PLE(SMALL, tasks=2, layers=0), "PLE: layers must be an int >= 1, got 0"),
+        (lambda: zoo.PLE(SMALL, tasks=2, expert=()), "PLE: expert needs at least one"),
+        (lambda: zoo.XDeepFM(SMALL, maps=()), "XDeepFM: maps needs at least one layer width"),
+        (lambda: zoo.XDeepFM(SMALL, maps=(4, 0)), "XDeepFM: maps must be an int >= 1, got 0"),
+        (lambda: zoo.DCNv2(SMALL, cross_layers=-1), "layers must be an int >= 0, got -1"),
+        (lambda: zoo.DCNv2(SMALL, rank=0), "rank must be an int >= 1, got 0"),
+        (lambda: zoo.AutoInt(SMALL, heads=0), "AutoInt: heads must be an int >= 1, got 0"),
+        (lambda: zoo.AutoInt(SMALL, layers=-1), "AutoInt: layers must be an int >= 0, got -1"),
+        (lambda: sasrec(SMALL, heads=0), "SASRec: heads must be an int >= 1, got 0"),
+        (lambda: zoo.YouTubeDNN(SMALL, user=["seen"], item="movie", dim=0), "widths .* and 0"),
+        (lambda: zoo.CtrDnn(SMALL, hidden=64), "widths must be a list of ints >= 1, got 64"),
+        (lambda: zoo.CtrDnn(SMALL, hidden="64"), "widths must be a list of ints >= 1, got '64'"),
+    ],
+)
+def test_sizes_that_make_no_model_are_named(build: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build()
