@@ -94,15 +94,16 @@ class WordVectors:
 
     def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
         """Write the vectors in word2vec's text or binary format, which gensim and others read."""
+        texts = [str(word).encode() for word in self.words]
+        for word, text in zip(self.words, texts, strict=True):
+            if any(space in text for space in (b" ", b"\n")):
+                raise ConfigError(
+                    f"word {word!r} contains white space, which word2vec's format cannot "
+                    "represent: replace it before training, or save the vectors with numpy"
+                )
         with open(path, "wb") as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
-            for word, vector in zip(self.words, self.vectors, strict=True):
-                text = str(word).encode()
-                if any(space in text for space in (b" ", b"\n")):
-                    raise ConfigError(
-                        f"word {word!r} contains white space, which word2vec's format cannot "
-                        "represent: replace it before training, or save the vectors with numpy"
-                    )
+            for text, vector in zip(texts, self.vectors, strict=True):
                 if binary:
                     file.write(text + b" " + vector.tobytes() + b"\n")
                 else:

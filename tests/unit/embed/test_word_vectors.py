@@ -56,8 +56,10 @@ def test_words_given_are_left_out_and_sums_count_signs(vectors: WordVectors) -> 
 def test_unknown_words_and_damaged_files_are_named(tmp_path: Path, vectors: WordVectors) -> None:
     with pytest.raises(KeyError, match="'nope' is not in the vocabulary of 6 words"):
         vectors["nope"]
+    vectors.save(tmp_path / "v")
     with pytest.raises(ConfigError, match="white space"):
-        WordVectors(["a b"], [[1.0]]).save(tmp_path / "v")
+        WordVectors(["a", "a b"], [[1.0], [2.0]]).save(tmp_path / "v")
+    assert WordVectors.load(tmp_path / "v").words == vectors.words  # the file is untouched
     with pytest.raises(ConfigError, match="one row per word"):
         WordVectors(["a"], [[1.0], [2.0]])
     path = tmp_path / "v"
