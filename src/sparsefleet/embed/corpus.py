@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import operator
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -288,18 +289,28 @@ def _id_blocks(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
     parts: list[NDArray[np.int64]] = []
     for number, sentence in enumerate(sentences):
-        try:
-            ids = np.asarray(sentence, np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DataError(
-                f"sentence {number}: expected 64-bit integers, as in the first one ({error})"
-            ) from error
+        ids = _as_ids(number, sentence)
         parts += [ids[at : at + _MAX_SENTENCE] for at in range(0, len(ids), _MAX_SENTENCE)]
         if len(parts) >= _BLOCK_SENTENCES:
             yield _joined(parts)
             parts = []
     if parts:
         yield _joined(parts)
+
+
+def _as_ids(number: int, sentence: Any) -> NDArray[np.int64]:
+    """Return a sentence as integers; other numbers and texts of digits are errors."""
+    try:
+        found = np.asarray(sentence)
+        if found.dtype.kind not in ("iu" if isinstance(sentence, np.ndarray) else "i"):
+            found = np.array(list(map(operator.index, sentence)), np.int64)
+        if found.ndim != 1:
+            raise ValueError(f"found {found.ndim} dimensions")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"sentence {number}: expected 64-bit integers, as in the first one ({error})"
+        ) from error
+    return found.astype(np.int64)
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

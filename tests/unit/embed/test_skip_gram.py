@@ -206,6 +206,9 @@ def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
         SkipGram([[1.5]])
     with pytest.raises(DataError, match="sentence 1: expected a list of strings"):
         SkipGram([["a"], ["b", 3]], **SMALL)
+    for wrong in ([2, 2.7], [2, "3"], np.array([2.0, 3.0]), [[2, 3], [4, 5]], [2**64]):
+        with pytest.raises(DataError, match="sentence 1: expected 64-bit integers"):
+            SkipGram([[1, 2], wrong], **SMALL)
     with pytest.raises(DataError, match="sentence 0: a word contains the character"):
         SkipGram([["a\x1fb", "c"]], **SMALL)
     with pytest.raises(InputFileError, match="no file matches"):
