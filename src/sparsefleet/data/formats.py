@@ -255,6 +255,10 @@ class CriteoTsv(TextFormat):
         label = (Slot("label", "float", ()),) if self.has_label else ()
         return (*label, Slot("counts", "float", (13,)), Slot("categories", "uint64", (26,)))
 
+    @property
+    def description(self) -> RecordFormat:
+        return self  # its columns do not tell whether categories are hashed
+
     def make_native(self) -> _core.RecordFormat:
         return _core.criteo_format(
             self.categories == "hash", self.counts == "log", self.missing_count, self.has_label

@@ -339,8 +339,8 @@ class MemoryData:
         self._drops_zeros = drop_zeros
         self.columns = reader.columns
         """The columns of a batch, in order."""
-        self.format = reader.format
-        """The format that the records were read with."""
+        self.description = reader.format.description
+        """How the records were read; see `RecordFormat.description`."""
         before = reader.stats()
         self._records = load_records(reader, without_zeros=drop_zeros)
         self._loading = reader.stats().since(before)

@@ -206,6 +206,11 @@ class RecordFormat(ABC):
     def columns(self) -> tuple[Slot, ...]:
         """The columns of a batch, in order."""
 
+    @property
+    def description(self) -> RecordFormat | tuple[Slot, ...]:
+        """What tells how values were read; refers to no data, as the format itself may."""
+        return self.columns
+
     @abstractmethod
     def open_source(self, context: SourceContext) -> RecordSource:
         """Return a source for one reading thread."""

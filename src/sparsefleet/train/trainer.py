@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefleet import optim
-from sparsefleet.data import MemoryData, Reader, RecordFormat
+from sparsefleet.data import MemoryData, Reader, RecordFormat, Slot
 from sparsefleet.engine.batch_source import BatchSource, Data
 from sparsefleet.engine.binding import bind_model
 from sparsefleet.engine.clock import advise
@@ -143,9 +143,11 @@ class Trainer:
         """Names of what the last `fit` may compute: "loss" and metrics on the validation data, if
         there is any, and with the prefix "train_" on the training data.
         """
-        self._fitted: Data | None = None
-        """The data of the last `fit` if it may tell how ids were read: a reader, its records in
-        memory, or a function that was never called, because nothing was left to train on.
+        self._description: RecordFormat | tuple[Slot, ...] | None = None
+        """How the data of the last `fit` was read, if known."""
+        self._uncalled: Callable[[], Any] | None = None
+        """The data function of the last `fit` if nothing was left to train on: only its result can
+        tell how data is read.
         """
         if self._fleet.is_server():
             return
@@ -276,8 +278,8 @@ class Trainer:
                 display.table(lambda: summary_table(history))
         finally:
             opened = source.opened
-            is_known = isinstance(opened, (Reader, MemoryData)) or not isinstance(opened, Iterable)
-            self._fitted = opened if is_known else None
+            self._description = _description_of(opened)
+            self._uncalled = None if isinstance(opened, Iterable) else opened
             reporter.stop()
             display.close()
             if tensorboard is not None:
@@ -438,7 +440,7 @@ class Trainer:
                 golden=inputs_of(golden),
                 onnx=onnx,
                 varying=varying,
-                features=self._format_of_fit() if features is None else features,
+                features=self._description_of_fit() if features is None else features,
             )
 
         return export_together(distributed, directory, write)
@@ -450,12 +452,9 @@ class Trainer:
         """Return whether `fit` checks after each epoch if it should stop; equal on all workers."""
         return bool(self._callbacks) or self._fleet.worker_num() == 1
 
-    def _format_of_fit(self) -> RecordFormat | None:
+    def _description_of_fit(self) -> RecordFormat | tuple[Slot, ...] | None:
         """Return how the last `fit` read its records, or None if its data was not read by us."""
-        data: object = self._fitted
-        if callable(data) and not isinstance(data, Iterable):
-            data = data()
-        return data.format if isinstance(data, (Reader, MemoryData)) else None
+        return self._description if self._uncalled is None else _description_of(self._uncalled())
 
     def _worker(self) -> Training[DistributedModel]:
         if self._training is None:
@@ -502,3 +501,9 @@ class Trainer:
 
     def _named_prediction(self, output: Any) -> dict[str, Tensor]:
         return {"prediction": self._scorer.predictions(output)}
+
+
+def _description_of(data: object) -> RecordFormat | tuple[Slot, ...] | None:
+    if isinstance(data, Reader):
+        return data.format.description
+    return data.description if isinstance(data, MemoryData) else None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +211,17 @@ def test_streams_of_tables_resume_and_report_their_own_errors() -> None:
         list(Reader(None, ArrowStream(list, Slot("ad", "uint64", ())), 2))
     with pytest.raises(DataError, match="expected a pyarrow Table or RecordBatch, found a dict"):
         list(Reader(None, ArrowStream(lambda: [{"ad": 1}], Slot("ad", "uint64", ())), 2))
+
+
+def test_columns_in_memory_are_not_kept_beside_their_records() -> None:
+    features = Features(Categorical("city", hash_seed=3), label="y")
+    cities = np.array([f"city {number}" for number in range(100)])
+    column = weakref.ref(cities)
+    data = features.memory({"city": cities, "y": np.ones(100, np.float32)}, 10)
+    del cities
+    gc.collect()
+    assert column() is None
+    assert [(slot.name, slot.dtype) for slot in data.description] == [
+        ("city", "uint64"),
+        ("y", "float"),
+    ]

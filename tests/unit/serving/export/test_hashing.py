@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from sparsefleet.serving.export.hashing import hashed_inputs
 from sparsefleet.serving.http.examples import table_as_stream
 from sparsefleet.store import Normal
 from sparsefleet.train import CheckpointConfig, Trainer
+from sparsefleet.zoo import CtrDnn
 
 TEXT = "ad,site,app,tags\nshoes,s1,a1,x|y\n12,s2,a2,\n,s1,a3,z\n"
 FORMAT = Csv(
@@ -204,6 +207,27 @@ def test_trainer_exports_how_its_reader_hashed(
             manifest = trainer.export(tmp_path / name, next(iter(reader)), onnx=False)
         assert manifest is not None
         assert [(item.input, item.seed) for item in manifest.schema.hashed] == [("ad", 3)]
+
+
+def test_a_trainer_does_not_keep_what_its_data_function_returned(tmp_path: Path) -> None:
+    features = Features(Categorical("ad", hash_seed=3), label="click")
+    made = []
+
+    def data() -> MemoryData:
+        found = features.memory({"ad": ["a", "b"], "click": [0.0, 1.0]}, 2)
+        made.append(weakref.ref(found))
+        return found
+
+    model = CtrDnn(features, hidden=(4,))
+    with Trainer(model, nn.BCEWithLogitsLoss(), SGD(lr=0.1)) as trainer:
+        trainer.fit(data)
+        gc.collect()
+        assert made[0]() is None
+        batch = ({"ad": torch.tensor([1, 2])}, torch.ones(2))
+        manifest = trainer.export(tmp_path, batch, onnx=False)
+    assert len(made) == 1
+    assert manifest is not None
+    assert [(item.input, item.seed) for item in manifest.schema.hashed] == [("ad", 3)]
 
 
 def test_categories_of_criteo_are_hashed_by_their_column(tmp_path: Path) -> None:
