@@ -223,13 +223,14 @@ def test_a_save_does_not_destroy_an_exported_model(tmp_path: Path) -> None:
     assert (Predictor(tmp_path).predict(torch.arange(8).view(4, 2)) == before).all()
 
 
-def test_a_save_does_not_replace_a_manifest_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "web app"}')
+@pytest.mark.parametrize("text", ['{"name": "web app"}', '{"format": "web app"}', '["web app"]'])
+def test_a_save_does_not_replace_a_manifest_of_something_else(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
     with trainer() as training:
         training.fit(batches())
         with pytest.raises(CheckpointError, match="it describes something else"):
             training.save(tmp_path)
-    assert (tmp_path / "manifest.json").read_text() == '{"name": "web app"}'
+    assert (tmp_path / "manifest.json").read_text() == text
 
 
 def test_ids_without_a_last_axis_are_pointed_to_the_layer_that_takes_them() -> None:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from sparsefleet.checkpoint.dense_file import describe, write_dense
 from sparsefleet.checkpoint.folder import Folder, open_folder
-from sparsefleet.checkpoint.json_fields import check_json, parse_object
+from sparsefleet.checkpoint.json_fields import check_json
 from sparsefleet.checkpoint.manifest import (
     EXPORT_KIND,
+    FORMAT,
     SERIES_NOTE,
     BaseEntry,
     DenseEntry,
@@ -286,11 +287,12 @@ def _require_no_other_manifest(folder: Folder) -> None:
     if folder.size(MANIFEST) is None:
         return
     try:
-        value = parse_object(read_manifest_bytes(folder), "manifest")
-    except (ConfigError, CorruptFileError, CheckpointMissingError):
+        value = json.loads(read_manifest_bytes(folder))
+    except (ValueError, RecursionError, CorruptFileError, CheckpointMissingError):
         return
-    if "format" not in value:
-        thing = "an exported model" if value.get("kind") == EXPORT_KIND else "something else"
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        is_export = isinstance(value, dict) and value.get("kind") == EXPORT_KIND
+        thing = "an exported model" if is_export else "something else"
         raise CheckpointError(
             f"{folder.locate(MANIFEST)} is not the manifest of a checkpoint; it describes {thing}, "
             "which saving would destroy: save to a different directory"
