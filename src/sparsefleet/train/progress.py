@@ -320,9 +320,9 @@ class ProgressReporter:
 
     def _look(self, view: PassView) -> Snapshot:
         counted = view.total()
-        shown = self.figures(view)
+        figures = self.figures(view)
+        shown = {name: figures[name] for name in self._scorer.train_names if name in figures}
         loss = shown.pop("loss")
-        shown.pop("log_loss", None)  # for two classes it repeats the loss
         reading = view.reading.so_far()
         seconds = time.monotonic() - view.begun
         return Snapshot(

@@ -114,6 +114,9 @@ class Scorer:
         self._metrics = MetricSet(chosen)
         self.names = ["loss", *(chosen if self.has_predictions else ())]
         """Names of all figures that may be computed."""
+        default = () if self._asked_for else ("log_loss",)  # for two classes it repeats the loss
+        self.train_names = [name for name in self.names if name not in default]
+        """Names of the figures that are also shown for training data."""
         self._groups = config.groups
         self._predict: Callable[[Any], Any] = config.predictions or predictions_for(loss)
         if loss is None and self._asked_for:

@@ -231,10 +231,9 @@ class Trainer:
         held_out = None
         if validation is not None:
             held_out = self._source(validation, passes=passes, argument="validation")
-        names = self._scorer.names
-        self.figure_names = {f"train_{name}" for name in names if name != "log_loss"}
+        self.figure_names = {f"train_{name}" for name in self._scorer.train_names}
         if held_out is not None:
-            self.figure_names.update(names)
+            self.figure_names.update(self._scorer.names)
         distributed = training.distributed
         tensorboard = open_tensorboard(self.config.tensorboard, distributed.role)
         display = make_display(quiet=self.config.quiet, log_interval_s=self.config.log_interval_s)

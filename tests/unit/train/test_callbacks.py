@@ -208,6 +208,16 @@ def test_early_stopping_waits_and_ends(
     assert stopping.best_epoch == best
 
 
+def test_a_log_loss_that_was_asked_for_is_a_figure_of_training_too() -> None:
+    stopping = EarlyStopping("train_log_loss")
+    with trainer_of(Clicks(), metrics=["log_loss"], callbacks=[stopping]) as trainer:
+        history = trainer.fit(clicks(2), epochs=2)
+    assert list(history.epochs[-1].metrics) == ["log_loss"]
+    with trainer_of(Clicks()) as trainer:  # by default it only repeats the loss
+        history = trainer.fit(clicks(2))
+    assert list(history.epochs[-1].metrics) == ["auc"]
+
+
 def test_a_figure_that_there_is_not_is_named() -> None:
     with trainer_of(Clicks(), callbacks=[EarlyStopping("auc")]) as trainer:
         with pytest.raises(
