@@ -6,6 +6,7 @@ width.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -377,20 +378,36 @@ def _check(config: Any, names: list[str]) -> None:
 
 
 def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
-    low, high = config.get_weight_init_min(), config.get_weight_init_max()
+    uniform = _uniform_of(config)
     table = SparseEmbedding(
         config.name,
         config.embedding_dim,
-        initializer=Uniform(low, high),
+        initializer=uniform or Uniform(config.get_weight_init_min(), config.get_weight_init_max()),
         optimizer=optimizer,
         unknown="initial",
         row_dtype=_ROW_DTYPES[config.data_type.name],
     )
-    if config.init_fn is not None and getattr(config.init_fn, "__name__", "") != "uniform_":
+    if uniform is None:
         weight = torch.empty(config.num_embeddings, config.embedding_dim)
         filled = config.init_fn(weight)
         import_embedding(table, weight if filled is None else filled)
     return table
+
+
+def _uniform_of(config: Any) -> Uniform | None:
+    """Return the initial values if they are uniform, so that rows need not exist before first use.
+
+    TorchRec's configs always have an `init_fn`, by default a partial of `nn.init.uniform_`.
+    """
+    fill: Any = config.init_fn
+    named: Mapping[str, Any] = {}
+    if fill is None:
+        return Uniform(config.get_weight_init_min(), config.get_weight_init_max())
+    if isinstance(fill, functools.partial) and not fill.args:
+        named, fill = fill.keywords, fill.func
+    if fill is not nn.init.uniform_ or not named.keys() <= {"a", "b"}:
+        return None
+    return Uniform(named.get("a", 0.0), named.get("b", 1.0))
 
 
 def _has_own_strides(features: Any) -> bool:

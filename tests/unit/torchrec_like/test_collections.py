@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from tests.unit.torchrec_like.networks import DIM, FEATURES, NUM_IDS, SIZE, configs, dense, keyed
@@ -253,3 +256,31 @@ def test_lengths_that_do_not_match_the_ids_read_nothing_beyond_them(
     )
     with pytest.raises(ShapeError, match=r"lengths sum to .* but there are 3 ids; expected"):
         bags(ids)
+
+
+def uniform_(weight: torch.Tensor) -> torch.Tensor:
+    return weight.fill_(5.0)
+
+
+@pytest.mark.parametrize(
+    ("fill", "low", "high", "num_rows"),
+    [
+        (None, -0.25, 0.25, 0),
+        (partial(nn.init.uniform_, a=-0.25, b=-0.125), -0.25, -0.125, 0),  # as TorchRec's configs
+        (nn.init.uniform_, 0.0, 1.0, 0),
+        (partial(nn.init.normal_, mean=9.0, std=0.1), 8.0, 10.0, 16),
+        (uniform_, 5.0, 5.0, 16),
+    ],
+)
+def test_rows_are_created_at_first_use_unless_a_function_must_fill_them(
+    fill: Any, low: float, high: float, num_rows: int
+) -> None:
+    config = EmbeddingBagConfig(
+        name="goods", embedding_dim=4, num_embeddings=16, feature_names=["ads"], init_fn=fill
+    )
+    bags = EmbeddingBagCollection([config])
+    rows = torchrec_state_dict(bags)["embedding_bags.goods.weight"]
+    assert low <= rows.min() <= rows.max() <= high
+    store = bags.embedding_bags["goods"].store
+    assert store is not None
+    assert store.info("goods").size == num_rows
