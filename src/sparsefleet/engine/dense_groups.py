@@ -89,7 +89,7 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             "optimizer must be a torch.optim.Optimizer or a sparsefleet.optim description, got "
-            f"{type(optimizer).__name__}"
+            f"{_found(optimizer)}"
         )
     if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
         why = "computes the loss several times per step"
@@ -120,6 +120,17 @@ def dense_groups(model: nn.Module, optimizer: OptimizerLike) -> list[DenseGroup]
             )
         )
     return groups
+
+
+def _found(optimizer: object) -> str:
+    """Describe what was passed as an optimizer, and how to create one from a class."""
+    if not isinstance(optimizer, type):
+        return type(optimizer).__name__
+    given = "lr=..."
+    if issubclass(optimizer, torch.optim.Optimizer):
+        given = "model.parameters(), lr=..."
+    name = optimizer.__name__
+    return f"the class {name}: pass {name}({given})"
 
 
 def warn_of_unused_state(model: nn.Module, optimizer: OptimizerLike) -> None:

@@ -56,6 +56,11 @@ class RateSchedule:
                     f"{type(schedule).__name__} changes the momentum too, but tables keep theirs: "
                     "pass cycle_momentum=False to it"
                 )
+        elif isinstance(schedule, type):
+            raise ConfigError(
+                f"schedule must be an instance, got the class {schedule.__name__}: pass "
+                f"{schedule.__name__}(optimizer, ...)"
+            )
         elif not callable(schedule):
             raise ConfigError(
                 "schedule must be a torch LRScheduler or a function from step to factor, got "

@@ -23,7 +23,7 @@ from sparsefleet.nn.table_home import (
     to_state,
 )
 from sparsefleet.store import RemoteStore, Store, TableSpec
-from sparsefleet.store.optimizers import Adagrad, Optimizer
+from sparsefleet.store.optimizers import Adagrad, Optimizer, check_optimizer
 from sparsefleet.store.store import Unknown
 
 _log = logging.getLogger("sparsefleet.nn")
@@ -58,6 +58,13 @@ class SparseModule(nn.Module):
             raise ConfigError(
                 f"{type(self).__name__} '{spec.name}': padding_idx must be None or an int64, "
                 f"got {padding_idx!r}"
+            )
+        if optimizer is not None:
+            check_optimizer(optimizer, f"{type(self).__name__} '{spec.name}': optimizer")
+        if isinstance(store, type):
+            raise ConfigError(
+                f"{type(self).__name__} '{spec.name}': store must be an instance, got the class "
+                f"{store.__name__}: pass {store.__name__}(...)"
             )
         self.name = spec.name
         """The table's name; modules with the same name and store share rows."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sparsefleet.errors import ConfigError
 from sparsefleet.field_checks import (
     is_number,
     require,
@@ -35,6 +36,7 @@ __all__ = [
     "RMSprop",
     "RowwiseAdagrad",
     "SGD",
+    "check_optimizer",
 ]
 
 NativeFields = dict[str, float | bool | str]
@@ -414,3 +416,29 @@ class Ftrl(Optimizer):
             "ftrl_l2": float(self.l2),
             "initial_accumulator": float(self.initial_accumulator),
         }
+
+
+def check_optimizer(optimizer: object, subject: str) -> None:
+    """Raise ConfigError unless `optimizer` is an instance of one of the classes above.
+
+    subject: what must be an optimizer, for the error.
+    """
+    if isinstance(optimizer, Optimizer):
+        return
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    if isinstance(optimizer, str):
+        found, name = repr(optimizer), _class_named(optimizer)
+    else:
+        article = "the class" if kind is optimizer else "an instance of"
+        found, name = f"{article} {kind.__module__}.{kind.__qualname__}", kind.__name__
+    own = globals().get(name)
+    known = isinstance(own, type) and issubclass(own, Optimizer) and own is not Optimizer
+    raise ConfigError(
+        f"{subject} must be an instance of a class in sparsefleet.optim, got {found}; "
+        f"pass sparsefleet.optim.{name if known else 'Adagrad'}(lr=...)"
+    )
+
+
+def _class_named(text: str) -> str:
+    """Return the name of the class that differs from `text` only in case, or `text`."""
+    return next((name for name in __all__ if name.lower() == text.lower()), text)

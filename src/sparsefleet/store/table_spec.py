@@ -18,7 +18,13 @@ from sparsefleet.field_checks import (
     require_not_negative,
 )
 from sparsefleet.store.initializers import Initializer, Normal
-from sparsefleet.store.optimizers import Adagrad, Optimizer, RMSprop, RowwiseAdagrad
+from sparsefleet.store.optimizers import (
+    Adagrad,
+    Optimizer,
+    RMSprop,
+    RowwiseAdagrad,
+    check_optimizer,
+)
 
 __all__ = [
     "AdmitAlways",
@@ -106,7 +112,7 @@ def _is_table_name(name: object) -> bool:
 def _check_shared_fields(spec: TableSpec | DenseSpec) -> None:
     wanted = f"1..{_core.MAX_TABLE_NAME_BYTES} bytes of text without control characters"
     require(_is_table_name(spec.name), spec, "name", wanted)
-    require(isinstance(spec.optimizer, Optimizer), spec, "optimizer", "a sparsefleet.optim class")
+    check_optimizer(spec.optimizer, f"{type(spec).__name__}.optimizer")
     wanted = " or ".join(repr(policy) for policy in get_args(NonFinitePolicy))
     require(spec.non_finite in get_args(NonFinitePolicy), spec, "non_finite", wanted)
 

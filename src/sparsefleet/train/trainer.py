@@ -38,7 +38,12 @@ from sparsefleet.train.module_workload import Loss, ModuleWorkload, as_batch, as
 from sparsefleet.train.progress import ProgressReporter, make_display, open_tensorboard
 from sparsefleet.train.scoring import Metrics, Scorer, export_together, figures_of, predictions_of
 from sparsefleet.train.slot_report import SlotReport, evaluate_by_slot
-from sparsefleet.train.trainer_config import TrainerConfig, check_collective, check_trained
+from sparsefleet.train.trainer_config import (
+    TrainerConfig,
+    check_collective,
+    check_config,
+    check_trained,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -123,6 +128,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         check_trained(model, loss, threads)
+        check_config(config)
         check_resume(resume, checkpoints)
         self._callbacks = check_callbacks(callbacks)
         self.config = config or TrainerConfig()

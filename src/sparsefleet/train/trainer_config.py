@@ -16,7 +16,7 @@ from sparsefleet.field_checks import require, require_bool, require_int, require
 from sparsefleet.modes import CollectiveConfig, ModeConfig
 from sparsefleet.store.remote_store import WIRE_DTYPES, WireDtype
 
-__all__ = ["TrainerConfig", "check_collective", "check_trained"]
+__all__ = ["TrainerConfig", "check_collective", "check_config", "check_trained"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +137,14 @@ def check_trained(model: object, loss: object, threads: object) -> None:
         )
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise ConfigError(f"threads must be an int >= 1, got {threads!r}")
+
+
+def check_config(config: object) -> None:
+    """Raise ConfigError unless `config` is a TrainerConfig or None."""
+    if config is None or isinstance(config, TrainerConfig):
+        return
+    found = f"the class {config.__name__}" if isinstance(config, type) else f"{config!r:.200}"
+    raise ConfigError(f"config must be a TrainerConfig(...) or None, got {found}")
 
 
 def check_collective(mode: ModeConfig | None, config: TrainerConfig) -> None:

@@ -27,7 +27,7 @@ from sparsefleet.store import (
     Initializer,
     RowDtype,
 )
-from sparsefleet.store.optimizers import Optimizer
+from sparsefleet.store.optimizers import Optimizer, check_optimizer
 from sparsefleet.store.store import Unknown
 from sparsefleet.zoo.ragged import Padded, pad, pool
 
@@ -63,6 +63,10 @@ class Tables:
 
     row_dtype: RowDtype = "float32"
     """How tables store rows. With "bf16" and "int8", about 1.8 and 3 times as many rows fit."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer is not None:
+            check_optimizer(self.optimizer, "Tables.optimizer")
 
 
 class FeatureRows(nn.Module):
