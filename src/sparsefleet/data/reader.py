@@ -9,6 +9,7 @@ import copy
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefleet.data.batch_queue import BatchQueue
@@ -234,6 +235,22 @@ class Reader:
         """Record in the shared file list, if any, that servers track applied records."""
         for one in list(self._passes):
             one.keep_account()
+
+    def require_records(self) -> None:
+        """Raise the error of a pass that finds no record or starts with a bad one.
+
+        Reads the first records of this worker's files, but no more than a batch. Does nothing if
+        that could have side effects: with a shared file list, a command or a Python function.
+        """
+        command = self.config.pipe_command or self.config.shell_command
+        if self._sharding is not None or command or self._format.unnamed_input is not None:
+            return
+        first = self._derive()
+        first.threads = 1
+        first.config = replace(self.config, quarantine=None, queue_batches=1)
+        first.arrangement = Arrangement(self.columns, None, self.config)
+        with first:
+            next(iter(first), None)
 
     # -- choosing and changing records ---------------------------------------------------------
 

@@ -20,6 +20,7 @@ from sparsefleet.engine.record_passes import (
     record_files,
     records_of,
 )
+from sparsefleet.engine.thread_team import add_note
 from sparsefleet.engine.workload import Batch
 from sparsefleet.errors import CheckpointError, ConfigError
 from sparsefleet.modes.mode_setting import BatchOrigin
@@ -323,6 +324,7 @@ class BatchSource:
         self, data: Data, as_batch: AsBatch, *, passes: int = 1, argument: str = "data"
     ) -> None:
         self._as_batch = as_batch
+        self._argument = argument
         self._data = data
         self.opened: Data = data
         """The data of the last pass: the data itself, or what its function returned."""
@@ -352,6 +354,21 @@ class BatchSource:
         """The reading statistics that the data reports."""
         self.num_batches = _length_of(data)
         """Number of batches per pass, if known."""
+
+    def require_batches(self) -> None:
+        """Raise an error if it is known now that the data has no batches, or a bad first one.
+
+        This covers data with a length and readers of files, but not functions.
+        """
+        if self.num_batches == 0:
+            raise ConfigError(f"{self._argument} has no batches, expected at least one")
+        check = getattr(self._data, "require_records", None)
+        if callable(check):
+            try:
+                check()
+            except Exception as error:  # any error of reading
+                add_note(error, f"raised in {self._argument}, which is checked before training")
+                raise
 
     @property
     def record_files(self) -> Mapping[str, int] | None:

@@ -70,6 +70,13 @@ class ModuleWorkload:
         ]
 
 
+_ONE_EXAMPLE = (
+    "the batch has one example, but batch normalization needs at least two in training. If it is "
+    "the last batch of the data, drop it with ReaderConfig(drop_last=True) or "
+    "DataLoader(drop_last=True), or choose a batch size that leaves a different remainder"
+)
+
+
 class ModuleRunner:
     """A `Runner` that runs batches on one replica of the module."""
 
@@ -89,7 +96,12 @@ class ModuleRunner:
 
     def train(self, batch: Batch, step: Step) -> Outcome:
         inputs, labels = moved(batch[1:3], self._device)
-        output = run_module(self.module, inputs)
+        try:
+            output = run_module(self.module, inputs)
+        except ValueError as error:
+            if batch.size == 1 and "more than 1 value per channel" in str(error):
+                add_note(error, _ONE_EXAMPLE)
+            raise
         loss = output if self._loss is None else apply_loss(self._loss, output, labels)
         value = loss_value(loss)
         if math.isfinite(value):

@@ -237,6 +237,8 @@ class Trainer:
         held_out = None
         if validation is not None:
             held_out = self._source(validation, passes=passes, argument="validation")
+            if training.distributed.role.worker_num == 1:  # other workers may have examples
+                held_out.require_batches()
         self.figure_names = {f"train_{name}" for name in self._scorer.train_names}
         if held_out is not None:
             self.figure_names.update(self._scorer.names)
