@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from torch import nn
 
 from sparsefleet import Trainer, TrainerConfig, optim, zoo
-from sparsefleet.data import ReaderConfig
-from sparsefleet.data.features import Categorical, Features
-from sparsefleet.errors import BadLineError, ConfigError, InputFileError
+from sparsefleet.data import ReaderConfig, hash_ids
+from sparsefleet.data.features import Categorical, Feature, Features, Numeric, Sequence
+from sparsefleet.errors import (
+    BadLineError,
+    ConfigError,
+    DataError,
+    InputFileError,
+    SchemaError,
+)
 from sparsefleet.nn import SparseEmbeddingBag
 
 FEATURES = Features(Categorical("city", hash_seed=1), label="click")
@@ -87,3 +98,104 @@ def test_checking_validation_leaves_its_reader_unchanged(tmp_path: Path) -> None
     assert held_out.stats().records == 0
     assert not (tmp_path / "bad.tsv").exists()
     assert len(list(held_out)) == 2
+
+
+def read(folder: Path, text: str, features: Features, **settings: Any) -> list[Any]:
+    (folder / "day.csv").write_text(text)
+    format = features.csv(**settings)  # noqa: A001
+    return list(features.reader(folder / "day.csv", format, batch_size=8))
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("city;click", "if its columns are separated by ';', pass separator=';'"),
+        ("city\tclick", "if its columns are separated by '\\t', pass separator='\\t'"),
+        ("City,Click", "did you mean 'City'? Name it with columns='City'"),
+        ("Ulm,1", "if the file has no line with column names, list them in header=[...]"),
+    ],
+)
+def test_a_missing_column_of_csv_is_explained(tmp_path: Path, header: str, advice: str) -> None:
+    with pytest.raises(SchemaError, match="no column called 'city'") as raised:
+        read(tmp_path, f"{header}\nUlm,1\n", FEATURES)
+    assert str(raised.value).endswith(advice)
+
+
+def test_a_misspelt_column_of_parquet_is_named(tmp_path: Path) -> None:
+    table = pyarrow.table({"City": ["Ulm"], "click": [1.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "day.parquet")
+    with pytest.raises(SchemaError, match="did you mean 'City'"):
+        list(FEATURES.reader(tmp_path / "day.parquet", batch_size=8))
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "advice"),
+    [
+        (Categorical("x"), "Ulm", "set hash_seed=... to turn strings into ids"),
+        (Categorical("x"), "", "set missing=... to replace missing values"),
+        (Sequence("x"), "1|2", "set separator='|' to read several ids"),
+        (Numeric("x"), "NA", "list it in missing_texts=[...] and set missing=..."),
+        (Numeric("x", missing=0.0), "NA", "list it in missing_texts=[...]; to skip"),
+    ],
+)
+def test_a_bad_value_in_csv_comes_with_the_setting_for_it(
+    tmp_path: Path, feature: Feature, value: str, advice: str
+) -> None:
+    with pytest.raises(BadLineError) as raised:
+        read(tmp_path, f"x,y\n{value},1\n", Features(feature, label="y"))
+    assert advice in str(raised.value)
+
+
+def test_a_label_of_words_is_pointed_to_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(BadLineError, match=r"found 'yes'; .* set Label\(positive='yes'\); to skip"):
+        read(tmp_path, "city,click\nUlm,yes\n", FEATURES)
+
+
+@pytest.mark.parametrize("empty", [None, math.nan])
+def test_missing_ids_in_memory_are_replaced_as_in_a_file(empty: object) -> None:
+    features = Features(
+        Categorical("number", missing=7),
+        Categorical("hashed", hash_seed=1, missing=8),
+        Categorical("known", vocabulary=("a",)),
+        Sequence("seen", missing=9),
+        label="click",
+    )
+    columns = {
+        "number": [1, empty],
+        "hashed": ["a", empty],
+        "known": ["a", empty],
+        "seen": [[1, empty], empty],
+        "click": [1.0, 0.0],
+    }
+    ((inputs, _),) = features.memory(columns, batch_size=2)
+    assert inputs["number"].tolist() == [1, 7]
+    assert inputs["hashed"].tolist() == [int(hash_ids(["a"], 1)[0]), 8]
+    assert inputs["known"].tolist() == [1, 0]
+    assert inputs["seen"][0].tolist() == [1, 9, 9]
+
+
+def test_ids_that_pandas_stores_as_floats_are_read(tmp_path: Path) -> None:
+    features = Features(Categorical("number", missing=0))
+    (batch,) = features.memory({"number": np.array([3.0, np.nan])}, batch_size=2)
+    assert batch["number"].tolist() == [3, 0]
+    known = Features(Categorical("known", vocabulary=("a",)))
+    (batch,) = known.memory({"known": np.array([np.nan, np.nan])}, batch_size=2)
+    assert batch["known"].tolist() == [0, 0]
+    with pytest.raises(DataError, match=r"row 1, column 'number': .*found 3\.5"):
+        features.memory({"number": np.array([3.5, np.nan])}, batch_size=2)
+
+
+def test_a_missing_value_in_memory_comes_with_the_setting_for_it() -> None:
+    with pytest.raises(DataError, match=r"row 2, .* found None; set missing=\.\.\. to replace"):
+        Features(Categorical("number")).memory({"number": [1, None]}, batch_size=2)
+
+
+@pytest.mark.parametrize("files", [None, [], [{"city": "Ulm", "click": 1}]])
+def test_examples_in_memory_are_not_taken_for_files(files: object) -> None:
+    with pytest.raises(ConfigError, match=r"pass Features\.memory\(\.\.\.\) a dict of columns"):
+        FEATURES.reader(files, batch_size=2)
+
+
+def test_a_feature_as_wide_as_no_table_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"feature 'city': dim must be an int in 1\.\.4096"):
+        Categorical("city", dim=5000)

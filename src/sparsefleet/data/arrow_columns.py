@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparsefleet import _core
+from sparsefleet.data.column_advice import missing_column_advice
 from sparsefleet.data.field import Field
 from sparsefleet.data.record_source import TakenColumn
 from sparsefleet.errors import SchemaError
@@ -148,7 +149,7 @@ def _find(schema: pa.Schema, name: str, field: Field, path: str) -> pa.DataType:
         times = "no column" if not found else f"{len(found)} columns"
         raise SchemaError(
             f"{path}: {times} called '{name}', which slot '{field.name}' needs; the file has "
-            f"{schema.names!r:.300}"
+            f"{schema.names!r:.300}{'' if found else missing_column_advice(name, schema.names)}"
         )
     return schema.field(found[0]).type
 

@@ -13,7 +13,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from sparsefleet import _core
 from sparsefleet.data.arrow_format import ArrowIpc, ArrowStream, Parquet, is_arrow_dataset
+from sparsefleet.data.column_advice import FILL_ADVICE
 from sparsefleet.data.field import ColumnName, Field
 from sparsefleet.data.formats import Csv
 from sparsefleet.data.memory_data import MemoryData
@@ -23,7 +25,7 @@ from sparsefleet.errors import ConfigError, DataError
 
 __all__ = ["Categorical", "Feature", "Features", "Label", "MultiValued", "Numeric", "Sequence"]
 
-_MAX_DIM = 2**16
+_MAX_DIM = _core.MAX_DIM
 _CHUNK = 8192  # examples that columns in memory hand over at once
 Kind = TypeVar("Kind", bound="Feature")
 
@@ -421,6 +423,11 @@ class Features:
             raise
 
     def _format_of(self, files: Any) -> Csv | Parquet | ArrowIpc:
+        if hasattr(files, "columns") and hasattr(files, "__getitem__"):
+            raise ConfigError(
+                f"Features.reader takes paths or a dataset, got a {type(files).__name__}; pass it "
+                "to Features.memory(...)"
+            )
         if isinstance(files, Mapping):
             raise ConfigError(
                 f"Features.reader takes files or one dataset, got a {type(files).__name__} with "
@@ -432,7 +439,13 @@ class Features:
                 "Features.reader takes paths, a Hugging Face or Ray Data dataset, or an Arrow "
                 f"table, got {files!r:.100}"
             )
-        one = files if is_path else next(iter(files or ()), "")
+        one = files if is_path else next(iter(files if files is not None else ()), None)
+        if not isinstance(one, (str, os.PathLike)):
+            found = "no files" if one is None else f"a {type(files).__name__} of {one!r:.100}"
+            raise ConfigError(
+                f"Features.reader takes paths, or a dataset, got {found}; for examples in memory, "
+                "pass Features.memory(...) a dict of columns"
+            )
         path = os.fspath(one)
         for ending in (".gz", ".zst", ".zstd"):
             path = path.removesuffix(ending)
@@ -496,22 +509,64 @@ def _in_memory(field: Field, columns: Mapping[str, Any]) -> _MemoryColumn:
     if field.shape is not None:
         if field.dtype == "float":
             return _MemoryColumn(_numbers(_unmixed(column, "iufb"), field))
-        return _MemoryColumn(_unmixed(column, "iub"))
+        return _MemoryColumn(_filled_ids(_unmixed(column, "iub"), field))
     if isinstance(column, tuple) and len(column) == 2:
         values, offsets = column
         require_offsets(field, np.asarray(offsets), len(values))
         return _MemoryColumn(values, offsets)
+    lists: list[Any] = []
+    filling = _filling(field)
     for row, one in enumerate(column):
+        if filling is not None and _is_missing(one):
+            one = [filling]  # as in a file
         if isinstance(one, (str, bytes)) or not hasattr(one, "__len__"):
             raise DataError(
                 f"row {row + 1:,}, column '{field.name}': expected a list of ids, "
-                f"found {one!r:.100}"
+                f"found {one!r:.100}{FILL_ADVICE if _is_missing(one) else ''}"
             )
-    lengths = [len(one) for one in column]
-    values = [value for one in column for value in one]
+        lists.append(one)
+    lengths = [len(one) for one in lists]
+    values = [value for one in lists for value in one]
+    if filling is not None:
+        values = [filling if _is_missing(value) else value for value in values]
     fits = all(isinstance(value, (int, np.integer)) and value < 2**63 for value in values)
     kind = np.int64 if fits else object  # objects are checked one by one
     return _MemoryColumn(np.array(values, kind), np.cumsum([0, *lengths]))
+
+
+def _filling(field: Field) -> int | str | None:
+    """Return what replaces a missing value, or None if a missing value is an error.
+
+    With a vocabulary, it is a string that is not in it, since those have the id of missing values.
+    """
+    return field.missing_id if field.vocabulary is None else "\0"
+
+
+def _filled_ids(values: Any, field: Field) -> Any:
+    """Return a column of ids with its missing values, None and NaN, replaced as in a file.
+
+    An array of whole floats with NaN, which is how pandas stores ids if some are missing, becomes
+    an array of ids.
+    """
+    filling = _filling(field)
+    if filling is None or values.dtype.kind not in "Of":
+        return values
+    if values.dtype.kind == "O" or field.hash_seed is not None:
+        flat = [filling if _is_missing(value) else value for value in values.reshape(-1)]
+        filled = np.empty(len(flat), object)
+        filled[:] = flat
+        return filled.reshape(values.shape)
+    missing = np.isnan(values)
+    known = np.where(missing, 0, values)
+    if not missing.any() or (np.abs(known) > 2**53).any() or (known != np.floor(known)).any():
+        return values  # the reader reports the problem
+    return np.where(missing, np.int64(filling), known.astype(np.int64))
+
+
+def _is_missing(value: object) -> bool:
+    """Return whether the value is None, NaN, or the mark of pandas for a missing value."""
+    is_nan = isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _unmixed(column: Any, kinds: str) -> Any:
@@ -536,6 +591,6 @@ def _checked(feature: Feature) -> Feature:
     if not isinstance(feature, Feature) or isinstance(feature, Label):
         raise ConfigError(
             "Features takes Numeric, Categorical, MultiValued and Sequence objects, got "
-            f"{feature!r:.100}; pass a Label as label="
+            f"{feature!r:.100}; pass them as Features(*features), and a Label as label="
         )
     return feature

@@ -16,6 +16,7 @@ from typing import Literal, NoReturn
 
 from sparsefleet import _core
 from sparsefleet.data.byte_source import check_zstd, compression_of, open_file, read_blocks
+from sparsefleet.data.column_advice import missing_column_advice, value_advice
 from sparsefleet.data.field import ColumnName, Field, Slot, as_fields
 from sparsefleet.data.pipe_command import PipeCommand
 from sparsefleet.data.reader_config import ReaderConfig
@@ -68,6 +69,11 @@ class TextFormat(RecordFormat):
     def native_for(self, first_line: bytes, path: str) -> _core.RecordFormat:  # noqa: ARG002
         """Return the format for a file with this first line. Raises SchemaError if it is wrong."""
         return self.make_native()
+
+    def advice(self, what: str) -> str:
+        """Return what to do about a bad line, as the end of an error's sentence, or ""."""
+        del what
+        return ""
 
     def open_source(self, context: SourceContext) -> TextSource:
         return TextSource(self, context)
@@ -148,6 +154,7 @@ class TextSource:
             num_records = len(self._batch)
             if outcome == _core.BAD_LINE:
                 bad = BadLine(path, *parser.bad_line)
+                bad = bad._replace(advice=self._format.advice(bad.what))
                 if num_records > 0:
                     yield ColumnPart(self._batch.take(), num_records, parser.line - 1)
                 context.counts.add(bad_lines=1)
@@ -413,6 +420,9 @@ class Csv(TextFormat):
         """Return the parser for files whose columns are exactly those of the slots, in order."""
         return self._plain
 
+    def advice(self, what: str) -> str:
+        return value_advice(what, self._fields)
+
     def _make_plain(self) -> _core.RecordFormat:
         return self._make(
             [
@@ -435,7 +445,7 @@ class Csv(TextFormat):
         ]
         for index, field in enumerate(self._fields):
             for place, column in enumerate(field.source):
-                number = _find(column, names, path, field)
+                number = _find(column, names, path, field, self._separator)
                 name, user, _ = fields[number]
                 if user is not None:
                     raise SchemaError(
@@ -493,7 +503,9 @@ class Csv(TextFormat):
             )
 
 
-def _find(column: ColumnName, names: Sequence[str | None], path: str, field: Field) -> int:
+def _find(
+    column: ColumnName, names: Sequence[str | None], path: str, field: Field, separator: str
+) -> int:
     """Return the column's number in the file, counted from 0."""
     if isinstance(column, int):
         if 0 <= column < len(names):
@@ -511,6 +523,7 @@ def _find(column: ColumnName, names: Sequence[str | None], path: str, field: Fie
         raise SchemaError(
             f"{path}: {times} called {column!r}, which slot '{field.name}' needs; the file has "
             f"{[name for name in names if name is not None]!r:.300}"
+            f"{'' if found else missing_column_advice(column, names, separator)}"
         )
     return found[0]
 

@@ -42,6 +42,8 @@ class BadLine(NamedTuple):
     text: bytes
     unit: str = "line"
     """The word for a record in this kind of file."""
+    advice: str = ""
+    """What to do about the line, as the end of an error's sentence."""
 
 
 class BadLines:
@@ -74,7 +76,8 @@ class BadLines:
                 else f"max_bad_lines allows {self._limit} per pass"
             )
             raise BadLineError(
-                f"{bad.path}, {bad.unit} {bad.line}, column {bad.column}: {bad.what}; {allowed}"
+                f"{bad.path}, {bad.unit} {bad.line}, column {bad.column}: {bad.what}{bad.advice}; "
+                f"{allowed}"
             )
 
     def close(self) -> None:

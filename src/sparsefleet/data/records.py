@@ -7,6 +7,7 @@ record.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsefleet import _core
+from sparsefleet.data.column_advice import FILL_ADVICE
 from sparsefleet.data.field import Field, Slot, as_fields
 from sparsefleet.data.reader_config import ReaderConfig
 from sparsefleet.data.record_source import (
@@ -432,4 +434,6 @@ def _array(field: Field, values: Any) -> NDArray[Any]:
 
 
 def _mismatch(field: Field, wanted: str, found: object) -> MismatchError:
-    return MismatchError(f"'{field.name}'", f"expected {wanted}, found {found!r:.100}")
+    is_missing = found is None or (isinstance(found, float) and math.isnan(found))
+    advice = FILL_ADVICE if is_missing and field.missing is None else ""
+    return MismatchError(f"'{field.name}'", f"expected {wanted}, found {found!r:.100}{advice}")

@@ -162,7 +162,7 @@ def test_a_bad_value_names_file_row_column_and_wanted_form(tmp_path: Path) -> No
             lambda: Features(Categorical("a", table="t", dim=4), Sequence("b", table="t")),
             "'a' and 'b' share table 't' but have dim 4 and 8",
         ),
-        (lambda: Categorical("a", dim=0), "feature 'a': dim must be an int in 1..65536, got 0"),
+        (lambda: Categorical("a", dim=0), "feature 'a': dim must be an int in 1..4096, got 0"),
         (lambda: Numeric("a", std=0.0), "feature 'a': std must be a number > 0, got 0.0"),
         (lambda: Numeric("a", transform="sqrt"), "feature 'a': transform"),
         (lambda: MultiValued("a", pooling="max"), "pooling must be"),
