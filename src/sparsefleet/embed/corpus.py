@@ -207,14 +207,19 @@ def open_corpus(source: Source) -> Corpus:
         return Corpus(files=tuple(_expand([source])))
     if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
         return Corpus(files=tuple(_expand(source)))
+    if not isinstance(source, Iterable):
+        raise ConfigError(
+            "sentences must be text files, or lists of strings or integers, got a "
+            f"{type(source).__name__}"
+        )
     if iter(source) is source:
         raise ConfigError(
             f"sentences must be readable more than once, got a {type(source).__name__}: pass a "
             "list, or an object whose __iter__ starts over"
         )
     sentences: Iterable[Sequence[Any]] = source  # type: ignore[assignment]
-    first = next((word for sentence in sentences for word in sentence), None)
-    if first is None:
+    first = _first_word(sentences)
+    if first is _NOTHING:
         raise ConfigError("sentences is empty: pass at least one sentence")
     if isinstance(first, str):
         return Corpus(sentences=sentences)
@@ -226,9 +231,30 @@ def open_corpus(source: Source) -> Corpus:
     )
 
 
+_NOTHING = object()
+
+
+def _first_word(sentences: Iterable[Any]) -> object:
+    """Return the first word of the first sentence that has one, or `_NOTHING`."""
+    for number, sentence in enumerate(sentences):
+        if isinstance(sentence, (str, bytes)) or not isinstance(sentence, Iterable):
+            raise ConfigError(
+                f"sentence {number}: expected a list of strings or integers, got {sentence!r:.100}"
+                f"{'; split it into words' if isinstance(sentence, str) else ''}"
+            )
+        for word in sentence:
+            return word
+    return _NOTHING
+
+
 def _expand(paths: Iterable[Any]) -> list[str]:
     files: list[str] = []
     for path in map(os.fspath, paths):
+        if any(blank in path.strip() for blank in " \n") and not os.path.exists(path):
+            raise InputFileError(
+                f"no file is named {path[:100]!r}; a string is the path of a text file, so if it "
+                "is a sentence, pass a list of its words, as in [text.split()]"
+            )
         found = sorted(glob.glob(path)) if glob.has_magic(path) else [path]
         if not found:
             raise InputFileError(f"no file matches {path!r}")

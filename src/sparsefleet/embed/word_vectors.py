@@ -5,8 +5,9 @@ In shapes, V is the number of words and D the width of a vector.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -79,6 +80,8 @@ class WordVectors:
         words.
         """
         plus, minus = _as_list(positive), _as_list(negative)
+        if not isinstance(topn, int) or isinstance(topn, bool) or topn < 0:
+            raise ConfigError(f"topn must be an int >= 0, got {topn!r}")
         if not plus and not minus:
             raise ConfigError("most_similar needs at least one word, got none")
         unit = self._unit_vectors()
@@ -93,7 +96,10 @@ class WordVectors:
         return [(self.words[number], float(cosines[number])) for number in nearest]
 
     def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
-        """Write the vectors in word2vec's text or binary format, which gensim and others read."""
+        """Write the vectors in word2vec's text or binary format, which gensim and others read.
+
+        An existing file is replaced only when the new one is complete.
+        """
         texts = [str(word).encode() for word in self.words]
         for word, text in zip(self.words, texts, strict=True):
             if any(space in text for space in (b" ", b"\n")):
@@ -101,7 +107,7 @@ class WordVectors:
                     f"word {word!r} contains white space, which word2vec's format cannot "
                     "represent: replace it before training, or save the vectors with numpy"
                 )
-        with open(path, "wb") as file:
+        with _replacing(path) as file:
             file.write(f"{len(self)} {self.dim}\n".encode())
             for text, vector in zip(texts, self.vectors, strict=True):
                 if binary:
@@ -146,7 +152,7 @@ def _read_head(path: Any, file: IO[bytes]) -> tuple[int, int]:
     except ValueError:
         raise CorruptFileError(
             f"{os.fspath(path)} starts with {head[:40]!r}; word2vec's format starts with the "
-            "number of words and their width"
+            "number of words and their width; GloVe's files lack that line, so add it"
         ) from None
     return count, dim
 
@@ -177,10 +183,43 @@ def _read_binary(path: str, file: IO[bytes], count: int, dim: int) -> WordVector
         values = file.read(4 * dim)
         if len(values) < 4 * dim:
             break
+        if not words and _is_text(values):
+            raise CorruptFileError(
+                f"{path} has numbers as text, expected 4 bytes for each: it is in word2vec's text "
+                "format, so load it without binary=True"
+            )
         words.append(word.decode("utf-8", "replace"))
         rows.append(np.frombuffer(values, "<f4"))
     _check_complete(path, len(words), count)
     return WordVectors(words, np.array(rows, np.float32).reshape(count, dim))
+
+
+def _is_text(values: bytes) -> bool:
+    """Return whether the bytes are the beginning of numbers as text."""
+    return all(byte in b"0123456789+-.e \n" for byte in values)
+
+
+@contextlib.contextmanager
+def _replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Yield a new file that replaces `path` when the block ends without an error."""
+    if not os.path.isfile(path) and os.path.exists(path):  # a directory, or a device such as a pipe
+        with open(path, "wb") as file:
+            yield file
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(
+            f"cannot write {os.fspath(path)}: there is no directory {folder}; create it"
+        )
+    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    try:
+        with open(partial, "wb") as file:
+            yield file
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+        raise
 
 
 def _until_blank(file: IO[bytes]) -> Iterable[bytes]:
