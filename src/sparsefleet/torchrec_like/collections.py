@@ -109,6 +109,10 @@ class _Collection(nn.Module):
 
     def __init__(self, tables: Sequence[Any], optimizer: Optimizer | None) -> None:
         super().__init__()
+        if not isinstance(tables, Sequence):
+            raise ConfigError(
+                f"tables must be a list of configs, got one {type(tables).__name__}: pass [config]"
+            )
         if not tables:
             raise ConfigError("a collection needs at least one table, got none")
         self._configs = list(tables)
@@ -162,7 +166,7 @@ class EmbeddingBagCollection(_Collection):
         self._keys = [key for key, _, _ in self._users]
         self._dims = [config.embedding_dim for _, _, config in self._users]
         self._poolings = [_pooling(config) for _, _, config in self._users]
-        self.embedding_bags = nn.ModuleDict(self._tables)
+        self.embedding_bags = _module_dict(self._tables)
         for config in tables:
             if _pooling(config) == "MEAN" and is_weighted:
                 raise ConfigError(f"table '{config.name}': weighted ids need SUM pooling, got MEAN")
@@ -176,6 +180,7 @@ class EmbeddingBagCollection(_Collection):
 
     def forward(self, features: Any) -> KeyedTensor:
         """Return pooled rows; features: a KeyedJaggedTensor from TorchRec or this module."""
+        _check_features(features)
         if _has_own_strides(features):
             return KeyedTensor(self._keys, self._dims, self._pool_own_strides(features))
         if is_traced() or self._is_weighted or not features.values().is_cpu:
@@ -274,7 +279,7 @@ class EmbeddingCollection(_Collection):
     ) -> None:
         super().__init__(tables, optimizer)
         self._need_indices = need_indices
-        self.embeddings = nn.ModuleDict(self._tables)
+        self.embeddings = _module_dict(self._tables)
 
     def embedding_configs(self) -> list[Any]:
         """Return the configs of all tables."""
@@ -285,6 +290,7 @@ class EmbeddingCollection(_Collection):
 
     def forward(self, features: Any) -> dict[str, JaggedTensor]:
         """Return rows by feature; features: a KeyedJaggedTensor from TorchRec or this module."""
+        _check_features(features)
         found = {}
         for key, feature, config in self._users:
             ids = features[feature]
@@ -309,22 +315,36 @@ def load_torchrec_state_dict(model: nn.Module, state: Mapping[str, Any]) -> dict
     }
     for key in wanted:
         if key not in state:
-            raise ConfigError(f"the state has no '{key}'; it has {', '.join(sorted(state))[:500]}")
+            raise ConfigError(
+                f"the state has no '{key}'; it has {', '.join(sorted(state))[:500] or 'nothing'}"
+                f"{_prefix_advice(key, state)}"
+            )
         if not isinstance(state[key], Tensor):
             raise ConfigError(
                 f"'{key}' is a {type(state[key]).__name__}, expected a Tensor; gather sharded "
                 "tables first, for example with TorchRec's state_dict_gather"
             )
     rest = {key: value for key, value in state.items() if key not in wanted}
-    result = model.load_state_dict(rest, strict=False)
-    missing = [key for key in result.missing_keys if not key.endswith("_extra_state")]
-    if missing or result.unexpected_keys:
+    own = [key for key in model.state_dict() if not key.endswith("_extra_state")]
+    missing = [key for key in own if key not in rest]
+    unexpected = [key for key in rest if key not in own and not key.endswith("_extra_state")]
+    if missing or unexpected:  # before anything is loaded
         raise ConfigError(
             f"the state does not match the model: missing keys {missing or 'none'}, unexpected "
-            f"keys {result.unexpected_keys or 'none'}"
+            f"keys {unexpected or 'none'}"
         )
+    model.load_state_dict(rest, strict=False)
     rows = import_embeddings(model, state)
     return {wanted[f"{path}.weight"]: count for path, count in rows.items()}
+
+
+def _prefix_advice(key: str, state: Mapping[str, Any]) -> str:
+    """Return what to do if the keys of the state have a prefix, as those of a wrapped model do."""
+    for found in state:
+        if found.endswith("." + key):
+            prefix = found.removesuffix(key)
+            return f"; remove the prefix {prefix!r} from its keys"
+    return ""
 
 
 def torchrec_state_dict(model: nn.Module) -> dict[str, Tensor]:
@@ -366,15 +386,50 @@ def _rows_of_all(table: SparseEmbedding, num_ids: int) -> Tensor:
 
 
 def _check(config: Any, names: list[str]) -> None:
+    """Raise ConfigError for a config that cannot be a table; it may be TorchRec's own."""
     if not config.name or names.count(config.name) > 1:
         raise ConfigError(f"tables must have unique names, got {names}")
     if not config.feature_names:
         raise ConfigError(f"table '{config.name}': feature_names is empty, expected at least one")
-    if config.data_type.name not in _ROW_DTYPES:
+    if isinstance(config.feature_names, str):
         raise ConfigError(
-            f"table '{config.name}': data_type must be one of {', '.join(_ROW_DTYPES)}, got "
-            f"{config.data_type}"
+            f"table '{config.name}': feature_names must be a list, got {config.feature_names!r}; "
+            f"pass [{config.feature_names!r}]"
         )
+    num = config.num_embeddings
+    if not isinstance(num, int) or num < 1:
+        raise ConfigError(
+            f"table '{config.name}': num_embeddings must be an int >= 1, got {num!r}; it sets the "
+            "range of initial values"
+        )
+    if getattr(config.data_type, "name", None) not in _ROW_DTYPES:
+        raise ConfigError(
+            f"table '{config.name}': data_type must be DataType.{', DataType.'.join(_ROW_DTYPES)}, "
+            f"got {config.data_type!r}"
+        )
+
+
+def _check_features(features: Any) -> None:
+    """Raise ConfigError unless `features` has the methods of a KeyedJaggedTensor."""
+    if not callable(getattr(features, "lengths", None)):
+        raise ConfigError(
+            f"the features must be a KeyedJaggedTensor, got a {type(features).__name__}; create "
+            "one with KeyedJaggedTensor.from_lengths_sync(keys, values, lengths)"
+        )
+
+
+def _module_dict(tables: Mapping[str, SparseEmbedding]) -> nn.ModuleDict:
+    """Return the tables as a module, which has to accept their names, as in TorchRec."""
+    made = nn.ModuleDict()
+    for name, table in tables.items():
+        try:
+            made[name] = table
+        except KeyError as error:  # an attribute of ModuleDict, a dot
+            raise ConfigError(
+                f"table '{name}': nn.ModuleDict does not accept this name ({error.args[0]}); "
+                "rename the table"
+            ) from error
+    return made
 
 
 def _table(config: Any, optimizer: Optimizer | None) -> SparseEmbedding:
@@ -418,7 +473,18 @@ def _has_own_strides(features: Any) -> bool:
 
 def _pooling(config: Any) -> str:
     """Return the name of the pooling; TorchRec's enum has the same names as ours."""
-    return str(config.pooling.name)
+    if not hasattr(config, "pooling"):
+        raise ConfigError(
+            f"table '{config.name}': EmbeddingBagCollection needs an EmbeddingBagConfig, got an "
+            f"{type(config).__name__}; for rows without pooling, use EmbeddingCollection"
+        )
+    name = getattr(config.pooling, "name", None)
+    if name not in ("SUM", "MEAN"):
+        raise ConfigError(
+            f"table '{config.name}': pooling must be PoolingType.SUM or PoolingType.MEAN, got "
+            f"{config.pooling!r}"
+        )
+    return str(name)
 
 
 def _mean(total: Tensor, ids: Any) -> Tensor:
