@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 
 from sparsefleet.serving.verify.case import Case
@@ -139,3 +139,24 @@ def _expected(case: Case, found: Mapping[str, str]) -> list[Finding]:
             )
         )
     return findings
+
+
+def unchecked_expectations(case: Case, results: Iterable[CheckResult]) -> CheckResult | None:
+    """Return a failed check if no side reports a setting that is required, or else None."""
+    reported = {_ROWS}
+    for result in results:
+        reported.update(result.figures.get("settings", ()))
+    findings = [
+        Finding(
+            name="setting differs",
+            what=name,
+            found=f"no side reports it; reported: {', '.join(sorted(reported))}",
+            wanted=wanted,
+            advice="correct the name, or name a service with --online that reports it",
+        )
+        for name, wanted in case.config.expect.items()
+        if name not in reported
+    ]
+    if not findings:
+        return None
+    return CheckResult.of("settings", case.model.name, "required settings", findings)

@@ -30,7 +30,7 @@ from sparsefleet.serving.verify.predictions_check import PredictionsCheck
 from sparsefleet.serving.verify.pruning_check import PruningCheck
 from sparsefleet.serving.verify.report import CheckName, CheckResult, Finding, Report
 from sparsefleet.serving.verify.service_side import ServiceClient, ServiceSide
-from sparsefleet.serving.verify.settings_check import SettingsCheck
+from sparsefleet.serving.verify.settings_check import SettingsCheck, unchecked_expectations
 from sparsefleet.serving.verify.side import Side
 from sparsefleet.serving.verify.sides import (
     CheckpointSide,
@@ -123,6 +123,7 @@ def verify(
     results = [_guarded(name, case.model.name, check.of_export, case) for name, check in _CHECKS]
     for target in online:
         results += _of_side(case, target if isinstance(target, Side) else os.fspath(target))
+    results.append(unchecked_expectations(case, [one for one in results if one is not None]))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Report(
         directory=case.model.name,
