@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
+
+from sparsefleet.cli.option_names import naming_options
+from sparsefleet.errors import ConfigError
 
 __all__ = ["RECIPE_DESCRIPTION", "add_recipe_commands", "run_recipe_command"]
 
@@ -98,10 +102,12 @@ def _run(options: argparse.Namespace) -> int:
     out = options.out or f"build/recipes/{options.name}"
     # All checks come before any process is started.
     recipe = find_recipe(options.name)
-    settings_of(recipe, options)
+    with naming_options("Settings"):
+        settings_of(recipe, options)
     if options.mode is not None:
         mode_config(options.mode)
     recipe.check(Path(options.data), options.seed)
+    _check_out(Path(out))
     arguments = [options.name, "--data", options.data, "--seed", str(options.seed), "--out", out]
     arguments += ["--mode", options.mode] if options.mode else []
     for flag, value in (("--epochs", options.epochs), ("--batch-size", options.batch_size)):
@@ -125,8 +131,8 @@ def _launch(options: argparse.Namespace, arguments: list[str], out: str) -> int:
     from sparsefleet.launch import run_job
     from sparsefleet.launch.launch_config import LaunchConfig
 
-    return run_job(
-        LaunchConfig(
+    with naming_options("LaunchConfig", num_servers="--servers", num_workers="--workers"):
+        config = LaunchConfig(
             script="sparsefleet.zoo.recipes.run",
             is_module=True,
             arguments=tuple(arguments),
@@ -137,4 +143,17 @@ def _launch(options: argparse.Namespace, arguments: list[str], out: str) -> int:
             quiet=True,
             show="worker.0",
         )
-    )
+    return run_job(config)
+
+
+def _check_out(out: Path) -> None:
+    """Create the directory for the report. Raises ConfigError if nothing can be written there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError("no permission to write")
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out}: cannot write the report there ({error.strerror or error}); pass a "
+            "different directory"
+        ) from error

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from sparsefleet.cli.option_names import naming_options
 from sparsefleet.errors import ConfigError, NotFoundError, RpcError, SparseFleetError
 
 __all__ = [
@@ -118,6 +119,18 @@ _SETTINGS: tuple[tuple[str, Any, Any, str, str], ...] = (
 )
 
 
+_OPTION_OF = {
+    "models": "MODELS",
+    "token": "--token-file",
+    **{
+        f"{name.replace('-', '_')}_s": f"--{name}"
+        for name, _, _, unit, _ in _SETTINGS
+        if unit == "SECONDS"
+    },
+}
+"""Options by the field of ServeConfig, where they have different names."""
+
+
 def run_serve_command(options: argparse.Namespace) -> int:
     try:
         from sparsefleet.serving.http import ServeConfig, run_service
@@ -126,8 +139,8 @@ def run_serve_command(options: argparse.Namespace) -> int:
             "sparsefleet serve needs additional packages; run `pip install sparsefleet[serve]` "
             f"({error})"
         ) from error
-    run_service(
-        ServeConfig(
+    with naming_options("ServeConfig", **_OPTION_OF):
+        config = ServeConfig(
             models=options.models,
             rows=options.rows,
             updates=options.updates,
@@ -157,7 +170,7 @@ def run_serve_command(options: argparse.Namespace) -> int:
             drain_timeout_s=options.drain_timeout,
             follow=not options.no_follow,
         )
-    )
+    run_service(config)
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from sparsefleet.cli.option_names import naming_options
 from sparsefleet.errors import ConfigError, SparseFleetError
 
 __all__ = ["VERIFY_DESCRIPTION", "add_verify_flags", "run_verify_command"]
@@ -122,20 +123,25 @@ def _verify(options: argparse.Namespace) -> int:
 
     if options.report is not None and options.report.suffix not in (".html", ".json"):
         raise ConfigError(f"--report must end with .html or .json, got {options.report}")
-    config = VerifyConfig(
-        examples=options.examples,
-        online_examples=options.online_examples,
-        label=options.label,
-        max_examples=options.max_examples,
-        tolerance=options.tolerance,
-        sample=options.sample,
-        previous=options.previous,
-        updates=options.updates,
-        pruned=tuple(options.pruned),
-        expect=_expected(options.expect),
-        token=_token(options.token_file),
-        timeout_s=options.timeout,
-    )
+    if options.report is not None and not options.report.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--report {options.report}: there is no directory {options.report.parent}; create it"
+        )
+    with naming_options("VerifyConfig", timeout_s="--timeout"):
+        config = VerifyConfig(
+            examples=options.examples,
+            online_examples=options.online_examples,
+            label=options.label,
+            max_examples=options.max_examples,
+            tolerance=options.tolerance,
+            sample=options.sample,
+            previous=options.previous,
+            updates=options.updates,
+            pruned=tuple(options.pruned),
+            expect=_expected(options.expect),
+            token=_token(options.token_file),
+            timeout_s=options.timeout,
+        )
     report = verify(options.directory, options.online, config)
     print_report(report, Console(width=None if sys.stdout.isatty() else 160))
     if options.report is not None and options.report.suffix == ".json":
@@ -155,5 +161,8 @@ def _expected(texts: list[str]) -> dict[str, str]:
 
 def _token(path: Path | None) -> str | None:
     if path is not None:
-        return path.read_text(encoding="utf-8").strip()
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file {path} cannot be read: {error}") from error
     return os.environ.get("SPARSEFLEET_SERVE_TOKEN") or None

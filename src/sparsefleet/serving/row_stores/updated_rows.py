@@ -225,8 +225,14 @@ def open_rows(
         updates = rows if updates is None else updates
     else:
         endpoints = [part for part in rows.split(",") if part]
-        for endpoint in endpoints:
-            parse_endpoint(endpoint)
+        try:
+            for endpoint in endpoints:
+                parse_endpoint(endpoint)
+        except ConfigError as error:
+            raise ConfigError(
+                f"rows {rows!r}: expected redis://HOST:PORT/DATABASE?model=NAME, or the servers as "
+                f"HOST:PORT,HOST:PORT ({error})"
+            ) from error
         base = ServerRows(endpoints, manifest=manifest, timeout_s=timeout_s)
         if updates is not None:
             raise ConfigError(

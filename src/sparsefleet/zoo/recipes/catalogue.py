@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
 from sparsefleet.errors import ConfigError
@@ -43,5 +44,7 @@ def find_recipe(name: str) -> Recipe:
     0.9058
     """
     if name not in RECIPES:
-        raise ConfigError(f"no recipe is named {name!r}; the names are {', '.join(RECIPES)}")
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"no recipe is named {name!r}; the names are {', '.join(RECIPES)}{meant}")
     return RECIPES[name]()
