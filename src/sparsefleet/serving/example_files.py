@@ -22,7 +22,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from sparsefleet.errors import ConfigError, FeedError, InputFileError, InputMissingError
-from sparsefleet.serving.export.hashing import hash_column
+from sparsefleet.serving.export.hashing import STRINGS_NEED_FEATURES, hash_column
 from sparsefleet.serving.export.manifest import InputSchema, Schema
 
 __all__ = [
@@ -67,7 +67,7 @@ def _input_of(path: Path, table: pa.Table, item: InputSchema, schema: Schema) ->
     except (pa.ArrowException, ValueError) as error:
         hint, is_text = "", "string" in str(column.type)
         if is_text and item.dtype == "int64" and schema.hashing(item.name) is None:
-            hint = "; strings need a model that was exported with features="
+            hint = f"; {STRINGS_NEED_FEATURES}"
         raise FeedError(f"{path}, column '{item.name}': {error}; expected {item}{hint}") from error
 
 

@@ -158,7 +158,9 @@ def _hint(array: NDArray[Any], dtype: str, hashed: HashedInput | None) -> str:
     if array.dtype.kind == "O" and any(value is None for value in array.reshape(-1).tolist()):
         return "None needs a model whose features give this input a missing= value"
     if _holds_strings(array) and dtype == "int64":
-        return "strings need a model that was exported with features="
+        from sparsefleet.serving.export.hashing import STRINGS_NEED_FEATURES
+
+        return STRINGS_NEED_FEATURES
     if hashed is not None:
         return "pass ids as integers, or strings to hash"
     return f"convert it with .astype(np.{dtype})"

@@ -19,12 +19,19 @@ from sparsefleet.serving.export.manifest import HashedInput, MissingInput, Schem
 
 __all__ = [
     "Features",
+    "STRINGS_NEED_FEATURES",
     "hash_array",
     "hash_column",
     "hash_values",
     "hashed_inputs",
     "missing_inputs",
 ]
+
+STRINGS_NEED_FEATURES = (
+    "strings need a model that was exported with features= in which this input has a hash_seed or "
+    "a vocabulary"
+)
+"""Advice for a string in an input that takes only numbers."""
 
 Features = Reader | RecordFormat | FeatureDescription | Iterable[Slot]
 """A description of training data: a reader, its format, a feature description, or fields."""

@@ -152,9 +152,15 @@ def _add_errors(app: FastAPI) -> None:
         return Refusal(422, "inputs_do_not_fit", f"{where}: {first['msg']}").response()
 
     @app.exception_handler(HTTPException)
-    async def no_route(_: Request, error: HTTPException) -> Response:
-        name = str(error.detail).lower().replace(" ", "_")
-        return Refusal(error.status_code, name, str(error.detail), error.headers).response()
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        name = message = str(error.detail).lower().replace(" ", "_")
+        path = request.url.path[:100]
+        if error.status_code == 404:
+            message = f"there is no path {path}; /docs lists the paths"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow") or "another method"
+            message = f"{path} does not accept {request.method}; use {allowed}"
+        return Refusal(error.status_code, name, message, error.headers).response()
 
     @app.exception_handler(Exception)
     async def defect(_: Request, __: Exception) -> Response:

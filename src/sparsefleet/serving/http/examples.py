@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sparsefleet.errors import FeedError
 from sparsefleet.serving.example_files import input_of_column, is_list, read_csv
 from sparsefleet.serving.export.feeds import Arrays, check_feeds
-from sparsefleet.serving.export.hashing import hash_values
+from sparsefleet.serving.export.hashing import STRINGS_NEED_FEATURES, hash_values
 from sparsefleet.serving.export.manifest import InputSchema, Schema
 from sparsefleet.serving.export.row_file import is_compressed
 from sparsefleet.serving.http.refusal import Refusal
@@ -114,7 +114,8 @@ def _input(values: list[Any], item: InputSchema, schema: Schema) -> Any:
         flat = hash_values(flat, hashed, 0 if item.is_ragged else width)
     if filling is not None:
         flat = [filling if value is None else value for value in flat]
-    numbers = _numbers(flat, item, _Places(lengths if item.is_ragged else None, width))
+    places = _Places(lengths if item.is_ragged else None, width)
+    numbers = _numbers(flat, item, places, is_hashed=hashed is not None)
     rows = sum(lengths) if item.is_ragged else len(values)
     array = numbers.reshape(rows, *sizes)
     if not item.is_ragged:
@@ -155,7 +156,9 @@ def _lengths(values: list[Any], item: InputSchema, depth: int) -> list[int]:
     return list(map(len, values))
 
 
-def _numbers(flat: list[Any], item: InputSchema, places: _Places) -> NDArray[Any]:
+def _numbers(
+    flat: list[Any], item: InputSchema, places: _Places, *, is_hashed: bool
+) -> NDArray[Any]:
     dtype = np.dtype(item.dtype)
     if dtype.kind in "iu":
         flat = whole_numbers(flat)
@@ -164,14 +167,18 @@ def _numbers(flat: list[Any], item: InputSchema, places: _Places) -> NDArray[Any
     if kinds - allowed:
         at = next(at for at, value in enumerate(flat) if type(value) not in allowed)
         hint = ""
-        if type(flat[at]) is str and dtype == np.int64:
-            hint = "; strings need a model that was exported with features="
+        if flat[at] is None:
+            hint = "; null needs a model whose features give this input a missing= value"
+        elif is_hashed:
+            hint = ", as an id or a string"
+        elif type(flat[at]) is str and dtype == np.int64:
+            hint = f"; {STRINGS_NEED_FEATURES}"
         raise FeedError(
             f"example {places.example(at)}, input '{item.name}' has the value {_shown(flat[at])}, "
             f"expected {item}{hint}"
         )
     if dtype.kind == "f":
-        return _floats(flat, item, dtype)
+        return _floats(flat, item, dtype, places)
     return _integers(flat, item, dtype, places)
 
 
@@ -188,14 +195,23 @@ def whole_numbers(values: list[Any]) -> list[Any]:
     ]
 
 
-def _floats(flat: list[Any], item: InputSchema, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _floats(
+    flat: list[Any], item: InputSchema, dtype: np.dtype[Any], places: _Places
+) -> NDArray[Any]:
     try:
         with np.errstate(over="ignore"):
             array = np.array(flat, np.float64).astype(dtype)
-    except OverflowError:
-        array = np.array([np.inf], dtype)
-    if not np.isfinite(array).all():
-        raise FeedError(f"input '{item.name}' has a number too large for {dtype}")
+    except OverflowError:  # an integer beyond float64
+        array = np.array([min(max(value, -1e308), 1e308) for value in flat], np.float64)
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype)
+    finite = np.isfinite(array)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise FeedError(
+            f"example {places.example(at)}, input '{item.name}' has a number too large for "
+            f"{dtype}: {_shown(flat[at])}"
+        )
     return array
 
 
@@ -399,10 +415,17 @@ def _rows(form: str, body: bytes, max_examples: int) -> list[object]:
     except ValueError as error:
         raise Refusal(400, "malformed", f"the body cannot be read as {form}: {error}") from error
     if not isinstance(content, dict) or content.keys() != {"examples"}:
-        raise Refusal(422, "inputs_do_not_fit", 'the body must be {"examples": [...]}')
+        found = _shown(content)
+        if isinstance(content, dict) and content:
+            found += f" with {', '.join(map(_shown, islice(content, _SHOWN)))}"
+        raise Refusal(
+            422, "inputs_do_not_fit", f'the body must be {{"examples": [...]}}, got {found}'
+        )
     rows = content["examples"]
     if not isinstance(rows, list):
-        raise Refusal(422, "inputs_do_not_fit", '"examples" must be a list of objects')
+        raise Refusal(
+            422, "inputs_do_not_fit", f'"examples" must be a list of objects, got {_shown(rows)}'
+        )
     return rows
 
 

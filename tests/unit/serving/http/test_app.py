@@ -255,9 +255,13 @@ def test_unknown_version_is_refused() -> None:
 
 def test_routes_that_are_not_there_are_errors_of_the_same_form() -> None:
     async def test(served: Served) -> None:
-        assert error_of(await served.client.get("/v2")) == (404, "not_found")
+        missing = await served.client.get("/v2")
+        assert error_of(missing) == (404, "not_found")
+        assert missing.json()["error"]["message"] == "there is no path /v2; /docs lists the paths"
         answer = await served.client.put("/v1/predict")
         assert error_of(answer) == (405, "method_not_allowed")
+        message = "/v1/predict does not accept PUT; use POST"
+        assert answer.json()["error"]["message"] == message
         assert answer.headers["allow"] == "POST"
         assert error_of(await served.predict([], unknown="maybe")) == (422, "inputs_do_not_fit")
 
