@@ -95,11 +95,15 @@ def test_a_table_with_an_optimizer_of_its_own_may_stand_beside_it() -> None:
         assert trainer.fit(data).last.steps == 3
 
 
+@pytest.mark.parametrize(
+    "make", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.SGD]
+)
 def test_an_optimizer_that_has_taken_steps_loses_its_state_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+    make: Callable[..., torch.optim.Optimizer], caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Clicks()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    momentum = {"momentum": 0.9} if make is torch.optim.SGD else {}
+    optimizer = make(model.parameters(), lr=0.01, **momentum)
     for _ in range(2):  # the second trainer finds the optimizer as the first has left it
         with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
             trainer.fit(clicks())
@@ -108,7 +112,7 @@ def test_an_optimizer_that_has_taken_steps_loses_its_state_with_a_warning(
     optimizer.step()
     with Trainer(model, BCE, optimizer, config=QUIET, fleet=Fleet()) as trainer:
         trainer.fit(clicks())
-    assert "this Adam has already taken steps" in caplog.text
+    assert f"this {make.__name__} has already taken steps" in caplog.text
 
 
 @pytest.mark.parametrize("make", [torch.optim.LBFGS, torch.optim.SparseAdam])

@@ -135,7 +135,9 @@ def _found(optimizer: object) -> str:
 
 def warn_of_unused_state(model: nn.Module, optimizer: OptimizerLike) -> None:
     """Warn if the optimizer has already taken steps and the store will replace it."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or not any(optimizer.state.values()):
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    if not any(map(_has_stepped, optimizer.state.values())):
         return
     if any(group.optimizer is not None for group in dense_groups(model, optimizer)):
         _log.warning(
@@ -143,6 +145,12 @@ def warn_of_unused_state(model: nn.Module, optimizer: OptimizerLike) -> None:
             "training starts with new state",
             type(optimizer).__name__,
         )
+
+
+def _has_stepped(state: Mapping[str, Any]) -> bool:
+    """Return whether a parameter's state is that of a step; Adagrad creates it before the first."""
+    steps = state.get("step")
+    return bool(state) if steps is None else float(steps) > 0
 
 
 def _table_name(number: int) -> str:
