@@ -16,6 +16,7 @@ from torch import nn
 from sparsefleet import Trainer, TrainerConfig, optim, zoo
 from sparsefleet.data import ReaderConfig, hash_ids
 from sparsefleet.data.features import Categorical, Feature, Features, Numeric, Sequence
+from sparsefleet.data.interactions import Interactions
 from sparsefleet.errors import (
     BadLineError,
     ConfigError,
@@ -199,3 +200,27 @@ def test_examples_in_memory_are_not_taken_for_files(files: object) -> None:
 def test_a_feature_as_wide_as_no_table_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"feature 'city': dim must be an int in 1\.\.4096"):
         Categorical("city", dim=5000)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([1.0, math.nan], [1, 2], [1, 2]), r"users\[1\] is nan, expected a number; leave out"),
+        (([1, 2], [1.5, 2.0], [1, 2]), r"items\[0\] is 1\.5, expected an id, a whole number"),
+        (([1, 2], [1, 2], [1.5, math.nan]), r"times\[1\] is nan, expected a number; leave out"),
+    ],
+)
+def test_interactions_do_not_turn_other_numbers_into_ids(columns: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Interactions.of(*columns)
+
+
+def test_whole_floats_are_ids_of_interactions() -> None:
+    assert Interactions.of([1.0, 2.0], [3.0, 4.0], [0.5, 1.5]).items.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("config", [ReaderConfig, {"drop_last": True}])
+def test_a_reader_refuses_what_is_not_its_config(tmp_path: Path, config: Any) -> None:
+    (tmp_path / "day.csv").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"config must be a ReaderConfig\(\.\.\.\) or None, got"):
+        FEATURES.reader(tmp_path / "day.csv", batch_size=2, config=config)

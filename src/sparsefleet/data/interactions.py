@@ -55,6 +55,7 @@ class Interactions:
                     "users, got "
                     f"{column.dtype}{list(column.shape)}; hash strings with data.hash_ids"
                 )
+            _require_finite(name, column)
         rows = np.lexsort((columns[2], columns[0]))
         return Interactions(
             _as_ids("users", columns[0])[rows],
@@ -186,14 +187,23 @@ def _as_ids(name: str, column: NDArray[Any]) -> Ids:
     """Return the column as integers. Raises ConfigError for floats that are no exact integers."""
     if column.dtype.kind != "f":
         return column.astype(np.int64)
-    is_whole = (np.abs(column) <= 2**53) & (column == np.floor(column))  # also false for NaN
+    is_whole = (np.abs(column) <= 2**53) & (column == np.floor(column))
     if not is_whole.all():
         at = int(np.argmin(is_whole))
         raise ConfigError(
-            f"{name} must be ids, which are whole numbers of at most 2**53 if they are floats, "
-            f"got {column[at]} at position {at}; read them as integers"
+            f"{name}[{at}] is {column[at]}, expected an id, a whole number of at most 2**53 if it "
+            "is a float; read ids as integers"
         )
     return column.astype(np.int64)
+
+
+def _require_finite(name: str, column: NDArray[Any]) -> None:
+    if column.dtype.kind != "f" or np.isfinite(column).all():
+        return
+    row = int(np.argmin(np.isfinite(column)))
+    raise ConfigError(
+        f"{name}[{row}] is {column[row]}, expected a number; leave out interactions without one"
+    )
 
 
 def _counts(ids: Ids) -> Ids:

@@ -96,6 +96,8 @@ class Reader:
             raise ConfigError(
                 f"format must be a RecordFormat, such as MultiSlot(...), got {format!r}"
             )
+        if config is not None and not isinstance(config, ReaderConfig):
+            raise ConfigError(f"config must be a ReaderConfig(...) or None, got {config!r:.200}")
         self.config = config or ReaderConfig()
         self._format = format
         self.batch_size = batch_size
