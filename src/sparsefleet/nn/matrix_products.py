@@ -14,6 +14,7 @@ In shapes, B is the number of rows of the input, K their width, and N the width 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from time import perf_counter
@@ -34,6 +35,11 @@ _MIN_WIDTH = 16
 """oneDNN has no advantage if a matrix is narrower than its vectors."""
 _MIN_ADVANTAGE = 1.25
 """oneDNN must be this much faster, so that noise does not change the choice from run to run."""
+_MAX_ROW_COUNTS = 8
+"""oneDNN compiles and keeps code for each shape, about 1.5 MB for a product and its gradients. For
+each shape of a weight, only the first few values of B get that; ragged inputs have a new B in
+nearly every batch.
+"""
 _CHOICES = ("auto", "torch", "onednn")
 
 
@@ -130,21 +136,38 @@ def _fastest_s(product: Callable[[], Tensor], repeats: int = 20) -> float:
 def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
         not _is_recorded(x)
-        and x.numel() * weight.numel() >= _MIN_MULTIPLICATIONS * x.shape[-1]
         and x.dim() > 1
         and weight.dim() == 2
+        and x.numel() * weight.numel() >= _MIN_MULTIPLICATIONS * x.shape[-1]
         and min(weight.shape) >= _MIN_WIDTH
         and torch.is_grad_enabled()
         and (x.requires_grad or weight.requires_grad or bias is not None)
         and (bias is None or bias.shape == (weight.numel() // x.shape[-1],))
-        and x.dtype is torch.float32
-        and weight.dtype is torch.float32
-        and x.is_cpu
-        and weight.is_cpu
-        and x.layout is weight.layout is torch.strided
+        and all(map(_is_plain, (x, weight) if bias is None else (x, weight, bias)))
         and not torch.is_autocast_enabled("cpu")
         and are_by_onednn()
+        and _has_code(x.numel() // x.shape[-1], weight.shape)
     )
+
+
+_row_counts: dict[torch.Size, frozenset[int]] = {}
+_row_counts_lock = threading.Lock()
+
+
+def _has_code(rows: int, shape: torch.Size) -> bool:
+    """Return whether oneDNN has, or may compile, code for `rows` rows and a weight of a shape."""
+    if rows in _row_counts.get(shape, ()):
+        return True
+    with _row_counts_lock:
+        found = _row_counts.get(shape, frozenset())
+        if len(found) < _MAX_ROW_COUNTS:
+            found = _row_counts[shape] = found | {rows}
+        return rows in found
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    is_float = tensor.dtype is torch.float32
+    return is_float and tensor.is_cpu and tensor.layout is torch.strided
 
 
 def _is_recorded(x: Tensor) -> bool:

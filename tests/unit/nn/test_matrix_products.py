@@ -33,6 +33,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]
 
     monkeypatch.setattr(matrix_products, "_product", recorded)
     monkeypatch.setenv("SPARSEFLEET_MATRIX_PRODUCTS", "onednn")
+    monkeypatch.setattr(matrix_products, "_row_counts", {})
     matrix_products.are_by_onednn.cache_clear()
     yield shapes
     matrix_products.are_by_onednn.cache_clear()
@@ -130,6 +131,8 @@ def test_small_products_and_those_without_gradients_stay_with_torch(
     linear(random(40_000, WIDE), random(2, WIDE))
     linear(x.detach(), weight.detach())
     linear(x[:0], weight)
+    linear(x[0], weight)
+    linear(x[:, :0], weight[:, :0])
     linear(x.double(), weight.double())
     with torch.no_grad():
         linear(x, weight)
@@ -138,13 +141,26 @@ def test_small_products_and_those_without_gradients_stay_with_torch(
     assert products == []
 
 
+def test_inputs_with_ever_new_lengths_do_not_fill_the_memory_with_compiled_code(
+    products: list[tuple[int, ...]],
+) -> None:
+    weight = random(NARROW, WIDE)
+    for rows in range(ROWS, ROWS + 20):
+        linear(random(rows, WIDE), weight)
+    assert [shape[0] for shape in products] == list(range(ROWS, ROWS + 8))
+    linear(random(ROWS, WIDE), weight)  # the first ones stay
+    linear(random(ROWS + 20, WIDE), random(NARROW + 1, WIDE))  # and other layers have their own
+    assert [shape[0] for shape in products[8:]] == [ROWS, ROWS + 20]
+
+
 def test_a_wrong_shape_is_the_error_of_torch() -> None:
     with pytest.raises(RuntimeError, match="160x200 and 300x120"):
         linear(random(ROWS, WIDE), random(NARROW, 300))
     with pytest.raises(RuntimeError, match="160x200 and 300x120"):
         multiply(random(ROWS, WIDE), random(300, NARROW))
-    with pytest.raises(RuntimeError):
-        linear(random(ROWS, WIDE), random(NARROW, WIDE), random(NARROW + 1))
+    for bias in (random(NARROW + 1), random(NARROW).double()):
+        with pytest.raises(RuntimeError):
+            linear(random(ROWS, WIDE), random(NARROW, WIDE), bias)
 
 
 def test_transforms_of_torch_still_work() -> None:
