@@ -39,6 +39,11 @@ Loss = Callable[[Any, Any], Tensor]
 
 _MAX_WINDOW_ELEMENTS = 2**24  # outputs kept for displayed metrics, 64 MiB per thread
 _BLOCK_ELEMENTS = 1 << 17
+_ONE_EXAMPLE = (
+    "the batch has one example, but batch normalization needs at least two in training. If it is "
+    "the last batch of the data, drop it with ReaderConfig(drop_last=True) or "
+    "DataLoader(drop_last=True), or choose a batch size that leaves a different remainder"
+)
 
 
 class ModuleWorkload:
@@ -68,13 +73,6 @@ class ModuleWorkload:
             ModuleRunner(replica, self._loss, self._config, self._distributed.device)
             for replica in self._distributed.replicas(threads)
         ]
-
-
-_ONE_EXAMPLE = (
-    "the batch has one example, but batch normalization needs at least two in training. If it is "
-    "the last batch of the data, drop it with ReaderConfig(drop_last=True) or "
-    "DataLoader(drop_last=True), or choose a batch size that leaves a different remainder"
-)
 
 
 class ModuleRunner:
