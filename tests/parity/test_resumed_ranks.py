@@ -48,7 +48,7 @@ def fit_saving(
         return {
             "trained": trained(trainer),
             "state": training.state_dict(),
-            "rate": trainer.distributed._optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
+            "rate": trainer.distributed.stepping.optimizer.param_groups[0]["lr"],  # type: ignore[union-attr]
         }
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import pytest
 from tests.unit.bench import bench_path  # noqa: F401
@@ -17,9 +18,12 @@ WAIT_S = 30.0
 
 @contextmanager
 def wire_between(
-    setting: str, capsys: pytest.CaptureFixture[str]
+    setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Yield the two ends of a wire that has been given this command."""
+    printed: SimpleQueue[str] = SimpleQueue()
+    # Captured output could lose what a thread prints while the test reads it.
+    monkeypatch.setattr("delaying_wire.print", lambda text, **_: printed.put(text), raising=False)
     near, near_wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     far, far_wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reading, writing = os.pipe()
@@ -32,21 +36,18 @@ def wire_between(
         serving = threading.Thread(target=wire.serve, args=(commands,))
         serving.start()
         os.write(writing, f"{setting}\n".encode())
-        printed, deadline = "", time.monotonic() + WAIT_S
-        while printed != "delayed\n":  # the wire is set
-            assert time.monotonic() < deadline, printed
-            printed += capsys.readouterr().out
+        assert printed.get(timeout=WAIT_S) == "delayed"  # the wire is set
         yield near, far
         os.close(writing)
         serving.join(WAIT_S)
         assert not serving.is_alive()
-    assert capsys.readouterr().out == ""
+    assert printed.empty()
 
 
 def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with wire_between("0.01", capsys) as (near, far):
+    with wire_between("0.01", monkeypatch) as (near, far):
         begin = time.monotonic()
         for number in range(100):
             near.send(bytes([number]))
@@ -57,10 +58,10 @@ def test_packets_come_out_at_the_other_end_in_order_and_not_before_their_time(
 
 
 def test_each_way_carries_no_more_bits_per_second_than_its_limit(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     packets = [bytes([number]) * 1000 for number in range(10)]
-    with wire_between("0.01 1e6", capsys) as (near, far):
+    with wire_between("0.01 1e6", monkeypatch) as (near, far):
         begin = time.monotonic()
         for packet in packets:
             near.send(packet)

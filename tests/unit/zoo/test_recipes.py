@@ -196,8 +196,8 @@ def test_the_command_lists_shows_and_refuses(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--epochs", "0"], "Settings.epochs must be an int in 1..2147483647, got 0"),
-        (["--batch-size", "-5"], "Settings.batch_size must be an int in 1..2147483647, got -5"),
+        (["--epochs", "0"], "--epochs must be an int in 1..2147483647, got 0"),
+        (["--batch-size", "-5"], "--batch-size must be an int in 1..2147483647, got -5"),
         (["--mode", "asinc"], "got 'asinc'; did you mean 'async'?"),
         (["--seed", "-1"], "seed must be an int >= 0, got -1"),
     ],
