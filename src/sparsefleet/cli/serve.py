@@ -19,6 +19,7 @@ __all__ = [
     "SWITCH_DESCRIPTION",
     "add_serve_flags",
     "add_switch_flags",
+    "read_token",
     "run_serve_command",
     "run_switch_command",
 ]
@@ -150,7 +151,7 @@ def run_serve_command(options: argparse.Namespace) -> int:
             host=options.host,
             port=options.port,
             allowed_hosts=tuple(options.allowed_hosts),
-            token=_token(options),
+            token=read_token(options.token_file),
             open_readyz=options.open_readyz,
             max_connections=options.max_connections,
             max_connections_per_address=options.max_connections_per_address,
@@ -224,7 +225,7 @@ def _ask(options: argparse.Namespace, path: str, body: dict[str, Any] | None) ->
     if body is not None:
         request.data = json.dumps(body).encode()
         request.add_header("Content-Type", "application/json")
-    token = _token(options)
+    token = read_token(options.token_file)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
@@ -257,12 +258,11 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _token(options: argparse.Namespace) -> str | None:
-    if options.token_file is not None:
+def read_token(path: Path | None) -> str | None:
+    """Return the bearer token in a file or, without one, in the environment; None if neither."""
+    if path is not None:
         try:
-            return str(options.token_file.read_text(encoding="utf-8")).strip()
+            return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"--token-file {options.token_file} cannot be read: {error}"
-            ) from error
-    return os.environ.get("SPARSEFLEET_SERVE_TOKEN") or None
+            raise ConfigError(f"--token-file {path} cannot be read: {error}") from error
+    return os.environ.get(_TOKEN) or None

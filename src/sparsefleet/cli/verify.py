@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from sparsefleet.cli.option_names import naming_options
+from sparsefleet.cli.serve import read_token
 from sparsefleet.errors import ConfigError, SparseFleetError
 
 __all__ = ["VERIFY_DESCRIPTION", "add_verify_flags", "run_verify_command"]
@@ -139,7 +139,7 @@ def _verify(options: argparse.Namespace) -> int:
             updates=options.updates,
             pruned=tuple(options.pruned),
             expect=_expected(options.expect),
-            token=_token(options.token_file),
+            token=read_token(options.token_file),
             timeout_s=options.timeout,
         )
     report = verify(options.directory, options.online, config)
@@ -157,12 +157,3 @@ def _expected(texts: list[str]) -> dict[str, str]:
         if not (name and equals and value):
             raise ConfigError(f"--expect must be NAME=VALUE, got {name + equals + value!r}")
     return {name: value for name, _, value in pairs}
-
-
-def _token(path: Path | None) -> str | None:
-    if path is not None:
-        try:
-            return path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--token-file {path} cannot be read: {error}") from error
-    return os.environ.get("SPARSEFLEET_SERVE_TOKEN") or None

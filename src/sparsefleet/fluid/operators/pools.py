@@ -160,9 +160,7 @@ def _widened(x: Tensor, sides: Sides, ksize: Numbers, strides: Numbers) -> list[
 def _with_a_window(
     x: Tensor, sides: Sides, ksize: Numbers, strides: Numbers
 ) -> list[tuple[int, int]]:
-    """As in Fluid, pad the end of an axis that is too short for one window by less than a
-    stride.
-    """
+    """Pad the end of an axis that is too short for one window by less than a stride, like Fluid."""
     found = []
     for size, (before, after), span, stride in zip(x.shape[2:], sides, ksize, strides, strict=True):
         lacking = span - size - before - after
