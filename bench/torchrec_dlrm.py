@@ -32,7 +32,7 @@ from measure import argument_parser, console, machine, report, take_turns, write
 from side_processes import Side, SideProcess
 from side_worker import answer_lines, side_parser
 from sparsefleet import Trainer, TrainerConfig, optim, torchrec_like
-from sparsefleet.nn.matrix_products import speed_up_layers
+from sparsefleet.nn.fast_layers import speed_up_layers
 
 NUM_FEATURES, NUM_IDS, DIM, NUM_DENSE = 26, 100_000, 16, 13
 DENSE_LAYERS, OVER_LAYERS = [512, 256, DIM], [512, 512, 256, 1]

@@ -16,7 +16,7 @@ from torch import nn
 
 from sparsefleet.errors import ConfigError
 from sparsefleet.modes.mode_setting import join
-from sparsefleet.nn import matrix_products
+from sparsefleet.nn import fast_layers
 
 __all__ = ["FlatParameters", "Replicas"]
 
@@ -110,11 +110,11 @@ class Replicas:
     def speed_up_layers(self) -> None:
         """Use the faster matrix products in all replicas, until `reset_layers`."""
         for replica in self.all:  # those created later are copies
-            matrix_products.speed_up_layers(replica)
+            fast_layers.speed_up_layers(replica)
 
     def reset_layers(self) -> None:
         for replica in self.all:
-            matrix_products.reset_layers(replica)
+            fast_layers.reset_layers(replica)
 
     def parameters_of(self, replica: nn.Module) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of one of the replicas, by dense table and in order."""

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from time import perf_counter
-from types import MethodType
 from typing import Any
 
 import torch
@@ -27,7 +26,17 @@ from torch.nn import functional
 
 from sparsefleet.errors import ConfigError
 
-__all__ = ["are_by_onednn", "linear", "multiply", "reset_layers", "speed_up_layers"]
+__all__ = [
+    "are_by_onednn",
+    "are_trained",
+    "has_code",
+    "is_large",
+    "is_recorded",
+    "linear",
+    "multiply",
+    "num_rows",
+    "product_of",
+]
 
 _MIN_MULTIPLICATIONS = 3_000_000
 """Below this, what is saved is less than the 60 us that Python needs in forward and backward."""
@@ -60,36 +69,6 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _apply(x, weight, bias, True)
 
 
-def speed_up_layers(model: nn.Module) -> None:
-    """Make the model's `nn.Linear` layers use `linear`, until `reset_layers`.
-
-    A layer keeps its class; copies of the model are sped up too. Subclasses, and layers that
-    torch compiles, stay as they are.
-    """
-    for layer in model.modules():
-        is_plain = type(layer) is nn.Linear and "forward" not in layer.__dict__
-        if is_plain and nn.Linear.forward is _FORWARD:
-            layer.forward = MethodType(forward, layer)
-
-
-def reset_layers(model: nn.Module) -> None:
-    """Undo `speed_up_layers`."""
-    for layer in model.modules():
-        if "forward" in layer.__dict__ and getattr(layer.forward, "__func__", None) is forward:
-            del layer.__dict__["forward"]
-
-
-_FORWARD = nn.Linear.forward
-
-
-def forward(self: nn.Linear, input: Tensor) -> Tensor:  # noqa: A002  torch's name
-    """Replace `nn.Linear.forward`. It has the same name, so a layer can still be pickled."""
-    if torch.jit.is_scripting():  # type: ignore[attr-defined]
-        return functional.linear(input, self.weight, self.bias)
-    else:  # noqa: RET505  TorchScript compiles only this form without the other branch
-        return linear(input, self.weight, self.bias)
-
-
 @cache
 def are_by_onednn() -> bool:
     """Return whether large products in training are computed by oneDNN; measured on first use."""
@@ -119,7 +98,7 @@ def _is_faster() -> bool:
     x, weight = torch.ones(128, 256), torch.ones(256, 256)
     with torch.no_grad():
         by_torch_s = _fastest_s(lambda: functional.linear(x, weight))
-        by_onednn_s = _fastest_s(lambda: _product(x, weight))
+        by_onednn_s = _fastest_s(lambda: product_of(x, weight))
     return by_torch_s >= _MIN_ADVANTAGE * by_onednn_s
 
 
@@ -135,18 +114,35 @@ def _fastest_s(product: Callable[[], Tensor], repeats: int = 20) -> float:
 
 def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
-        not _is_recorded(x)
+        not is_recorded(x)
         and x.dim() > 1
         and weight.dim() == 2
-        and x.numel() * weight.numel() >= _MIN_MULTIPLICATIONS * x.shape[-1]
-        and min(weight.shape) >= _MIN_WIDTH
-        and torch.is_grad_enabled()
-        and (x.requires_grad or weight.requires_grad or bias is not None)
+        and is_large(num_rows(x), weight)
         and (bias is None or bias.shape == (weight.numel() // x.shape[-1],))
-        and all(map(_is_plain, (x, weight) if bias is None else (x, weight, bias)))
+        and are_trained(x, weight, bias)
+        and has_code(num_rows(x), weight.shape)
+    )
+
+
+def num_rows(x: Tensor) -> int:
+    """Return B of float32[..., K], the product of the dimensions before K."""
+    return x.numel() // (x.shape[-1] or 1)
+
+
+def is_large(rows: int, weight: Tensor) -> bool:
+    """Return whether a product is large enough for oneDNN."""
+    return rows * weight.numel() >= _MIN_MULTIPLICATIONS and min(weight.shape) >= _MIN_WIDTH
+
+
+def are_trained(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Return whether what is computed needs float32 gradients, and oneDNN is used for these."""
+    tensors = [x, *(tensor for tensor in parameters if tensor is not None)]
+    return (
+        torch.is_grad_enabled()
+        and any(tensor.requires_grad for tensor in tensors)
+        and all(map(_is_plain, tensors))
         and not torch.is_autocast_enabled("cpu")
         and are_by_onednn()
-        and _has_code(x.numel() // x.shape[-1], weight.shape)
     )
 
 
@@ -154,7 +150,7 @@ _row_counts: dict[torch.Size, frozenset[int]] = {}
 _row_counts_lock = threading.Lock()
 
 
-def _has_code(rows: int, shape: torch.Size) -> bool:
+def has_code(rows: int, shape: torch.Size) -> bool:
     """Return whether oneDNN has, or may compile, code for `rows` rows and a weight of a shape."""
     if rows in _row_counts.get(shape, ()):
         return True
@@ -170,7 +166,7 @@ def _is_plain(tensor: Tensor) -> bool:
     return is_float and tensor.is_cpu and tensor.layout is torch.strided
 
 
-def _is_recorded(x: Tensor) -> bool:
+def is_recorded(x: Tensor) -> bool:
     """Return whether torch compiles, traces or transforms what is computed, or `x` is no value."""
     return (
         type(x) not in (Tensor, nn.Parameter)
@@ -188,10 +184,18 @@ def _apply(x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool) 
     return out.view(*x.shape[:-1], out.shape[1])
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def product_of(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias``, computed by oneDNN; not differentiable."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(
+        _with_strides(x), _with_strides(weight), bias, "none", [], ""
+    )
     return product
+
+
+def _with_strides(matrix: Tensor) -> Tensor:
+    """Return the matrix, copied unless its rows or its columns are contiguous."""
+    is_usable = matrix.is_contiguous() or matrix.t().is_contiguous()
+    return matrix if is_usable else matrix.contiguous()
 
 
 class _Product(torch.autograd.Function):
@@ -201,17 +205,15 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool
     ) -> Tensor:
-        x, weight = _with_strides(x), _with_strides(weight)
         ctx.save_for_backward(x, weight)
         ctx.is_transposed = is_transposed
-        return _product(x, weight.t() if is_transposed else weight, bias)
+        return product_of(x, weight.t() if is_transposed else weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         # With create_graph=True, the gradients need gradients, which torch's products have.
-        product = _differentiable if torch.is_grad_enabled() else _product
-        gradient = _with_strides(gradient)
+        product = _differentiable if torch.is_grad_enabled() else product_of
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_x = product(gradient, weight if ctx.is_transposed else weight.t())
@@ -223,12 +225,6 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             of_bias = gradient.sum(0)
         return of_x, of_weight, of_bias, None
-
-
-def _with_strides(matrix: Tensor) -> Tensor:
-    """Return the matrix, copied unless its rows or its columns are contiguous."""
-    is_usable = matrix.is_contiguous() or matrix.t().is_contiguous()
-    return matrix if is_usable else matrix.contiguous()
 
 
 def _differentiable(x: Tensor, weight: Tensor) -> Tensor:

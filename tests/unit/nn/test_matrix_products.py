@@ -1,42 +1,18 @@
 from __future__ import annotations
 
-import copy
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from sparsefleet import Trainer, optim
 from sparsefleet.errors import ConfigError
-from sparsefleet.nn import SparseEmbedding, matrix_products
-from sparsefleet.nn.matrix_products import linear, multiply, reset_layers, speed_up_layers
+from sparsefleet.nn import matrix_products
+from sparsefleet.nn.matrix_products import linear, multiply
 
-pytestmark = pytest.mark.skipif(
-    not matrix_products._has_onednn(), reason="this build of torch has no oneDNN"
-)
+pytestmark = pytest.mark.usefixtures("products")
 ROWS, WIDE, NARROW = 160, 200, 120  # 3.8 million multiplications
-
-
-@pytest.fixture(autouse=True)
-def products(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, ...]]]:
-    """Choose oneDNN, and yield the shapes of its products."""
-    shapes: list[tuple[int, ...]] = []
-    product = matrix_products._product
-
-    def recorded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        shapes.append((*x.shape, weight.shape[0]))
-        return product(x, weight, bias)
-
-    monkeypatch.setattr(matrix_products, "_product", recorded)
-    monkeypatch.setenv("SPARSEFLEET_MATRIX_PRODUCTS", "onednn")
-    monkeypatch.setattr(matrix_products, "_row_counts", {})
-    matrix_products.are_by_onednn.cache_clear()
-    yield shapes
-    matrix_products.are_by_onednn.cache_clear()
 
 
 def random(*shape: int, trained: bool = True) -> Tensor:
@@ -174,89 +150,6 @@ def test_transforms_of_torch_still_work() -> None:
     )
     batched = torch.func.vmap(lambda one: linear(one, weight))(torch.stack([x, x]))
     torch.testing.assert_close(batched[1], functional.linear(x, weight))
-
-
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDE, NARROW), nn.ReLU(), nn.Linear(NARROW, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(x).squeeze(1)
-        return out
-
-
-def test_layers_are_sped_up_until_they_are_reset(products: list[tuple[int, ...]]) -> None:
-    model, x = TwoLayers(), random(ROWS, WIDE)
-    before = model(x)
-    assert products == []
-    speed_up_layers(model)
-    speed_up_layers(model)
-    torch.testing.assert_close(model(x), before, rtol=1e-4, atol=1e-4)
-    assert len(products) == 1
-    copied = copy.deepcopy(model)
-    copied.layers[0].weight.data.zero_()
-    copied.layers[0].bias.data.zero_()
-    assert not copied.layers[0](x).any()
-    assert len(products) == 2
-    reset_layers(model)
-    assert torch.equal(model(x), before)
-    assert "forward" not in model.layers[0].__dict__
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_model_can_be_pickled_scripted_traced_exported_and_compiled_while_sped_up() -> None:
-    model, x = TwoLayers(), random(ROWS, WIDE)
-    expected = model(x)
-    speed_up_layers(model)
-    again = pickle.loads(pickle.dumps(model))
-    scripted, traced = torch.jit.script(model), torch.jit.trace(model, x)
-    exported = torch.export.export(model, (x,)).module()
-    compiled = torch.compile(model, backend="eager")
-    for made in (again, scripted, traced, exported, compiled):
-        torch.testing.assert_close(made(x), expected, rtol=1e-4, atol=1e-4)
-        made(x).sum().backward()
-
-
-def test_a_subclass_and_a_replaced_forward_stay_as_they_are() -> None:
-    class Scaled(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * super().forward(x)
-
-    model = nn.Sequential(Scaled(3, 3), nn.Linear(3, 3))
-    own = model[1].forward = lambda given: given  # type: ignore[method-assign]
-    speed_up_layers(model)
-    assert "forward" not in model[0].__dict__
-    assert model[1].forward is own
-    reset_layers(model)
-    assert model[1].forward is own
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_trainer_trains_with_onednn_and_predicts_with_torch(
-    threads: int, products: list[tuple[int, ...]]
-) -> None:
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rows = SparseEmbedding("ids", WIDE // 4)
-            self.top = TwoLayers()
-
-        def forward(self, ids: Tensor) -> Tensor:
-            out: Tensor = self.top(self.rows(ids).flatten(1))
-            return out
-
-    model = Model()
-    ids = torch.from_numpy(np.random.default_rng(0).integers(0, 50, (ROWS, 4)))
-    batch = ids, (ids[:, 0] % 2).float()
-    with Trainer(model, nn.BCEWithLogitsLoss(), optim.Adam(lr=0.01), threads=threads) as trainer:
-        trainer.fit([batch] * 6)
-        assert products.count((ROWS, WIDE, NARROW)) == 6
-        products.clear()
-        trainer.evaluate([batch])
-        trainer.predict([ids])
-        assert products == []
-    assert "forward" not in model.top.layers[0].__dict__
 
 
 @pytest.mark.parametrize(("choice", "expected"), [("torch", False), ("onednn", True)])
