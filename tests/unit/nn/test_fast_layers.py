@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -104,3 +105,161 @@ def test_trainer_trains_with_onednn_and_predicts_with_torch(
         trainer.predict([ids])
         assert products == []
     assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def several_layers(*, bias: bool = True, ends_with_relu: bool = False) -> nn.Sequential:
+    """Two products for oneDNN, and one that is too narrow."""
+    layers = [
+        nn.Linear(WIDE, NARROW, bias=bias),
+        nn.ReLU(),
+        nn.Linear(NARROW, WIDE, bias=bias),
+        nn.Linear(WIDE, 3, bias=bias),
+    ]
+    return nn.Sequential(*layers, *([nn.ReLU(inplace=True)] if ends_with_relu else []))
+
+
+def outputs_and_gradients(
+    model: nn.Module, x: Tensor, step: Callable[[Tensor], Tensor] = Tensor.sum
+) -> list[Tensor | None]:
+    """Return the output, and the gradients of the input and of all parameters."""
+    x = x.detach().requires_grad_(x.requires_grad)
+    model.zero_grad()
+    out = model(x)
+    if out.requires_grad:
+        step(out * torch.linspace(-1, 1, out.numel()).view(out.shape)).backward()
+    return [out, x.grad, *(parameter.grad for parameter in model.parameters())]
+
+
+def assert_same_when_sped_up(model: nn.Module, x: Tensor) -> None:
+    expected = outputs_and_gradients(model, x)
+    speed_up_layers(model)
+    for one, other in zip(outputs_and_gradients(model, x), expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert one.shape == other.shape
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(ROWS, WIDE), (2, 4, ROWS // 8, WIDE)])
+@pytest.mark.parametrize("ends_with_relu", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_consecutive_layers_compute_what_torch_computes_in_one_operation(
+    shape: tuple[int, ...], ends_with_relu: bool, bias: bool, products: list[tuple[int, ...]]
+) -> None:
+    model = several_layers(bias=bias, ends_with_relu=ends_with_relu)
+    assert_same_when_sped_up(model, random(*shape))
+    assert len(products) == 6
+    out = model(random(ROWS, WIDE))
+    assert out.grad_fn.name() == "_ChainBackward"
+
+
+@pytest.mark.parametrize("frozen", [(0,), (0, 2), (2,), (3,), (0, 2, 3)])
+@pytest.mark.parametrize("x_is_trained", [True, False])
+def test_frozen_layers_get_no_gradient(frozen: tuple[int, ...], x_is_trained: bool) -> None:
+    model = several_layers()
+    for place in frozen:
+        model[place].requires_grad_(False)
+    assert_same_when_sped_up(model, random(ROWS, WIDE).detach().requires_grad_(x_is_trained))
+
+
+def test_layers_that_share_a_weight_get_the_sum_of_its_gradients() -> None:
+    layer = nn.Linear(WIDE, WIDE)
+    assert_same_when_sped_up(nn.Sequential(layer, nn.ReLU(), layer), random(ROWS, WIDE))
+
+
+def test_gradients_of_gradients_of_consecutive_layers_equal_those_of_torch() -> None:
+    layer = nn.Linear(WIDE, WIDE)
+    model, x = (
+        nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(WIDE, 3)),
+        random(ROWS, WIDE),
+    )
+    inputs = [x, *model.parameters()]
+
+    def second_gradients() -> list[Tensor]:
+        out = (model(x) ** 2).sum()
+        firsts = torch.autograd.grad(out, inputs, create_graph=True)
+        norm = sum(first.square().sum() for first in firsts)
+        return list(torch.autograd.grad(norm, inputs))
+
+    expected = second_gradients()
+    speed_up_layers(model)
+    for one, other in zip(second_gradients(), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
+def test_nan_passes_through_the_relu_as_in_torch() -> None:
+    model = several_layers()
+    speed_up_layers(model)
+    with torch.no_grad():
+        model[0].weight[0, 0] = torch.nan
+    assert model(random(ROWS, WIDE)).isnan().all()
+
+
+def test_hooks_of_layers_are_called(products: list[tuple[int, ...]]) -> None:
+    model, called = several_layers(), []
+    speed_up_layers(model)
+    model[1].register_forward_hook(lambda *_: called.append("forward"))
+    model[2].register_full_backward_hook(lambda *_: called.append("backward"))
+    model(random(ROWS, WIDE)).sum().backward()
+    assert called == ["forward", "backward"]
+    assert len(products) == 6
+    everywhere = nn.modules.module.register_module_forward_hook(lambda *_: called.append("every"))
+    try:
+        model(random(ROWS, WIDE))
+    finally:
+        everywhere.remove()
+    assert called.count("every") == len(model) + 1
+
+
+def test_the_output_of_the_last_layer_may_be_changed_in_place() -> None:
+    model, x = several_layers(), random(ROWS, WIDE)
+    speed_up_layers(model)
+    model(x).mul_(2).sum().backward()
+    doubled = x.grad
+    x.grad = None
+    model(x).sum().backward()
+    torch.testing.assert_close(doubled, 2 * x.grad)
+
+
+def test_a_weight_changed_before_the_backward_pass_is_the_error_of_torch() -> None:
+    model = several_layers()
+    speed_up_layers(model)
+    out = model(random(ROWS, WIDE)).sum()
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_layers_may_be_replaced_while_a_model_is_sped_up() -> None:
+    model, x = several_layers(), random(ROWS, WIDE)
+    speed_up_layers(model)
+    model[1] = nn.Tanh()
+    model[3] = nn.Linear(WIDE, 5)
+    out = model(x)
+    reset_layers(model)
+    torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_widths_between_layers_are_the_error_of_torch() -> None:
+    model = nn.Sequential(nn.Linear(WIDE, NARROW), nn.ReLU(), nn.Linear(NARROW + 1, WIDE))
+    speed_up_layers(model)
+    with pytest.raises(RuntimeError, match="160x120 and 121x200"):
+        model(random(ROWS, WIDE))
+    with pytest.raises(RuntimeError, match="160x3 and 200x120"):
+        model(random(ROWS, 3))
+    with pytest.raises(RuntimeError, match="160x0 and 200x120"):
+        model(random(ROWS, 0))
+
+
+def test_inputs_that_are_no_matrix_go_through_the_layers_one_by_one() -> None:
+    class Names(nn.Module):
+        def forward(self, names: list[str]) -> Tensor:
+            return torch.ones(len(names), WIDE)
+
+    model = nn.Sequential(Names(), *several_layers())
+    speed_up_layers(model)
+    assert model(["a", "b"]).shape == (2, 3)
+    assert several_layers()(torch.ones(WIDE)).shape == (3,)
+    speed_up_layers(model := several_layers())
+    assert model(torch.ones(WIDE)).shape == (3,)
