@@ -186,7 +186,7 @@ def _apply(x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool) 
 
 def product_of(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x @ weight.T + bias``, computed by oneDNN; not differentiable."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
         _with_strides(x), _with_strides(weight), bias, "none", [], ""
     )
     return product
