@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -73,7 +74,8 @@ def circumstances() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
+    # OpenSSL 3.5 encrypts four times as fast as 3.0 on newer processors.
+    found = {"Python": platform.python_version(), "OpenSSL": ssl.OPENSSL_VERSION.split()[1]}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -103,14 +103,26 @@ def busy_s() -> float:
 
 def machine() -> str:
     """Return one line about the machine."""
-    model = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].split(":", 1)[1].strip() if names else model
     return (
-        f"{model}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+        f"{_processor()}, {os.cpu_count()} cores, {platform.system()}, "
+        f"Python {platform.python_version()}"
     )
+
+
+def _processor() -> str:
+    """Return the processor's name, and its family and model where Linux tells these: virtual
+    machines give processors of several generations the same name.
+    """
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.machine()
+    first = cpuinfo.read_text().split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    values = {name.strip(): value.strip() for name, _, value in pairs}
+    name = values.get("model name", platform.machine())
+    if "cpu family" not in values:
+        return name
+    return f"{name} (family {values['cpu family']}, model {values.get('model', '?')})"
 
 
 def report(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
