@@ -232,7 +232,7 @@ class DistributedModel:
                 self._steps = taken.first_step
                 self._meeting.continue_from(taken.started_at)
             self._use_live_values()
-        _core.keep_freed_memory()
+        _core.keep_freed_memory(self.threads)
         self._starts += 1
         self._failed = False
         self._mode = make_mode(self._mode_like, self._mode_setting(taken))

@@ -429,7 +429,7 @@ class Replicas:
                 for index in range(len(feeds))
             ]
             if found[0].whole.has_backward:
-                _core.keep_freed_memory()  # the next step needs the same amount again
+                _core.keep_freed_memory(len(feeds))  # the next step needs the same amount again
         return found
 
     def _begin(self, program: Program, graph: ReplicaGraph, fed: Fed, replica: int) -> Values:
