@@ -90,21 +90,23 @@ def growth_section(figures: Figures) -> list[str]:
 
 def tables_section(figures: Figures) -> list[str]:
     kinds = {name: one for name, one in figures.items() if isinstance(one, dict)}
-    sides = list(next(iter(kinds.values()))["ns_per_row"])
     rows = [
         [
             name,
-            *(f"{one['ns_per_row'][side][0]:.0f}" for side in sides),
-            f"{one['memory_ratio']:.3f}",
-            f"{one['resident_ratio']:.3f}",
+            f"{int(batch):,}",
+            *(f"{one[0]:.0f}" for one in taken.values()),
+            f"{of_kind['memory_ratio']:.3f}",
+            f"{of_kind['resident_ratio']:.3f}",
         ]
-        for name, one in kinds.items()
+        for name, of_kind in kinds.items()
+        for batch, taken in of_kind["ns_per_row"].items()
     ]
+    sides = list(next(iter(next(iter(kinds.values()))["ns_per_row"].values())))
     about = (
-        f"{figures['rows']:,} rows x {figures['dim']}, batches of {figures['batch']:,}; ns per row "
-        "and thread; memory over key, values and state, as counted and as the system sees it."
+        f"{figures['rows']:,} rows x {figures['dim']}; ns per row and thread, by optimizer and "
+        "batch; memory over key, values and state, as counted and as the system sees it."
     )
-    columns = ["optimizer", *(f"{side}t" for side in sides), "memory", "resident"]
+    columns = ["optimizer", "batch", *(f"{side}t" for side in sides), "memory", "resident"]
     return [about, table(columns, rows)]
 
 
