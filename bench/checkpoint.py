@@ -13,15 +13,16 @@ import argparse
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+import torch
 
 from measure import console, machine, write_json
 from sparsefleet import optim
@@ -32,8 +33,8 @@ DIM = 16
 BATCH = 2_600
 CHUNK = 50_000
 LOOK_S = 0.005
-NUM_STEPS = {False: 200, True: 20}
-"""Rows per measurement, by --quick."""
+NUM_STEPS = {False: 300, True: 20}
+"""Steps per measurement, by --quick."""
 
 
 class Server:
@@ -106,16 +107,16 @@ class Steps:
     """Training steps on the table: pull, the matrix products of CTR-DNN at batch 1000, push."""
 
     def __init__(self, store: RemoteStore, keys: np.ndarray) -> None:
-        rng = np.random.default_rng(1)
         self._store = store
         self._keys = keys
-        self._rng = rng
+        self._rng = np.random.default_rng(1)
         self._gradients = np.full((BATCH, DIM), 1e-3, np.float32)
-        self._inputs = rng.normal(size=(1000, 400)).astype(np.float32)
-        self._weights = rng.normal(size=(400, 400)).astype(np.float32)
+        self._inputs = torch.randn(1000, 400)
+        self._weights = torch.randn(400, 400)
 
-    def times_ms(self, count: int) -> list[float]:
-        """Return the milliseconds of each of `count` steps."""
+    def times_ms(self, count: int, cores: int) -> list[float]:
+        """Return the milliseconds of each of `count` steps, with the products on some cores."""
+        torch.set_num_threads(cores)
         taken = []
         for _ in range(count):
             batch = self._rng.choice(self._keys, BATCH)
@@ -197,14 +198,16 @@ def measure(
         keep("save, MB/s", num_bytes / 1e6 / seconds)
         keep("cuts open after, ms", 1e3 * opened)
         keep("memory of a save, % of the table", 100 * peak.grown_bytes / payload)
-        without = steps.times_ms(num_steps)
-        with EndlessSaves(store, path):
-            during = steps.times_ms(num_steps)
-        keep("median step without a save, ms", statistics.median(without))
-        keep("median step during a save, ms", statistics.median(during))
-        keep("p99 of a step without a save, ms", p99(without))
-        keep("p99 of a step during a save, ms", p99(during))
-        keep("growth of p99, %", 100 * (p99(during) / p99(without) - 1))
+        for products, cores in (("one core", 1), ("all cores", os.cpu_count() or 1)):
+            without = steps.times_ms(num_steps, cores)
+            with EndlessSaves(store, path):
+                during = steps.times_ms(num_steps, cores)
+            keep(f"products on {products}: median step without a save, ms", median(without))
+            keep(f"products on {products}: median step during a save, ms", median(during))
+            keep(f"products on {products}: p99 of a step without a save, ms", p99(without))
+            keep(f"products on {products}: p99 of a step during a save, ms", p99(during))
+            growth = 100 * (p99(during) / p99(without) - 1)
+            keep(f"products on {products}: growth of p99, %", growth)
         begun = time.perf_counter()
         store.load(path)
         keep("load, MB/s", num_bytes / 1e6 / (time.perf_counter() - begun))
@@ -229,11 +232,11 @@ def main() -> None:
     console.print(f"{num_rows:,} rows of {DIM} with Adagrad, {num_bytes / 1e6:.0f} MB of files")
     for name, values in taken.items():
         low, high = min(values), max(values)
-        console.print(f"{name:40} {statistics.median(values):9.1f}   ({low:.1f} .. {high:.1f})")
-    share = statistics.median(taken["save, MB/s"]) / statistics.median(taken["dd with fsync, MB/s"])
+        console.print(f"{name:60} {median(values):9.1f}   ({low:.1f} .. {high:.1f})")
+    share = median(taken["save, MB/s"]) / median(taken["dd with fsync, MB/s"])
     console.print(f"a save reaches {100 * share:.0f} % of the speed of dd")
     if options.json:
-        write_json(options.json, {name: statistics.median(v) for name, v in taken.items()})
+        write_json(options.json, {name: median(v) for name, v in taken.items()})
 
 
 if __name__ == "__main__":
