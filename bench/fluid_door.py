@@ -32,7 +32,7 @@ from sparsefleet import fluid, optim
 from sparsefleet.fleet import Fleet, RoleInfo
 from sparsefleet.fluid.fleet import StrategyFactory
 from sparsefleet.fluid.fleet.program_fleet import ProgramFleet
-from sparsefleet.modes import GeoConfig
+from sparsefleet.modes import AsyncConfig, GeoConfig
 from sparsefleet.nn import SparseEmbeddingBag
 from sparsefleet.train import Trainer, TrainerConfig
 
@@ -51,6 +51,8 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
 }
 MODES: dict[str, Any] = {
     **{mode: mode for mode in ("local", *STRATEGIES)},
+    # The defaults, given: otherwise steps of the warm-up wait, which Fluid's settings rule out.
+    "async": AsyncConfig(max_merge=4 * NUM_THREADS, wait_s=0.05),
     "geo": GeoConfig(push_interval_steps=EXCHANGE_STEPS),
 }
 Pass = tuple[float, float]

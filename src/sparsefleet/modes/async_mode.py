@@ -60,8 +60,7 @@ class AsyncConfig:
     """For this many mini-batches of a worker, rows are pulled at the start of a step instead of one
     batch ahead, and a step ends when its gradients are applied and the dense values are fetched.
     Early on, the model changes quickly and stale values cost quality; later they do not. Steps do
-    not wait if one of the settings above other than ``merge`` is given, or if merging only reduces
-    traffic.
+    not wait if one of the settings above other than ``merge`` is given.
     """
 
     def __post_init__(self) -> None:
@@ -108,11 +107,11 @@ class AsyncConfig:
             return self.max_merge
         return setting.threads * (_FREE_MERGES if self._merges_freely(setting) else 1)
 
-    def waits_in_warmup(self, setting: ModeSetting) -> bool:
-        """Return whether a step of the warm-up waits until its gradients are applied."""
+    @property
+    def waits_in_warmup(self) -> bool:
+        """Whether a step of the warm-up waits until its gradients are applied."""
         given = (self.max_merge, self.queue_size, self.wait_s, self.steps_before_refresh)
-        is_default = all(one is None for one in (*given, self.max_staleness))
-        return is_default and not self._merges_freely(setting)
+        return all(one is None for one in (*given, self.max_staleness))
 
     def staleness_bound(self, setting: ModeSetting) -> StalenessBound | None:
         """Return the bound on staleness, or None if there is none."""
@@ -155,7 +154,7 @@ class AsyncMode(Mode):
         at = setting.position
         self._steps = 0 if at is None else at.count("steps") + at.batches  # of this worker
         self._warmup_steps = config.warmup_steps
-        self._waits_in_warmup = config.waits_in_warmup(setting)
+        self._waits_in_warmup = config.waits_in_warmup
 
     @property
     def needs_fresh_rows(self) -> bool:

@@ -9,7 +9,7 @@ from tests.support.mode_workers import ModeWorkers, gradients
 from sparsefleet.errors import ConfigError, UnknownTableError, WorkerError
 from sparsefleet.modes import AsyncConfig
 from sparsefleet.modes.mode_setting import ModePosition, StepGradients
-from sparsefleet.optim import Adagrad
+from sparsefleet.optim import SGD, Adagrad, Optimizer
 
 LINGER = 30.0
 """Longer than any test, so the sender proceeds only with the number of mini-batches it needs."""
@@ -48,13 +48,14 @@ def test_finish_loses_nothing() -> None:
 
 
 def test_by_default_plain_sgd_is_merged_and_other_optimizers_are_not() -> None:
-    with ModeWorkers("async") as job:
+    config = AsyncConfig(warmup_steps=0)
+    with ModeWorkers(config) as job:
         for _ in range(8):
             job.modes[0].hand_over(gradients(1.0))
         job.modes[0].flush()
         assert job.modes[0].stats().merge_factor > 1
         assert job.net() == pytest.approx(-0.8)
-    with ModeWorkers("async", optimizer=Adagrad(lr=0.1)) as job:
+    with ModeWorkers(config, optimizer=Adagrad(lr=0.1)) as job:
         for _ in range(8):
             job.modes[0].hand_over(gradients(1.0))
         job.modes[0].flush()
@@ -99,7 +100,7 @@ def test_merge_is_the_mean_unless_the_optimizer_is_plain_sgd(merge: str, first: 
 
 
 def test_an_error_in_the_background_is_raised_by_the_next_call() -> None:
-    with ModeWorkers("async") as job:
+    with ModeWorkers(AsyncConfig(warmup_steps=0)) as job:
         mode = job.modes[0]
         mode.hand_over(StepGradients({}, {"other": np.zeros(1, np.float32)}))
         with pytest.raises(UnknownTableError):
@@ -109,6 +110,15 @@ def test_an_error_in_the_background_is_raised_by_the_next_call() -> None:
         with pytest.raises(UnknownTableError):
             mode.finish()
         mode.finish()
+
+
+def test_a_step_of_the_warm_up_raises_the_error_of_its_own_push() -> None:
+    with ModeWorkers("async") as job:
+        with pytest.raises(UnknownTableError):
+            job.modes[0].hand_over(StepGradients({}, {"other": np.zeros(1, np.float32)}))
+        with pytest.raises(UnknownTableError):
+            job.modes[0].finish()
+        job.modes[0].finish()
 
 
 def test_a_failure_wakes_a_thread_that_waits_for_room() -> None:
@@ -150,9 +160,12 @@ def test_rows_are_not_pulled_ahead_during_the_warm_up() -> None:
         AsyncConfig(warmup_steps=-1)
 
 
-def test_steps_of_the_warm_up_end_with_their_gradients_applied_and_fresh_values() -> None:
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), Adagrad(lr=0.1)], ids=str)
+def test_steps_of_the_warm_up_end_with_their_gradients_applied_and_fresh_values(
+    optimizer: Optimizer,
+) -> None:
     config = AsyncConfig(warmup_steps=3)
-    with ModeWorkers(config, workers=2, optimizer=Adagrad(lr=0.1)) as job:
+    with ModeWorkers(config, workers=2, optimizer=optimizer) as job:
         first, second = job.modes
         for _ in range(3):
             first.hand_over(gradients(1.0))
@@ -162,6 +175,16 @@ def test_steps_of_the_warm_up_end_with_their_gradients_applied_and_fresh_values(
         first.hand_over(gradients(1.0))  # in the background from now on
         first.flush()
         assert first.stats().steps == 4
+
+
+def test_after_the_warm_up_plain_sgd_is_merged_again() -> None:
+    with ModeWorkers(AsyncConfig(warmup_steps=3)) as job:
+        mode = job.modes[0]
+        for _ in range(3 + 8):
+            mode.hand_over(gradients(1.0))
+        mode.flush()
+        assert mode.stats().pushes < 3 + 8
+        assert job.net() == pytest.approx(-1.1)
 
 
 @pytest.mark.parametrize(
