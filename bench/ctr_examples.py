@@ -22,6 +22,15 @@ class Examples:
         else:
             self._whole = share_of(options.data, options.rank, options.processes)
 
+    @property
+    def num_counts(self) -> int:
+        """The number of numeric inputs."""
+        return self._whole[0].shape[1]
+
+    @property
+    def num_slots(self) -> int:
+        return self._whole[1].shape[1]
+
     def turn(self, batch: int, count: int) -> list[Batch]:
         """Return `count` complete batches, starting over at the end."""
         split = zip(*(part.split(batch) for part in self._whole), strict=True)

@@ -1,11 +1,11 @@
-"""Examples of CTR-DNN as MultiSlot files: 13 numbers, 26 slots of one id, the click."""
+"""Examples of CTR-DNN as MultiSlot files: the numbers, slots of one id each, the click."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctr_batches import NUM_COUNTS, Batch, make_batches
+from ctr_batches import Batch, make_batches
 
 
 def write_slot_files(folder: Path, name: str, batches: Sequence[Batch]) -> list[Path]:
@@ -29,5 +29,5 @@ def slot_lines(batch: Batch) -> str:
     for numbers, ids, click in zip(*(part.tolist() for part in batch), strict=True):
         counts = " ".join(f"{number:.6g}" for number in numbers)
         slots = " ".join(f"1 {id_}" for id_ in ids)
-        lines.append(f"{NUM_COUNTS} {counts} {slots} 1 {click}\n")
+        lines.append(f"{len(numbers)} {counts} {slots} 1 {click}\n")
     return "".join(lines)

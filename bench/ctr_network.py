@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ctr_batches import DIM, NUM_IDS, WIDTHS
+from ctr_batches import DIM, NUM_COUNTS, NUM_IDS, NUM_SLOTS, WIDTHS
 
 LR = 0.1
 
@@ -68,10 +68,10 @@ class DenseStep:
             tensor.grad = None
 
 
-def layers() -> nn.Sequential:
+def layers(num_inputs: int = WIDTHS[0]) -> nn.Sequential:
     """Three layers of 400 with ReLU, and two logits."""
     made: list[nn.Module] = []
-    for wide, narrow in itertools.pairwise(WIDTHS):
+    for wide, narrow in itertools.pairwise((num_inputs, *WIDTHS[1:])):
         made += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*made[:-1])
 
@@ -79,11 +79,11 @@ def layers() -> nn.Sequential:
 class PlainModel(nn.Module):
     """The model as a user writes it without sparsefleet."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_counts: int = NUM_COUNTS, num_slots: int = NUM_SLOTS) -> None:
         super().__init__()
         self.embedding = nn.Embedding(NUM_IDS, DIM, sparse=True)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
-        self.layers = layers()
+        self.layers = layers(num_counts + num_slots * DIM)
 
     def forward(self, counts: Tensor, ids: Tensor) -> Tensor:
         logits: Tensor = self.layers(torch.cat([self.embedding(ids).flatten(1), counts], dim=1))

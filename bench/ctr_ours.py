@@ -33,10 +33,6 @@ ONE_ID_SLOTS = (
     Slot("label", shape=()),
 )
 """The slots of a MultiSlot line; with one id per slot, columns are int64[B]."""
-FEATURES = Features(
-    Numeric("counts", columns=tuple(f"I{column}" for column in range(1, NUM_COUNTS + 1))),
-    Categorical("ids", columns=tuple(slot.name for slot in ONE_ID_SLOTS[1:-1]), dim=DIM),
-)
 WARM = {"async": AsyncConfig(warmup_steps=0), "geo": GeoConfig(push_interval_steps=100)}
 """Modes as they are after their warm-up, in which a benchmark would otherwise end. GEO's interval
 is that of Paddle.
@@ -46,12 +42,18 @@ is that of Paddle.
 class FleetModel(CtrDnn):
     """The zoo's CTR-DNN; the same network as `PlainModel`, with its rows in a table."""
 
-    def __init__(self, lr: float = LR) -> None:
+    def __init__(
+        self, row_lr: float = LR, num_counts: int = NUM_COUNTS, num_slots: int = NUM_SLOTS
+    ) -> None:
+        counts = Numeric(
+            "counts", columns=tuple(f"I{column}" for column in range(1, num_counts + 1))
+        )
+        columns = tuple(f"C{column}" for column in range(1, num_slots + 1))
         super().__init__(
-            FEATURES,
+            Features(counts, Categorical("ids", columns=columns, dim=DIM)),
             hidden=WIDTHS[1:-1],
             num_logits=WIDTHS[-1],
-            tables=Tables(optimizer=optim.SGD(lr=lr), initializer=Uniform(-0.05, 0.05)),
+            tables=Tables(optimizer=optim.SGD(lr=row_lr), initializer=Uniform(-0.05, 0.05)),
         )
 
     def forward(self, counts: Tensor, ids: Tensor) -> Tensor:  # type: ignore[override]
@@ -80,7 +82,10 @@ class OursSide:
         self._options = options
         from_files = bool(options.files)
         is_timed = options.data is None  # otherwise it is scored, at default settings
-        model = FleetModelOfSlots(options.lr) if from_files else FleetModel(options.lr)
+        self._examples = Examples(options)
+        shape = (self._examples.num_counts, self._examples.num_slots)
+        kind = FleetModelOfSlots if from_files else FleetModel
+        model = kind(options.row_lr or options.lr, *shape)
         self._trainer = Trainer(
             model,
             nn.functional.cross_entropy,
@@ -89,7 +94,6 @@ class OursSide:
             threads=options.threads,
             config=TrainerConfig(quiet=True),
         )
-        self._examples = Examples(options)
         first = self._examples.turn(100, 2)
         self._fit([as_slots(batch) for batch in first] if from_files else first)  # connects
         if options.rank == 0:

@@ -27,8 +27,8 @@ class TorchSide:
     def __init__(self, options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads)
         self._examples = Examples(options)
-        self._plain: nn.Module = PlainModel()
-        self._model = self._plain
+        self._plain = PlainModel(self._examples.num_counts, self._examples.num_slots)
+        self._model: nn.Module = self._plain
         if options.processes > 1:
             torch.distributed.init_process_group(
                 "gloo",
@@ -37,7 +37,9 @@ class TorchSide:
                 world_size=options.processes,
             )
             self._model = nn.parallel.DistributedDataParallel(self._plain)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=options.lr)
+        rows = {"params": self._plain.embedding.parameters(), "lr": options.row_lr or options.lr}
+        layers = {"params": self._plain.layers.parameters()}
+        self._optimizer = torch.optim.SGD([rows, layers], lr=options.lr)
 
     def run(self, batch: int, num_batches: int) -> int:
         for counts, ids, clicks in self._examples.turn(batch, num_batches):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ctr_batches import NUM_COUNTS, NUM_SLOTS
 from ctr_names import DENSE, GENSIM, OURS, PADDLE, PRODUCTS, TORCH
 from side_processes import HERE, Node, Side, SideProcess, start_replica, start_servers
 
@@ -104,6 +105,10 @@ class Sources:
     """An .npz file for sides that train from memory; without it, data is generated."""
     lr: float | None = None
     """The learning rate; None: the same default for all sides."""
+    row_lr: float | None = None
+    """The learning rate of CTR-DNN's rows; None: the same as that of its layers."""
+    inputs: tuple[int, int] = (NUM_COUNTS, NUM_SLOTS)
+    """The numbers of counts and of slots of CTR-DNN's examples."""
     paddle: Path | None = None
     """Paddle's Python; None if there is none."""
     paddle_missing: str = "PaddlePaddle was not asked for"
@@ -147,6 +152,8 @@ def _start_workers(
         words += ["--mode", spec.mode]
     if sources.lr is not None:
         words += ["--lr", str(sources.lr)]
+    if sources.row_lr is not None:
+        words += ["--row-lr", str(sources.row_lr)]
     if sources.data is not None:
         words += ["--data", str(sources.data)]
     if spec.engine == TORCH and spec.workers > 1:
@@ -211,6 +218,9 @@ def _start_paddle(spec: SideSpec, sources: Sources) -> Side:
     words += ["--threads", str(spec.threads), "--source", "files" if spec.from_files else "memory"]
     if sources.lr is not None:
         words += ["--lr", str(sources.lr)]
+    if sources.row_lr is not None:
+        words += ["--row-lr", str(sources.row_lr)]
+    words += ["--inputs", *map(str, sources.inputs)]
     environ = {"CPU_NUM": str(spec.threads), "GLOG_v": "0", "PYTHONUNBUFFERED": "1"}
     environ |= {"http_proxy": "", "https_proxy": ""}  # otherwise its gRPC would use them
     ports = _free_ports(spec.servers)

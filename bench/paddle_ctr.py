@@ -13,26 +13,34 @@ from paddle import fluid
 
 from paddle_training import Training, answer_lines, parse_arguments
 
-NUM_COUNTS, NUM_SLOTS, DIM, NUM_IDS = 13, 26, 10, 1000001
+DIM, NUM_IDS = 10, 1000001
 WIDTHS = (400, 400, 400)
 SCORED_AT_ONCE = 2000
 
 
-def variables(lod_level):
-    """The slots of a line, in order."""
-    dense = fluid.layers.data(name="dense", shape=[NUM_COUNTS], dtype="float32")
+def variables(shape, lod_level):
+    """The slots of a line, in order.
+
+    shape: the numbers of counts and of slots with an id.
+    """
+    num_counts, num_slots = shape
+    dense = fluid.layers.data(name="dense", shape=[num_counts], dtype="float32")
     slots = [
         fluid.layers.data(name=f"C{i}", shape=[1], dtype="int64", lod_level=lod_level)
-        for i in range(1, NUM_SLOTS + 1)
+        for i in range(1, num_slots + 1)
     ]
     label = fluid.layers.data(name="label", shape=[1], dtype="int64")
     return [dense, *slots, label]
 
 
-def network(inputs):
-    """Return the mean loss and the probabilities float32[B, 2]."""
+def network(inputs, row_rate=1.0):
+    """Return the mean loss and the probabilities float32[B, 2].
+
+    row_rate: the learning rate of rows, over that of layers.
+    """
     dense, *slots, label = inputs
-    table = fluid.ParamAttr(name="ids", initializer=fluid.initializer.Uniform(-0.05, 0.05))
+    drawn = fluid.initializer.Uniform(-0.05, 0.05)
+    table = fluid.ParamAttr(name="ids", initializer=drawn, learning_rate=row_rate)
     rows = [
         fluid.layers.embedding(slot, [NUM_IDS, DIM], is_sparse=True, param_attr=table)
         for slot in slots
@@ -57,10 +65,10 @@ class CtrTraining(Training):
     def __init__(self, options):
         self.test_program = fluid.Program()
         with fluid.program_guard(self.test_program, fluid.Program()), fluid.unique_name.guard():
-            self.test_inputs = variables(0)
+            self.test_inputs = variables(options.inputs, 0)
             _, self.test_chances = network(self.test_inputs)
-        inputs = variables(1)
-        loss, _ = network(inputs)
+        inputs = variables(options.inputs, 1)
+        loss, _ = network(inputs, (options.row_lr or options.lr) / options.lr)
         super().__init__(options, inputs, loss)
 
     def auc(self, path):
@@ -81,7 +89,7 @@ class CtrTraining(Training):
         scores = []
         for begin in range(0, len(clicks), SCORED_AT_ONCE):
             part = slice(begin, begin + SCORED_AT_ONCE)
-            columns = [ids[part, slot : slot + 1] for slot in range(NUM_SLOTS)]
+            columns = [ids[part, slot : slot + 1] for slot in range(ids.shape[1])]
             values = [counts[part], *columns, clicks[part].reshape(-1, 1)]
             feed = {one.name: values[index] for index, one in enumerate(self.test_inputs)}
             [found] = self.executor.run(self.test_program, feed, [self.test_chances.name])

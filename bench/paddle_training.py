@@ -114,6 +114,10 @@ def parse_arguments(about, lr):
     parser.add_argument("--source", choices=["memory", "files"], default="memory")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lr", type=float, default=lr)
+    parser.add_argument("--row-lr", type=float, help="of CTR-DNN's rows (default: as --lr)")
+    parser.add_argument(
+        "--inputs", nargs=2, type=int, default=[13, 26], help="CTR-DNN's counts and slots"
+    )
     parser.add_argument("--files", nargs="*", default=[], help="MultiSlot; a server has none")
     options = parser.parse_args()
     options.examples = count_lines(options.files)

@@ -3,7 +3,8 @@
 Synthetic: 13 counts, 26 categorical columns and a click per example, all from one seed. The chance
 of a click is known, so the best AUC that any model can reach is known too.
 
-* Column f has its own vocabulary of 20 to 50,000 ids, which follow Zipf's law like real ids.
+* Column f has its own vocabulary of 20 to 50,000 ids, unless told otherwise, which follow Zipf's
+law like real ids.
 * An id's key has 64 bits, computed from (column, id), so that one table serves all columns.
 * The log-odds of a click are a constant, plus a hidden weight per id and per count, plus the dot
 products of hidden vectors for three pairs among the first six columns.
@@ -22,7 +23,6 @@ from sparsefleet.data.features import Categorical, Features, Numeric
 NUM_COUNTS = 13
 NUM_COLUMNS = 26
 COLUMNS = tuple(f"C{column}" for column in range(1, NUM_COLUMNS + 1))
-_VOCABULARY_SIZES = np.geomspace(20, 50_000, NUM_COLUMNS).astype(np.int64)
 _PAIRS = ((0, 1), (2, 3), (4, 5))
 _ZIPF_EXPONENT = 1.1
 
@@ -72,12 +72,19 @@ def features(dim: int) -> Features:
     return Features(Numeric("counts", columns=counts), keys, label="clicks")
 
 
-def generate(num_examples: int, seed: int = 0) -> ClickLog:
-    """Generate a log; the same arguments give the same log on any machine."""
+def generate(
+    num_examples: int, seed: int = 0, *, vocabulary: tuple[int, int] = (20, 50_000)
+) -> ClickLog:
+    """Generate a log; the same arguments give the same log on any machine.
+
+    vocabulary: the numbers of ids of the first and of the last column; those between grow
+        geometrically.
+    """
     rng = np.random.default_rng(seed)
-    ids = np.stack([_draw_ids(rng, size, num_examples) for size in _VOCABULARY_SIZES], axis=1)
+    sizes = np.geomspace(*vocabulary, NUM_COLUMNS).astype(np.int64)
+    ids = np.stack([_draw_ids(rng, size, num_examples) for size in sizes], axis=1)
     counts = np.log1p(np.floor(rng.lognormal(1.0, 1.2, (num_examples, NUM_COUNTS))))
-    log_odds = _planted_log_odds(rng, ids, counts)
+    log_odds = _planted_log_odds(rng, sizes, ids, counts)
     chances = 1.0 / (1.0 + np.exp(-log_odds))
     clicks = rng.random(num_examples) < chances
     return ClickLog(
@@ -95,13 +102,15 @@ def _draw_ids(rng: np.random.Generator, vocabulary_size: int, num_examples: int)
     return np.minimum(drawn, vocabulary_size - 1)
 
 
-def _planted_log_odds(rng: np.random.Generator, ids: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _planted_log_odds(
+    rng: np.random.Generator, sizes: np.ndarray, ids: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
     log_odds = np.full(len(ids), -1.1)
-    for column, size in enumerate(_VOCABULARY_SIZES):
+    for column, size in enumerate(sizes):
         log_odds += rng.normal(0.0, 0.25, size)[ids[:, column]]
     for left, right in _PAIRS:
-        left_vectors = rng.normal(0.0, 0.6, (_VOCABULARY_SIZES[left], 2))[ids[:, left]]
-        right_vectors = rng.normal(0.0, 0.6, (_VOCABULARY_SIZES[right], 2))[ids[:, right]]
+        left_vectors = rng.normal(0.0, 0.6, (sizes[left], 2))[ids[:, left]]
+        right_vectors = rng.normal(0.0, 0.6, (sizes[right], 2))[ids[:, right]]
         log_odds += (left_vectors * right_vectors).sum(axis=1)
     centered = counts - counts.mean(axis=0)
     return log_odds + centered @ rng.normal(0.0, 0.2, NUM_COUNTS)

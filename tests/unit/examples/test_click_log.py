@@ -25,6 +25,13 @@ def test_log_is_the_same_every_time_and_has_its_planted_signal() -> None:
     assert abs(log.clicks.mean() - log.chances.mean()) < 0.03
 
 
+def test_vocabulary_sets_the_numbers_of_ids_of_the_first_and_the_last_column() -> None:
+    keys = generate(20_000, vocabulary=(3, 50)).keys
+    numbers = [len(set(column)) for column in keys.T]
+    assert (numbers[0], numbers[-1]) == (3, 50)
+    assert numbers == sorted(numbers)
+
+
 def test_keys_of_different_columns_never_meet() -> None:
     keys = generate(3000, seed=1).keys
     columns = [set(column) for column in keys.T]
