@@ -53,7 +53,8 @@ def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
                 if isinstance(figure, dict) and figure["series"]
             ]
     if (figures := record.figures("quality")) is not None:
-        drawn["quality"] = [_save(_auc_bars(figures), folder / "bench_auc.png")]
+        generated = figures.get("generated", figures)  # older records have no other data
+        drawn["quality"] = [_save(_auc_bars(generated), folder / "bench_auc.png")]
     for name in ("word2vec", "collective"):
         sides = (record.figures(name) or {}).get("sides", {})
         if any(one.get("rate") for one in sides.values()):

@@ -1,47 +1,44 @@
-"""AUC of each mode of training CTR-DNN on the same click logs, over several seeds.
+"""AUC of each mode of training CTR-DNN on the same examples, over several seeds.
 
-    python bench/ctr_quality.py [--quick] [--seeds 5] [--epochs 2] [--only NAMES] [--json FILE]
+    python bench/ctr_quality.py [--quick] [--seeds 5] [--only NAMES] [--data NAMES] [--json FILE]
 
-A seed generates a log with a planted signal (examples/click_log.py), so the best AUC that any model
-can reach is known. On all sides, rows and layers start from the same distributions and are trained
-with plain SGD at the same learning rate for the same number of epochs; workers share the examples.
-Modes are compared with our own training in one thread, log by log: the difference of two sides
-varies less than their AUC. Nothing is timed: one side runs at a time.
+Two kinds of data (bench/quality_data.py): generated logs with a planted signal, of which the best
+AUC that any model can reach is known, and the ratings of Book-Crossing if ../shared/data is
+present. A seed generates another log, or splits and orders the ratings in another way. On all
+sides, rows and layers start from the same distributions and are trained by plain SGD with the same
+two rates, in one pass over the examples; workers share the examples. Where a mode averages its
+workers, each takes half a batch, so that all sides make the same number of updates from the same
+number of examples. Modes are compared with our own training in one thread, seed by seed: the
+difference of two sides varies less than their AUC. Nothing is timed: one side runs at a time.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from ctr_batches import NUM_IDS
 from ctr_files import write_slot_files
 from ctr_names import OURS, PADDLE, TORCH
 from ctr_start import SideSpec, Sources, fleet, start
-from measure import ROOT, argument_parser, console, machine, report, write_json
+from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
-from sparsefleet.metrics import AUC
+from quality_data import Examples, Split, Task, book_ratings, generated_log
+from sparsefleet.errors import InputMissingError
 
-sys.path.insert(0, str(ROOT / "examples"))
-
-from click_log import ClickLog, generate
-
-NUM_TRAINED = {False: 80_000, True: 8_000}
-NUM_HELD_OUT = {False: 40_000, True: 4_000}
-EPOCHS = {False: 2, True: 1}
 SEEDS = {False: 5, True: 1}
 BATCH = 100
 LR = 0.2
+ROW_LR = 5.0
+"""A row occurs in few examples of a batch, over which the loss is averaged."""
 REFERENCE = SideSpec(engine=OURS)
 MODES = ("sync", "half_async", "async", "geo")
+AVERAGING = ("sync", "hybrid")
 SPECS = (
     REFERENCE,
     SideSpec(engine=OURS, threads=2),
@@ -51,47 +48,87 @@ SPECS = (
     SideSpec(engine=PADDLE),
     *(fleet(mode, PADDLE) for mode in MODES),
 )
+NETWORK_SPECS = tuple(
+    fleet(mode, transport="tls", wire_dtype=dtype)
+    for mode in ("sync", "async")
+    for dtype in (None, "bf16")
+)
+"""Only by name, with --only."""
 QUICK_SPECS = (REFERENCE, fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
+TASKS: dict[str, Task] = {"generated": generated_log, "books": book_ratings}
 
 
-def write_arrays(path: Path, log: ClickLog) -> None:
-    ids = (log.keys.view(np.uint64) % np.uint64(NUM_IDS)).astype(np.int64)
-    np.savez(path, counts=log.counts, ids=ids, clicks=log.clicks.astype(np.int64))
+def batch_of(spec: SideSpec) -> int:
+    """Return the examples in a worker's batch: an update takes BATCH, averaged over its workers."""
+    averages = spec.mode in AVERAGING or spec.engine == TORCH
+    return BATCH // spec.workers if averages else BATCH
 
 
-def make_sources(folder: Path, seed: int, quick: bool) -> tuple[Sources, Path, float]:
-    """Return the training examples, the held-out file, and the best AUC possible there."""
-    log = generate(NUM_TRAINED[quick] + NUM_HELD_OUT[quick], seed=seed)
-    trained, held_out = folder / "trained.npz", folder / "held_out.npz"
-    write_arrays(trained, log.part(0, NUM_TRAINED[quick]))
-    test = log.part(NUM_TRAINED[quick], len(log))
-    write_arrays(held_out, test)
-    best = AUC()
-    best.update(test.chances, test.clicks)
-    with np.load(trained) as arrays:
-        whole = [torch.from_numpy(arrays[name]) for name in ("counts", "ids", "clicks")]
-    halves = [tuple(part[half::2] for part in whole) for half in (0, 1)]
-    paddle, missing = find_paddle(may_install=not quick)
-    sources = Sources(
+def make_sources(folder: Path, examples: Examples, *, may_install: bool) -> Sources:
+    """Write the training examples for all sides."""
+    trained = folder / "trained.npz"
+    examples.save(trained)
+    columns = [torch.from_numpy(one) for one in (examples.counts, examples.ids, examples.clicks)]
+    counts, ids, clicks = columns
+    halves = [(counts[half::2], ids[half::2], clicks[half::2]) for half in (0, 1)]
+    paddle, missing = find_paddle(may_install=may_install)
+    return Sources(
         folder=folder,
         data=trained,
-        paddle_files=write_slot_files(folder, "part", halves),  # type: ignore[arg-type]
+        paddle_files=write_slot_files(folder, "part", halves),
         lr=LR,
+        row_lr=ROW_LR,
+        inputs=(counts.shape[1], ids.shape[1]),
         paddle=paddle,
         paddle_missing=missing,
     )
-    return sources, held_out, best.compute()
 
 
-def measure_side(
-    spec: SideSpec, sources: Sources, held_out: Path, *, epochs: int, examples: int
-) -> float:
-    """Return its AUC after the last epoch."""
+def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> float:
+    """Return its AUC after one pass."""
     one = start(spec, sources)
     with one.side:
-        for _ in range(epochs):
-            one.side.run(BATCH, examples)
+        one.side.run(batch_of(spec), examples)
         return one.side.score(str(held_out))
+
+
+def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -> dict[str, Any]:
+    """Return the figures of all sides, or what data is missing."""
+    found: dict[str, list[float]] = {spec.name: [] for spec in specs}
+    errors: dict[str, str] = {}
+    bests = []
+    for seed in range(seeds):
+        try:
+            split: Split = task(seed, quick)
+        except InputMissingError as error:
+            return {"missing": str(error)}
+        examples = len(split.trained.clicks)
+        if split.best is not None:
+            bests.append(split.best)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            sources = make_sources(folder, split.trained, may_install=not quick)
+            held_out = folder / "held_out.npz"
+            split.held_out.save(held_out)
+            for spec in specs:
+                if spec.name in errors:
+                    continue
+                try:
+                    auc = measure_side(spec, sources, held_out, examples)
+                except (OSError, RuntimeError) as error:
+                    errors[spec.name] = str(error)
+                    continue
+                found[spec.name].append(auc)
+                text = f"  seed {seed}, {spec.name}: {auc:.4f}"
+                console.print(text, highlight=False, markup=False)
+    reference = found[REFERENCE.name]
+    sides = {
+        name: {"error": errors[name]} if name in errors else summarize(aucs, reference)
+        for name, aucs in found.items()
+    }
+    best = {"best": statistics.mean(bests)} if bests else {}
+    about = {"seeds": seeds, "examples": examples, "batch": BATCH, "lr": LR, "row_lr": ROW_LR}
+    return {**about, **best, "sides": sides}
 
 
 def summarize(aucs: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
@@ -116,7 +153,7 @@ def summarize(aucs: Sequence[float], reference: Sequence[float]) -> dict[str, An
     }
 
 
-def line(one: dict[str, Any]) -> list[str]:
+def line(one: Mapping[str, Any]) -> list[str]:
     """Return mean, spread and difference as text, or the error."""
     if "auc" not in one:
         return [one["error"].splitlines()[0][:40], "", ""]
@@ -127,50 +164,39 @@ def line(one: dict[str, Any]) -> list[str]:
     ]
 
 
+def show(name: str, figures: Mapping[str, Any]) -> None:
+    if "missing" in figures:
+        console.print(f"{name}: {figures['missing']}", highlight=False, markup=False)
+        return
+    best = f"; best possible {figures['best']:.4f}" if "best" in figures else ""
+    rows = [[side, *line(one)] for side, one in figures["sides"].items()]
+    columns = ["", "AUC", "deviation", f"difference from {REFERENCE.name}"]
+    report(f"{name}: held out, {figures['seeds']} seeds{best}", columns, rows)
+
+
+def chosen_specs(only: str, *, quick: bool) -> list[SideSpec]:
+    """Return the sides with these names, separated by semicolons, and the reference."""
+    names = [name.strip() for name in only.split(";") if name.strip()]
+    if not names:
+        return list(QUICK_SPECS if quick else SPECS)
+    return [one for one in (*SPECS, *NETWORK_SPECS) if one.name in names or one == REFERENCE]
+
+
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--seeds", type=int, help="number of logs (default 5)")
-    parser.add_argument("--epochs", type=int, help="passes over a log (default 2)")
-    parser.add_argument("--only", default="", help="names of sides, separated by commas")
+    parser.add_argument("--seeds", type=int, help="number of seeds (default 5)")
+    parser.add_argument("--only", default="", help="names of sides, separated by semicolons")
+    parser.add_argument("--data", default=",".join(TASKS), help="kinds, separated by commas")
     options = parser.parse_args()
     quick = options.quick
-    num_seeds = options.seeds or SEEDS[quick]
-    length = {"epochs": options.epochs or EPOCHS[quick], "examples": NUM_TRAINED[quick]}
-    console.print(f"[bold]AUC over {num_seeds} logs[/bold]. {machine()}")
-    chosen = [name.strip() for name in options.only.split(",") if name.strip()]
-    specs = [
-        spec
-        for spec in (QUICK_SPECS if quick else SPECS)
-        if not chosen or spec.name in chosen or spec == REFERENCE
-    ]
-    found: dict[str, list[float]] = {spec.name: [] for spec in specs}
-    errors: dict[str, str] = {}
-    bests = []
-    for seed in range(num_seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            sources, held_out, best = make_sources(Path(folder), seed, quick)
-            bests.append(best)
-            for spec in specs:
-                if spec.name in errors:
-                    continue
-                try:
-                    found[spec.name].append(measure_side(spec, sources, held_out, **length))
-                except (OSError, RuntimeError) as error:
-                    errors[spec.name] = str(error)
-                    continue
-                text = f"  log {seed}, {spec.name}: {found[spec.name][-1]:.4f}"
-                console.print(text, highlight=False, markup=False)
-    reference = found[REFERENCE.name]
-    figures = {
-        name: {"error": errors[name]} if name in errors else summarize(aucs, reference)
-        for name, aucs in found.items()
-    }
-    best = statistics.mean(bests)
-    rows = [[name, *line(one)] for name, one in figures.items()]
-    columns = ["", "AUC", "deviation", f"difference from {REFERENCE.name}"]
-    report(f"held out, {num_seeds} logs; best possible {best:.4f}", columns, rows)
-    about = {**length, "seeds": num_seeds, "batch": BATCH, "lr": LR, "best": best}
-    write_json(options.json, {**about, "sides": figures})
+    seeds = options.seeds or SEEDS[quick]
+    console.print(f"[bold]AUC over {seeds} seeds[/bold]. {machine()}")
+    specs = chosen_specs(options.only, quick=quick)
+    found = {}
+    for name in options.data.split(","):
+        found[name] = measure(TASKS[name], specs, seeds, quick=quick)
+        show(name, found[name])
+    write_json(options.json, found)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,20 @@ def _errors(sides: Figures) -> list[str]:
 
 
 def quality_section(figures: Figures) -> list[str]:
+    """A table for each kind of data."""
+    if "sides" in figures:  # a record of generated logs only
+        return _quality_table(figures, "generated logs")
+    kinds = {"generated": "generated logs", "books": "explicit ratings of Book-Crossing"}
+    blocks = []
+    for name, title in kinds.items():
+        if "missing" in figures.get(name, {}):
+            blocks.append(f"No {title}: {first_line(figures[name]['missing'])}")
+        elif name in figures:
+            blocks += _quality_table(figures[name], title)
+    return blocks
+
+
+def _quality_table(figures: Figures, title: str) -> list[str]:
     rows = []
     for name, one in figures["sides"].items():
         if "auc" not in one:
@@ -61,14 +75,16 @@ def quality_section(figures: Figures) -> list[str]:
         else:
             spread_text = f"{one['difference']:+.4f} ± {one['standard_error']:.4f}"
             rows.append([name, f"{one['auc']:.4f}", f"{one['deviation']:.4f}", spread_text])
-    rows.append(["best possible", f"{figures['best']:.4f}", "", ""])
+    if "best" in figures:
+        rows.append(["best possible", f"{figures['best']:.4f}", "", ""])
     about = (
-        f"{figures.get('epochs', 1)} epochs of {figures['examples']:,} examples, "
-        f"{figures.get('seeds', 1)} generated logs, batch {figures['batch']}, SGD with rate "
-        f"{figures['lr']:g} for rows and layers; held-out examples. Differences are means over the "
-        "logs, with their standard errors."
+        f"{title.capitalize()}, {figures.get('seeds', 1)} seeds: {figures.get('epochs', 1)} x "
+        f"{figures['examples']:,} examples, batches of {figures['batch']} (of half that per worker "
+        f"where workers are averaged), SGD with rate {figures['lr']:g} for layers and "
+        f"{figures.get('row_lr', figures['lr']):g} for rows; held-out examples. Differences are "
+        "means over the seeds, with their standard errors."
     )
-    columns = ["", "AUC", "deviation", "difference from local 1"]
+    columns = [title, "AUC", "deviation", "difference from local 1"]
     return [about, table(columns, rows), *_errors(figures["sides"])]
 
 
