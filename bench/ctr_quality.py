@@ -9,7 +9,8 @@ sides, rows and layers start from the same distributions and are trained by plai
 two rates, in one pass over the examples; workers share the examples. Where a mode averages its
 workers, each takes half a batch, so that all sides make the same number of updates from the same
 number of examples. Modes are compared with our own training in one thread, seed by seed: the
-difference of two sides varies less than their AUC. Nothing is timed: one side runs at a time.
+difference of two sides varies less than their AUC. Nothing is timed: sides with a single thread run
+two at a time, and the others alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ NETWORK_SPECS = tuple(
     for dtype in (None, "bf16")
 )
 """Only by name, with --only."""
+AT_ONCE = 2
 QUICK_SPECS = (REFERENCE, fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
 TASKS: dict[str, Task] = {"generated": generated_log, "books": book_ratings}
 
@@ -84,12 +87,38 @@ def make_sources(folder: Path, examples: Examples, *, may_install: bool) -> Sour
     )
 
 
+def groups_of(specs: Sequence[SideSpec]) -> list[Sequence[SideSpec]]:
+    """Return the sides in groups that run at the same time."""
+    single = [one for one in specs if not one.servers and one.workers * one.threads == 1]
+    pairs = [single[at : at + AT_ONCE] for at in range(0, len(single), AT_ONCE)]
+    return [*pairs, *([one] for one in specs if one not in single)]
+
+
 def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> float:
     """Return its AUC after one pass."""
     one = start(spec, sources)
     with one.side:
         one.side.run(batch_of(spec), examples)
         return one.side.score(str(held_out))
+
+
+def measure_sides(
+    specs: Sequence[SideSpec], sources: Sources, held_out: Path, examples: int
+) -> dict[str, float | str]:
+    """Return the AUC of each side, or its error."""
+
+    def measured(spec: SideSpec) -> float | str:
+        try:
+            return measure_side(spec, sources, held_out, examples)
+        except (OSError, RuntimeError) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {
+            spec.name: found
+            for group in groups_of(specs)
+            for spec, found in zip(group, pool.map(measured, group), strict=True)
+        }
 
 
 def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -> dict[str, Any]:
@@ -110,16 +139,13 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
             sources = make_sources(folder, split.trained, may_install=not quick)
             held_out = folder / "held_out.npz"
             split.held_out.save(held_out)
-            for spec in specs:
-                if spec.name in errors:
+            working = [spec for spec in specs if spec.name not in errors]
+            for side, auc in measure_sides(working, sources, held_out, examples).items():
+                if isinstance(auc, str):
+                    errors[side] = auc
                     continue
-                try:
-                    auc = measure_side(spec, sources, held_out, examples)
-                except (OSError, RuntimeError) as error:
-                    errors[spec.name] = str(error)
-                    continue
-                found[spec.name].append(auc)
-                text = f"  seed {seed}, {spec.name}: {auc:.4f}"
+                found[side].append(auc)
+                text = f"  seed {seed}, {side}: {auc:.4f}"
                 console.print(text, highlight=False, markup=False)
     reference = found[REFERENCE.name]
     sides = {

@@ -37,6 +37,19 @@ def test_workers_that_are_averaged_share_a_batch(spec: SideSpec, batch: int) -> 
     assert ctr_quality.batch_of(spec) == batch
 
 
+def test_only_sides_with_a_single_thread_share_the_machine() -> None:
+    groups = ctr_quality.groups_of(ctr_quality.SPECS)
+    assert [[spec.name for spec in group] for group in groups[:3]] == [
+        ["sparsefleet local 1", "torch local 1"],
+        ["PaddlePaddle local 1"],
+        ["sparsefleet local 2"],
+    ]
+    assert sorted(spec.name for group in groups for spec in group) == sorted(
+        spec.name for spec in ctr_quality.SPECS
+    )
+    assert all(len(group) == 1 for group in groups[1:])
+
+
 def test_a_generated_log_is_split_and_its_best_auc_is_known() -> None:
     split = generated_log(3, True)
     assert (len(split.trained.clicks), len(split.held_out.clicks)) == (8_000, 4_000)
