@@ -30,14 +30,10 @@ from ctr_names import OURS, PADDLE, TORCH
 from ctr_start import SideSpec, Sources, fleet, start
 from measure import argument_parser, console, machine, report, write_json
 from paddle_environment import find_paddle
-from quality_data import Examples, Split, Task, book_ratings, generated_log
+from quality_data import TASKS, Examples, Split, Task
 from sparsefleet.errors import InputMissingError
 
 SEEDS = {False: 5, True: 1}
-BATCH = 100
-LR = 0.2
-ROW_LR = 5.0
-"""A row occurs in few examples of a batch, over which the loss is averaged."""
 REFERENCE = SideSpec(engine=OURS)
 MODES = ("sync", "half_async", "async", "geo")
 AVERAGING = ("sync", "hybrid")
@@ -58,16 +54,15 @@ NETWORK_SPECS = tuple(
 """Only by name, with --only."""
 AT_ONCE = 2
 QUICK_SPECS = (REFERENCE, fleet("async"), SideSpec(engine=TORCH), SideSpec(engine=PADDLE))
-TASKS: dict[str, Task] = {"generated": generated_log, "books": book_ratings}
 
 
-def batch_of(spec: SideSpec) -> int:
-    """Return the examples in a worker's batch: an update takes BATCH, averaged over its workers."""
+def batch_of(spec: SideSpec, batch: int) -> int:
+    """Return the batch of a worker: workers that are averaged share the batch of an update."""
     averages = spec.mode in AVERAGING or spec.engine == TORCH
-    return BATCH // spec.workers if averages else BATCH
+    return batch // spec.workers if averages else batch
 
 
-def make_sources(folder: Path, examples: Examples, *, may_install: bool) -> Sources:
+def make_sources(folder: Path, task: Task, examples: Examples, *, may_install: bool) -> Sources:
     """Write the training examples for all sides."""
     trained = folder / "trained.npz"
     examples.save(trained)
@@ -79,8 +74,8 @@ def make_sources(folder: Path, examples: Examples, *, may_install: bool) -> Sour
         folder=folder,
         data=trained,
         paddle_files=write_slot_files(folder, "part", halves),
-        lr=LR,
-        row_lr=ROW_LR,
+        lr=task.lr,
+        row_lr=task.row_lr,
         inputs=(counts.shape[1], ids.shape[1]),
         paddle=paddle,
         paddle_missing=missing,
@@ -94,22 +89,24 @@ def groups_of(specs: Sequence[SideSpec]) -> list[Sequence[SideSpec]]:
     return [*pairs, *([one] for one in specs if one not in single)]
 
 
-def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> float:
+def measure_side(
+    spec: SideSpec, sources: Sources, held_out: Path, *, batch: int, examples: int
+) -> float:
     """Return its AUC after one pass."""
     one = start(spec, sources)
     with one.side:
-        one.side.run(batch_of(spec), examples)
+        one.side.run(batch_of(spec, batch), examples)
         return one.side.score(str(held_out))
 
 
 def measure_sides(
-    specs: Sequence[SideSpec], sources: Sources, held_out: Path, examples: int
+    specs: Sequence[SideSpec], sources: Sources, held_out: Path, *, batch: int, examples: int
 ) -> dict[str, float | str]:
     """Return the AUC of each side, or its error."""
 
     def measured(spec: SideSpec) -> float | str:
         try:
-            return measure_side(spec, sources, held_out, examples)
+            return measure_side(spec, sources, held_out, batch=batch, examples=examples)
         except (OSError, RuntimeError) as error:
             return str(error)
 
@@ -128,7 +125,7 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
     bests = []
     for seed in range(seeds):
         try:
-            split: Split = task(seed, quick)
+            split: Split = task.split(seed, quick)
         except InputMissingError as error:
             return {"missing": str(error)}
         examples = len(split.trained.clicks)
@@ -136,11 +133,12 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
             bests.append(split.best)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            sources = make_sources(folder, split.trained, may_install=not quick)
+            sources = make_sources(folder, task, split.trained, may_install=not quick)
             held_out = folder / "held_out.npz"
             split.held_out.save(held_out)
+            size = {"batch": task.batch, "examples": examples}
             working = [spec for spec in specs if spec.name not in errors]
-            for side, auc in measure_sides(working, sources, held_out, examples).items():
+            for side, auc in measure_sides(working, sources, held_out, **size).items():
                 if isinstance(auc, str):
                     errors[side] = auc
                     continue
@@ -153,7 +151,13 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
         for name, aucs in found.items()
     }
     best = {"best": statistics.mean(bests)} if bests else {}
-    about = {"seeds": seeds, "examples": examples, "batch": BATCH, "lr": LR, "row_lr": ROW_LR}
+    about = {
+        "seeds": seeds,
+        "examples": examples,
+        "batch": task.batch,
+        "lr": task.lr,
+        "row_lr": task.row_lr,
+    }
     return {**about, **best, "sides": sides}
 
 

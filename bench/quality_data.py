@@ -65,8 +65,18 @@ class Split:
     """The best AUC possible on the held-out examples, if known."""
 
 
-Task = Callable[[int, bool], Split]
-"""Return the examples of a seed; the flag is for a quick run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Data, and the settings with which all sides train on it."""
+
+    split: Callable[[int, bool], Split]
+    """Return the examples of a seed; the flag is for a quick run."""
+    batch: int
+    """The number of examples per update."""
+    lr: float
+    """The learning rate of the layers."""
+    row_lr: float
+    """The learning rate of the rows: a row occurs in few examples of a batch."""
 
 
 def generated_log(seed: int, quick: bool) -> Split:
@@ -132,3 +142,10 @@ def dense_ids(keys: np.ndarray) -> np.ndarray:
     if len(distinct) > NUM_IDS:
         raise ValueError(f"found {len(distinct):,} distinct ids, expected at most {NUM_IDS:,}")
     return ids.reshape(keys.shape).astype(np.int64)
+
+
+TASKS = {
+    "generated": Task(split=generated_log, batch=100, lr=0.2, row_lr=5.0),
+    "books": Task(split=book_ratings, batch=200, lr=0.3, row_lr=20.0),
+}
+"""The settings were chosen for local training."""

@@ -12,7 +12,7 @@ import ctr_quality
 import quality_data
 from ctr_names import OURS, PADDLE, TORCH
 from ctr_start import SideSpec, Sources, fleet
-from quality_data import generated_log, scaled
+from quality_data import TASKS, generated_log, scaled
 from report_sections import quality_section
 from sparsefleet.errors import InputMissingError
 
@@ -34,7 +34,7 @@ from sparsefleet.errors import InputMissingError
     ids=lambda value: getattr(value, "name", None),
 )
 def test_workers_that_are_averaged_share_a_batch(spec: SideSpec, batch: int) -> None:
-    assert ctr_quality.batch_of(spec) == batch
+    assert ctr_quality.batch_of(spec, 100) == batch
 
 
 def test_only_sides_with_a_single_thread_share_the_machine() -> None:
@@ -73,7 +73,7 @@ def test_missing_ratings_are_reported_and_nothing_is_run(
     quality_data.read_ratings.cache_clear()
     with pytest.raises(InputMissingError):
         quality_data.book_ratings(0, True)
-    figures = ctr_quality.measure(quality_data.book_ratings, ctr_quality.SPECS, 5, quick=True)
+    figures = ctr_quality.measure(TASKS["books"], ctr_quality.SPECS, 5, quick=True)
     assert "interactions.tsv" in figures["missing"]
     [text] = quality_section({"books": figures})
     assert text.startswith("No explicit ratings of Book-Crossing: ")
@@ -85,17 +85,19 @@ def test_a_side_that_fails_leaves_the_others_their_figures(
 ) -> None:
     aucs = {"sparsefleet local 1": iter([0.71, 0.72]), "sparsefleet async 2x2": iter([0.70, 0.73])}
 
-    def measure_side(spec: SideSpec, sources: Sources, held_out: Path, examples: int) -> float:
+    def measure_side(
+        spec: SideSpec, sources: Sources, held_out: Path, *, batch: int, examples: int
+    ) -> float:
         assert sources.inputs == (13, 26)
         assert held_out.exists()
-        assert examples == 8_000
+        assert (batch, examples) == (100, 8_000)
         if spec.engine == PADDLE:
             raise RuntimeError("skipped: no Python 3.7")
         return next(aucs[spec.name])
 
     monkeypatch.setattr(ctr_quality, "measure_side", measure_side)
     specs = [ctr_quality.REFERENCE, fleet("async"), SideSpec(engine=PADDLE)]
-    figures = ctr_quality.measure(generated_log, specs, 2, quick=True)
+    figures = ctr_quality.measure(TASKS["generated"], specs, 2, quick=True)
     assert figures["sides"]["sparsefleet async 2x2"]["difference"] == pytest.approx(0.0)
     assert figures["sides"]["sparsefleet async 2x2"]["standard_error"] == pytest.approx(0.01)
     about, table, error = quality_section({"generated": figures})
