@@ -104,7 +104,7 @@ $(STAMPS)/bench: $(STAMPS)/package
 	touch $@
 
 .PHONY: bench
-bench: $(STAMPS)/bench  ## Run all benchmarks and comparisons, an hour (BENCH_FLAGS="--only ctr"; needs redis-server)
+bench: $(STAMPS)/bench  ## Run all benchmarks and comparisons, 70 minutes (BENCH_FLAGS="--only ctr"; needs redis-server)
 	$(BIN)/python bench/run_all.py $(BENCH_FLAGS)
 
 .PHONY: bench-quick

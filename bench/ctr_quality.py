@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,8 @@ def measure_side(
 
 def measure_sides(
     specs: Sequence[SideSpec], sources: Sources, held_out: Path, *, batch: int, examples: int
-) -> dict[str, float | str]:
-    """Return the AUC of each side, or its error."""
+) -> Iterator[tuple[str, float | str]]:
+    """Yield the name of each side and its AUC, or its error."""
 
     def measured(spec: SideSpec) -> float | str:
         try:
@@ -111,11 +111,8 @@ def measure_sides(
             return str(error)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return {
-            spec.name: found
-            for group in groups_of(specs)
-            for spec, found in zip(group, pool.map(measured, group), strict=True)
-        }
+        for group in groups_of(specs):
+            yield from zip((spec.name for spec in group), pool.map(measured, group), strict=True)
 
 
 def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
             split.held_out.save(held_out)
             size = {"batch": task.batch, "examples": examples}
             working = [spec for spec in specs if spec.name not in errors]
-            for side, auc in measure_sides(working, sources, held_out, **size).items():
+            for side, auc in measure_sides(working, sources, held_out, **size):
                 if isinstance(auc, str):
                     errors[side] = auc
                     continue

@@ -33,7 +33,7 @@ def _logs_in_a_folder_of_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_parts_fit_into_the_time_that_is_promised() -> None:
     assert sum(part.quick_s for part in PARTS) < 4.5 * 60
-    assert sum(part.expected_s for part in PARTS) < 60 * 60
+    assert sum(part.expected_s for part in PARTS) < 70 * 60
 
 
 def test_part_that_fails_is_put_on_record_and_the_rest_continues(tmp_path: Path) -> None:
