@@ -97,7 +97,8 @@ Status GradientSender::WaitEmpty() {
 Status GradientSender::WaitEmptyLocked() {
   ++hurried_;
   work_.notify_one();
-  const Status status = WaitUntil([&]() REQUIRES(mutex_) { return stats_.open == 0; },
+  const std::uint64_t awaited = applied_ + stats_.open;
+  const Status status = WaitUntil([&]() REQUIRES(mutex_) { return applied_ >= awaited; },
                                   "queued gradients to be pushed");
   --hurried_;
   return status;
@@ -105,13 +106,16 @@ Status GradientSender::WaitEmptyLocked() {
 
 Status GradientSender::Flush() {
   if (Status s = WaitEmpty(); !s.ok()) return s;
+  MutexLock lock(mutex_);
+  const std::size_t fetched = since_refresh_;
+  lock.unlock();
   if (!options_.dense.empty()) {
     auto store = OpenStore();
     if (!store.ok()) return store.status();
     if (Status s = FetchDense(*store.value(), {}); !s.ok()) return s;
   }
-  MutexLock lock(mutex_);
-  since_refresh_ = 0;
+  lock.lock();
+  since_refresh_ -= std::min(since_refresh_, fetched);
   return Status::Ok();
 }
 
@@ -231,6 +235,7 @@ void GradientSender::Run() {
       break;
     }
     stats_.open -= count;
+    applied_ += count;
     since_refresh_ = is_refresh_due ? 0 : since_refresh_ + count;
     progress_.notify_all();
   }

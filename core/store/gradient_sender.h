@@ -89,7 +89,8 @@ class GradientSender {
   // End(). The first call starts the sender's thread.
   Result<PutResult> Put(Contribution gradients);
 
-  // Returns once no mini-batch is open.
+  // Returns once all mini-batches that were open when it was called have been applied; other
+  // threads may go on queueing some.
   Status WaitEmpty();
   // WaitEmpty(), then fetches the values of all dense targets.
   Status Flush();
@@ -169,6 +170,7 @@ class GradientSender {
   std::map<std::string, std::uint64_t> rejected_ GUARDED_BY(mutex_);
   std::optional<ClockGroup> clock_group_ GUARDED_BY(mutex_);
   SenderStats stats_ GUARDED_BY(mutex_);
+  std::uint64_t applied_ GUARDED_BY(mutex_) = 0;  // mini-batches, in the order of the queue
   std::size_t since_refresh_ GUARDED_BY(mutex_) =
       0;  // mini-batches pushed since dense values were fetched
   std::size_t hurried_ GUARDED_BY(mutex_) = 0;  // calls that wait for the queue to empty

@@ -245,6 +245,28 @@ const Test kError("the error of a push ends the sender, and every call returns i
   ExpectEqual(RowOf(*store, 7)[0], 0.0F);
 });
 
+const Test kFlushBesideOthers("a flush does not wait for gradients that others queue after it", [] {
+  const auto store = NewLocalStore();
+  std::atomic<bool> goes_on = true;
+  std::atomic<std::uint64_t> queued = 0;
+  std::unique_ptr<GradientSender> sender;
+  SenderOptions options{.queue_size = 4, .wait_s = 10};
+  // As soon as a mini-batch has been pushed, the next is queued: some are always open.
+  options.on_pushed = [&](std::size_t) {
+    if (!goes_on) return Status::Ok();
+    ++queued;
+    return sender->Put(OneRow(7, 1.0F)).status();
+  };
+  sender = NewSender(store, options);
+  for (int i = 0; i < 2; ++i) RequireOk(sender->Put(OneRow(7, 1.0F)).status());
+  RequireOk(sender->Flush());
+  Expect(RowOf(*store, 7)[0] <= -2.0F);
+  goes_on = false;
+  RequireOk(sender->Flush());
+  ExpectEqual(RowOf(*store, 7)[0], -2.0F - static_cast<float>(queued));
+  sender->End();
+});
+
 const Test kHookError("an error of on_pushed ends the sender", [] {
   const auto store = NewLocalStore();
   SenderOptions options;
