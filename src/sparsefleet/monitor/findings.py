@@ -20,7 +20,8 @@ _ADVICE = {
     "geo), more servers, or a faster link",
     "push": (
         "pushing gradients is the bottleneck; use larger batches, more servers, a mode that "
-        "sends in the background (async, geo) or, in sync, workers of equal speed"
+        "sends in the background (async, geo) or, in sync, workers of equal speed; if the network "
+        'is slow, wire_dtype="bf16"'
     ),
     "wait": (
         "threads wait for each other or for the sender; use async, geo, a larger send queue, or "
