@@ -52,8 +52,9 @@ def draw_charts(record: DayRecord, folder: Path) -> dict[str, list[Path]]:
                 for figure in figures.values()
                 if isinstance(figure, dict) and figure["series"]
             ]
-    if (figures := record.figures("quality")) is not None:
-        generated = figures.get("generated", figures)  # older records have no other data
+    figures = record.figures("quality") or {}
+    generated = figures if "sides" in figures else figures.get("generated", {})
+    if "sides" in generated:  # older records have no other data
         drawn["quality"] = [_save(_auc_bars(generated), folder / "bench_auc.png")]
     for name in ("word2vec", "collective"):
         sides = (record.figures(name) or {}).get("sides", {})

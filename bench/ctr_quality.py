@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +143,7 @@ def measure(task: Task, specs: Sequence[SideSpec], seeds: int, *, quick: bool) -
                 found[side].append(auc)
                 text = f"  seed {seed}, {side}: {auc:.4f}"
                 console.print(text, highlight=False, markup=False)
-    reference = found[REFERENCE.name]
+    reference = [] if REFERENCE.name in errors else found[REFERENCE.name]
     sides = {
         name: {"error": errors[name]} if name in errors else summarize(aucs, reference)
         for name, aucs in found.items()
@@ -206,7 +207,10 @@ def chosen_specs(only: str, *, quick: bool) -> list[SideSpec]:
     names = [name.strip() for name in only.split(";") if name.strip()]
     if not names:
         return list(QUICK_SPECS if quick else SPECS)
-    return [one for one in (*SPECS, *NETWORK_SPECS) if one.name in names or one == REFERENCE]
+    known = {one.name: one for one in (*SPECS, *NETWORK_SPECS)}
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"--only: no side is called {unknown[0]!r}; there are {'; '.join(known)}")
+    return [one for one in known.values() if one.name in names or one == REFERENCE]
 
 
 def main() -> None:
@@ -219,8 +223,11 @@ def main() -> None:
     seeds = options.seeds or SEEDS[quick]
     console.print(f"[bold]AUC over {seeds} seeds[/bold]. {machine()}")
     specs = chosen_specs(options.only, quick=quick)
+    kinds = options.data.split(",")
+    if unknown := [name for name in kinds if name not in TASKS]:
+        sys.exit(f"--data: no data is called {unknown[0]!r}; there are {', '.join(TASKS)}")
     found = {}
-    for name in options.data.split(","):
+    for name in kinds:
         found[name] = measure(TASKS[name], specs, seeds, quick=quick)
         show(name, found[name])
     write_json(options.json, found)

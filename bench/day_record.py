@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.metadata
 import json
 import os
 import platform
-import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -74,8 +75,12 @@ def circumstances() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
+    found = {"Python": platform.python_version()}
     # OpenSSL 3.5 encrypts four times as fast as 3.0 on newer processors.
-    found = {"Python": platform.python_version(), "OpenSSL": ssl.OPENSSL_VERSION.split()[1]}
+    with contextlib.suppress(OSError):
+        crypto = ctypes.CDLL("libcrypto.so.3")  # which the extension loads, too; Python has its own
+        crypto.OpenSSL_version.restype = ctypes.c_char_p
+        found["OpenSSL"] = crypto.OpenSSL_version(0).decode().split()[1]
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

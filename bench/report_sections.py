@@ -77,10 +77,12 @@ def _quality_table(figures: Figures, title: str) -> list[str]:
             rows.append([name, f"{one['auc']:.4f}", f"{one['deviation']:.4f}", spread_text])
     if "best" in figures:
         rows.append(["best possible", f"{figures['best']:.4f}", "", ""])
+    # In older records, each worker took a whole batch.
+    halved = " (of half that per worker where workers are averaged)" if "row_lr" in figures else ""
     about = (
         f"{title.capitalize()}, {figures.get('seeds', 1)} seeds: {figures.get('epochs', 1)} x "
-        f"{figures['examples']:,} examples, batches of {figures['batch']} (of half that per worker "
-        f"where workers are averaged), SGD with rate {figures['lr']:g} for layers and "
+        f"{figures['examples']:,} examples, batches of {figures['batch']}{halved}, SGD with "
+        f"rate {figures['lr']:g} for layers and "
         f"{figures.get('row_lr', figures['lr']):g} for rows; held-out examples. Differences are "
         "means over the seeds, with their standard errors."
     )
@@ -106,18 +108,16 @@ def growth_section(figures: Figures) -> list[str]:
 
 def tables_section(figures: Figures) -> list[str]:
     kinds = {name: one for name, one in figures.items() if isinstance(one, dict)}
-    rows = [
-        [
-            name,
-            f"{int(batch):,}",
-            *(f"{one[0]:.0f}" for one in taken.values()),
-            f"{of_kind['memory_ratio']:.3f}",
-            f"{of_kind['resident_ratio']:.3f}",
-        ]
-        for name, of_kind in kinds.items()
-        for batch, taken in of_kind["ns_per_row"].items()
-    ]
-    sides = list(next(iter(next(iter(kinds.values()))["ns_per_row"].values())))
+    rows = []
+    for name, of_kind in kinds.items():
+        by_batch = of_kind["ns_per_row"]
+        if "batch" in figures:  # an older record, of one size
+            by_batch = {figures["batch"]: by_batch}
+        for batch, taken in by_batch.items():
+            times = [f"{one[0]:.0f}" for one in taken.values()]
+            ratios = [f"{of_kind[of]:.3f}" for of in ("memory_ratio", "resident_ratio")]
+            rows.append([name, f"{int(batch):,}", *times, *ratios])
+            sides = list(taken)
     about = (
         f"{figures['rows']:,} rows x {figures['dim']}; ns per row and thread, by optimizer and "
         "batch; memory over key, values and state, as counted and as the system sees it."

@@ -31,6 +31,17 @@ def test_every_part_has_a_section_and_invented_figures() -> None:
     assert {part.name for part in PARTS} == set(SECTIONS) == set(all_figures())
 
 
+def test_tables_and_quality_of_older_records_are_still_shown() -> None:
+    one = {"ns_per_row": {"lookup 1": [7.0, 6.0, 8.0]}, "memory_ratio": 1.1, "resident_ratio": 1.2}
+    [_, tables] = SECTIONS["tables"][1]({"rows": 10, "dim": 4, "batch": 2_600, "sgd": one})
+    assert "| sgd | 2,600 | 7 | 1.100 | 1.200 |" in tables
+    side = {"auc": 0.7, "deviation": 0.0, "difference": 0.0, "standard_error": 0.0}
+    old = {"examples": 80_000, "batch": 100, "lr": 0.2, "best": 0.8, "sides": {"ours": side}}
+    about, table = SECTIONS["quality"][1](old)
+    assert "of half that per worker" not in about
+    assert "| ours | 0.7000 |" in table
+
+
 def test_report_shows_every_part_its_charts_and_its_failures(tmp_path: Path) -> None:
     record = recorded(tmp_path, without=("serving",))
     record.put(
