@@ -11,6 +11,11 @@ FLOOR = (
 )
 CEILING = SideSpec(engine=DENSE, workers=2)
 DDP = SideSpec(engine=TORCH, workers=2)
+ENCRYPTED: tuple[dict[str, str], ...] = (
+    {"transport": "tls"},
+    {"transport": "tls", "wire_dtype": "bf16"},
+)
+"""Between machines, with numbers of 32 or 16 bits."""
 GROUPS: dict[str, tuple[SideSpec, ...]] = {
     "local": (
         *FLOOR,
@@ -23,7 +28,7 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         CEILING,
         DDP,
         *(fleet(mode) for mode in ("sync", "half_async", "hybrid")),
-        fleet("sync", transport="tls"),
+        *(fleet("sync", **wire) for wire in ENCRYPTED),
         *(fleet(mode, PADDLE) for mode in ("sync", "half_async")),
     ),
     "background": (
@@ -31,15 +36,7 @@ GROUPS: dict[str, tuple[SideSpec, ...]] = {
         CEILING,
         DDP,
         *(fleet(mode, engine) for mode in ("async", "geo") for engine in (OURS, PADDLE)),
-        fleet("async", transport="tls"),
-    ),
-    "network": (
-        DDP,
-        *(
-            fleet(mode, **wire)
-            for mode in ("sync", "async")
-            for wire in ({}, {"transport": "tls"}, {"transport": "tls", "wire_dtype": "bf16"})
-        ),
+        *(fleet("async", **wire) for wire in ENCRYPTED),
     ),
     "files": (
         *FLOOR,
@@ -53,9 +50,11 @@ QUICK_SIDES = {
     "local": (
         "products 2x1", "dense 2x1", "torch local 2", "sparsefleet local 2", "PaddlePaddle local 2",
     ),
-    "rounds": ("torch DDP 2", "sparsefleet sync 2x2", "PaddlePaddle sync 2x2"),
+    "rounds": (
+        "torch DDP 2", "sparsefleet sync 2x2", "sparsefleet sync 2x2, tls, bf16",
+        "PaddlePaddle sync 2x2",
+    ),
     "background": ("sparsefleet async 2x2", "sparsefleet geo 2x2"),
-    "network": ("sparsefleet sync 2x2, tls", "sparsefleet sync 2x2, tls, bf16"),
     "files": ("sparsefleet async 2x2, files", "PaddlePaddle local 2, files"),
 }  # fmt: skip
 """One side of each kind: processes take seconds to start, and a quick run lasts only minutes."""

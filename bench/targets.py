@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,7 @@ WANTED = (
     Wanted("background", "geo 2x2", "geo", (DDP,), (3.0, 2.0), (1.4, 2.2), (0.92, 0.80)),
 )  # fmt: skip
 OVER_TLS = {"sync 2x2": "rounds", "async 2x2": "background"}
+WIRES = {"": "tls", " with 16-bit numbers": "tls, bf16"}
 OF_SHARED_MEMORY = (0.92, 0.75)
 SKIP_GRAM = {
     "sparsefleet": ("2 threads", 1.0),
@@ -169,15 +171,15 @@ def _rates(ctr: SideMedians) -> list[TargetRow]:
 
 def _over_tls(ctr: SideMedians) -> list[TargetRow]:
     rows = []
-    for how, group in OVER_TLS.items():
+    for (how, group), (numbers, wire) in itertools.product(OVER_TLS.items(), WIRES.items()):
         for index, batch in enumerate(BATCHES):
-            side = f"{OURS} {how}, tls"
+            side = f"{OURS} {how}, {wire}"
             ours = ctr.rate(group, side, batch)
             in_memory = ctr.rate(group, f"{OURS} {how}", batch)
             rows.append(
                 TargetRow(
-                    f"CTR-DNN {how.split()[0]} over TLS, batch {batch}: examples/s (on the right: "
-                    "of shared memory's)",
+                    f"CTR-DNN {how.split()[0]} over TLS{numbers}, batch {batch}: examples/s (on "
+                    "the right: of shared memory's)",
                     torch=Verdict(ratio(ours, ctr.rate(group, DDP, batch)), 1.0),
                     floor=Verdict(ratio(ours, in_memory), OF_SHARED_MEMORY[index], is_share=True),
                     account=ctr_account(ctr, group, side, batch),
