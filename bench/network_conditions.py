@@ -1,6 +1,6 @@
 """CTR-DNN between two machines: what delay and bandwidth of the network cost each mode.
 
-    python bench/network_conditions.py [--gbit 10,1] [--delay-ms 0,0.2,1] [--json FILE]
+    python bench/network_conditions.py [--gbit 25,10,1] [--delay-ms 0,0.2,1] [--json FILE]
 
 Two servers run on one machine and two workers on the other; under DDP, each machine has one rank. A
 machine is a network namespace. The wire between them, bench/delaying_wire.py, delays every packet
@@ -155,7 +155,7 @@ def numbers(text: str) -> list[float]:
 
 def main() -> None:
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--gbit", type=numbers, default=[10, 1], help="comma-separated")
+    parser.add_argument("--gbit", type=numbers, default=[25, 10, 1], help="comma-separated")
     parser.add_argument("--delay-ms", type=numbers, default=[0, 0.2, 1], help="each way")
     options = parser.parse_args()
     options.section_s = 1.0
