@@ -205,7 +205,9 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, is_transposed: bool
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        # As in torch, what no gradient needs may be changed in place before the backward pass.
+        x_is_trained, weight_is_trained, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(x if weight_is_trained else None, weight if x_is_trained else None)
         ctx.is_transposed = is_transposed
         return product_of(x, weight.t() if is_transposed else weight, bias)
 

@@ -69,6 +69,19 @@ def test_only_what_is_trained_gets_a_gradient(trained: tuple[bool, bool, bool]) 
     assert_same(gradients(linear, *given), gradients(functional.linear, *given))
 
 
+@pytest.mark.parametrize("product", [linear, multiply])
+@pytest.mark.parametrize("trained", [0, 1])
+def test_what_no_gradient_needs_may_change_before_the_backward_pass(
+    product: Callable[..., Tensor], trained: int
+) -> None:
+    given = [random(WIDE, WIDE, trained=place == trained) for place in range(2)]
+    out = product(*given, random(WIDE))
+    with torch.no_grad():
+        given[trained].add_(1)
+    out.sum().backward()
+    assert given[trained].grad is not None
+
+
 def test_inputs_and_gradients_may_be_laid_out_in_any_way(products: list[tuple[int, ...]]) -> None:
     wide, weight = random(WIDE, 2 * ROWS), random(2 * NARROW, WIDE)
 
