@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from sparsefleet.nn.layer_chain import Layer, pass_through, suit_onednn
+from sparsefleet.nn.layer_chain import Layer, may_be_chained, pass_through, suit_onednn
 from sparsefleet.nn.matrix_products import is_recorded, linear
 
 __all__ = ["reset_layers", "speed_up_layers"]
@@ -97,6 +97,8 @@ def _layers_from(modules: list[nn.Module], begin: int) -> tuple[int, list[Layer]
     place = begin
     while place < len(modules) and _is_sped_up(module := modules[place]) and not _has_hooks(module):
         if not isinstance(module, nn.Linear):
+            break
+        if not (may_be_chained(module.weight) and may_be_chained(module.bias)):
             break
         place += 1
         has_relu = place < len(modules) and _is_relu(modules[place])

@@ -16,7 +16,7 @@ from torch.nn import functional
 from sparsefleet.nn import matrix_products
 from sparsefleet.nn.matrix_products import has_code, is_large, num_rows
 
-__all__ = ["Layer", "pass_through", "suit_onednn"]
+__all__ = ["Layer", "may_be_chained", "pass_through", "suit_onednn"]
 
 
 class Layer(NamedTuple):
@@ -27,6 +27,11 @@ class Layer(NamedTuple):
     bias: Tensor | None
     """float32[N]"""
     has_relu: bool
+
+
+def may_be_chained(parameter: Tensor | None) -> bool:
+    """Return whether a layer with this weight or bias may be one of several in `pass_through`."""
+    return parameter is None or (parameter.is_leaf and parameter.requires_grad)
 
 
 def suit_onednn(x: Tensor, layers: Sequence[Layer]) -> bool:
@@ -46,7 +51,7 @@ def suit_onednn(x: Tensor, layers: Sequence[Layer]) -> bool:
 def pass_through(x: Tensor, layers: Sequence[Layer]) -> Tensor:
     """Return the output of the last layer: float32[..., K] -> float32[..., N].
 
-    Only for layers that `suit_onednn`.
+    Only for layers that `suit_onednn`, and whose parameters all `may_be_chained`.
     """
     rows = num_rows(x)
     are_by_onednn = tuple(
@@ -64,7 +69,11 @@ def _parameters(layers: Sequence[Layer]) -> list[Tensor | None]:
 
 
 class _Chain(torch.autograd.Function):
-    """Layers whose weights and biases alternate in `parameters`."""
+    """Layers whose weights and biases alternate in `parameters`; each of these gets a gradient.
+
+    As in torch, what no gradient needs may be changed in place before the backward pass: biases,
+    and the first weight if x gets no gradient.
+    """
 
     @staticmethod
     def forward(
@@ -84,16 +93,20 @@ class _Chain(torch.autograd.Function):
         ctx.have_relus, ctx.are_by_onednn = have_relus, are_by_onednn
         # Without a ReLU, the last output is not needed, and others may change it in place.
         last = None if have_relus[-1] else -1
-        ctx.save_for_backward(*weights, *biases, *values[:last])
+        first = weights[0] if ctx.needs_input_grad[0] else None
+        ctx.save_for_backward(first, *weights[1:], *values[:last])
+        # Only gradients of gradients need these. They are leaves, so there is no reference cycle.
+        ctx.unsaved = weights[0], *biases
+        ctx.versions = _versions_of(ctx.unsaved)
         return values[-1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         count = len(ctx.have_relus)
         saved = ctx.saved_tensors
-        weights, biases, values = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        weights, values = saved[:count], saved[count:]
         if torch.is_grad_enabled():  # with create_graph=True
-            return _differentiable_gradients(ctx, values[0], weights, biases, gradient)
+            return _differentiable_gradients(ctx, values[0], weights[1:], gradient)
         x_is_needed, _, _, *are_needed = ctx.needs_input_grad
         gradients: list[Tensor | None] = [None] * (2 * count)  # of weights and biases in turn
         for place in reversed(range(count)):
@@ -110,14 +123,23 @@ class _Chain(torch.autograd.Function):
         return gradient, None, None, *gradients
 
 
+def _versions_of(tensors: Sequence[Tensor | None]) -> list[int | None]:
+    """Return the number of changes in place of each tensor."""
+    return [None if tensor is None else tensor._version for tensor in tensors]
+
+
 def _differentiable_gradients(
-    ctx: Any,
-    x: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    gradient: Tensor,
+    ctx: Any, x: Tensor, later_weights: Sequence[Tensor], gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Return the results of `_Chain.backward` as torch computes them, differentiable again."""
+    if _versions_of(ctx.unsaved) != ctx.versions:
+        raise RuntimeError(
+            "a bias or the first weight of an nn.Sequential has been modified by an inplace "
+            "operation since the forward pass; gradients with create_graph=True need it unchanged: "
+            "modify it after the backward pass"
+        )
+    first, *biases = ctx.unsaved
+    weights = (first, *later_weights)
     out = x
     inputs: list[Any] = [x, None, None]
     for weight, bias, has_relu in zip(weights, biases, ctx.have_relus, strict=True):

@@ -231,6 +231,57 @@ def test_a_weight_changed_before_the_backward_pass_is_the_error_of_torch() -> No
         out.backward()
 
 
+@pytest.mark.parametrize("frozen", [None, 0, 2])
+def test_what_no_gradient_needs_may_change_before_the_backward_pass(frozen: int | None) -> None:
+    model, x = several_layers(), random(ROWS, WIDE).detach()
+    if frozen is not None:
+        model[frozen].requires_grad_(False)
+    expected = outputs_and_gradients(model, x)
+
+    def change_and_sum(out: Tensor) -> Tensor:
+        with torch.no_grad():
+            for layer in (model[0], model[2], model[3]):
+                layer.bias.add_(1)
+            model[0].weight.add_(1)
+        return out.sum()
+
+    speed_up_layers(model)
+    for one, other in zip(outputs_and_gradients(model, x, change_and_sum), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_input_may_change_before_the_backward_pass_if_the_first_weight_is_frozen() -> None:
+    model, x = several_layers(), random(ROWS, WIDE).detach()
+    model[0].weight.requires_grad_(False)
+    speed_up_layers(model)
+    out = model(x).sum()
+    x.add_(1)
+    out.backward()
+    assert model[0].bias.grad is not None
+
+
+@pytest.mark.parametrize("name", ["0.weight", "2.bias"])
+def test_gradients_of_gradients_do_not_use_changed_values(name: str) -> None:
+    model = several_layers()
+    speed_up_layers(model)
+    out = model(random(ROWS, WIDE).detach()).sum()
+    with torch.no_grad():
+        model.get_parameter(name).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation since the forward"):
+        torch.autograd.grad(out, list(model.parameters()), create_graph=True)
+
+
+def test_frozen_layers_and_computed_weights_are_not_chained() -> None:
+    model, x = several_layers(), random(ROWS, WIDE)
+    speed_up_layers(model)
+    model[0].bias.requires_grad_(False)
+    rest = model(x).grad_fn
+    assert (rest.name(), rest.next_functions[0][0].name()) == ("_ChainBackward", "ReluBackward0")
+    computed = {name: 2 * value for name, value in model.named_parameters()}
+    out = torch.func.functional_call(model, computed, (x,))
+    assert out.grad_fn.name() == "AddmmBackward0"
+
+
 def test_layers_may_be_replaced_while_a_model_is_sped_up() -> None:
     model, x = several_layers(), random(ROWS, WIDE)
     speed_up_layers(model)
