@@ -30,8 +30,14 @@ class Layer(NamedTuple):
 
 
 def may_be_chained(parameter: Tensor | None) -> bool:
-    """Return whether a layer with this weight or bias may be one of several in `pass_through`."""
-    return parameter is None or (parameter.is_leaf and parameter.requires_grad)
+    """Return whether a layer with this weight or bias may be one of several in `pass_through`.
+
+    The gradients of all of them arrive at once, which is late for a hook that sends gradients or
+    updates parameters during the backward pass.
+    """
+    return parameter is None or (
+        parameter.is_leaf and parameter.requires_grad and not parameter._post_accumulate_grad_hooks
+    )
 
 
 def suit_onednn(x: Tensor, layers: Sequence[Layer]) -> bool:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsefleet import Trainer, optim
+from sparsefleet.collective import CollectiveStrategy, World
+from sparsefleet.collective.gradient_exchange import GradientExchange
 from sparsefleet.nn import SparseEmbedding
 from sparsefleet.nn.fast_layers import reset_layers, speed_up_layers
 
@@ -280,6 +282,21 @@ def test_frozen_layers_and_computed_weights_are_not_chained() -> None:
     computed = {name: 2 * value for name, value in model.named_parameters()}
     out = torch.func.functional_call(model, computed, (x,))
     assert out.grad_fn.name() == "AddmmBackward0"
+
+
+def test_mode_collective_gets_each_gradient_as_soon_as_it_is_computed(
+    products: list[tuple[int, ...]],
+) -> None:
+    model, x, counts = several_layers(), random(ROWS, WIDE), []
+    speed_up_layers(model)
+    exchange = GradientExchange(model.named_parameters(), World.join(), CollectiveStrategy())
+    exchange.attach()
+    for layer in (model[2], model[0]):
+        layer.weight.register_hook(lambda _: counts.append(len(products)))
+    model(x).sum().backward()
+    assert counts == [4, 6]
+    exchange.close()
+    assert model(x).grad_fn.name() == "_ChainBackward"
 
 
 def test_layers_may_be_replaced_while_a_model_is_sped_up() -> None:
