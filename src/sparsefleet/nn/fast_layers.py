@@ -31,7 +31,8 @@ def speed_up_layers(model: nn.Module) -> None:
 def reset_layers(model: nn.Module) -> None:
     """Undo `speed_up_layers`."""
     for module in model.modules():
-        if _is_sped_up(module):
+        # Parametrizations change a module's type.
+        if _replaced_forward(module) in _REPLACEMENTS.values():
             del module.__dict__["forward"]
 
 
@@ -72,8 +73,12 @@ def _has_forward_of_torch(module: nn.Module) -> bool:
 
 
 def _is_sped_up(module: nn.Module) -> bool:
-    replaced = getattr(module.__dict__.get("forward"), "__func__", None)
+    replaced = _replaced_forward(module)
     return replaced is not None and replaced is _REPLACEMENTS.get(type(module))
+
+
+def _replaced_forward(module: nn.Module) -> object:
+    return getattr(module.__dict__.get("forward"), "__func__", None)
 
 
 def _call_all(modules: list[nn.Module], x: Tensor) -> Tensor:

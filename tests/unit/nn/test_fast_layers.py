@@ -309,6 +309,20 @@ def test_layers_may_be_replaced_while_a_model_is_sped_up() -> None:
     torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-4)
 
 
+def test_layers_that_were_parametrized_while_sped_up_are_reset() -> None:
+    class Doubled(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return 2 * weight
+
+    model, x = several_layers(), random(ROWS, WIDE)
+    speed_up_layers(model)
+    nn.utils.parametrize.register_parametrization(model[2], "weight", Doubled())
+    out = model(x)
+    reset_layers(model)
+    assert not any("forward" in module.__dict__ for module in model.modules())
+    torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_wrong_widths_between_layers_are_the_error_of_torch() -> None:
     model = nn.Sequential(nn.Linear(WIDE, NARROW), nn.ReLU(), nn.Linear(NARROW + 1, WIDE))
     speed_up_layers(model)
