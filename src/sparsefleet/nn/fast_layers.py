@@ -69,7 +69,11 @@ _REPLACEMENTS: dict[type[nn.Module], Any] = {
 
 def _has_forward_of_torch(module: nn.Module) -> bool:
     kind = type(module)
-    return "forward" not in module.__dict__ and kind.forward is _FORWARDS.get(kind)
+    if kind.forward is not _FORWARDS.get(kind):
+        return False
+    # Pickle stores a replaced forward by its name, and loads the class's own in its place.
+    own = module.__dict__.get("forward")
+    return own is None or own == MethodType(kind.forward, module)
 
 
 def _is_sped_up(module: nn.Module) -> bool:

@@ -323,6 +323,21 @@ def test_layers_that_were_parametrized_while_sped_up_are_reset() -> None:
     torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_model_that_was_pickled_while_sped_up_can_be_sped_up_again(
+    products: list[tuple[int, ...]],
+) -> None:
+    model, x = several_layers(), random(ROWS, WIDE)
+    speed_up_layers(model)
+    again = pickle.loads(pickle.dumps(model))
+    again(x)
+    assert products == []
+    speed_up_layers(again)
+    assert again(x).grad_fn.name() == "_ChainBackward"
+    assert len(products) == 2
+    reset_layers(again)
+    assert not any("forward" in module.__dict__ for module in again.modules())
+
+
 def test_wrong_widths_between_layers_are_the_error_of_torch() -> None:
     model = nn.Sequential(nn.Linear(WIDE, NARROW), nn.ReLU(), nn.Linear(NARROW + 1, WIDE))
     speed_up_layers(model)
